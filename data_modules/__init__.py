@@ -1,0 +1,1 @@
+"""Pair datasets: schema, audio, importers, splits, inspection, sampling."""

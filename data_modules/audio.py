@@ -1,0 +1,240 @@
+"""Audio from a file, from encoded bytes or from samples, to mono float32 at a wanted rate.
+
+soundfile decodes and torchaudio resamples: since torchaudio 2.9 its own loader needs FFmpeg through
+TorchCodec (https://github.com/pytorch/audio/issues/4121), so it is not used for decoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from .errors import AudioError
+
+MIN_SECONDS = 0.05
+"""Shorter clips are refused."""
+RATE_RANGE = (2_000, 768_000)
+"""Accepted sample rates (Hz). Beyond, the header is wrong; resampling from 1 Hz would fill the memory."""
+MAX_AMPLITUDE = 1_000.0
+"""Full scale is 1.0; a file of floats up to 32768 holds integers that were never scaled."""
+_BLOCK_FRAMES = 1 << 18
+# A program that writes to a pipe does not know the length and declares at least about this much.
+_STREAMED_BYTES = 0x7FFF0000
+# libsndfile's log where the samples of a wav, au, aiff, rf64 or w64 file are not as long as declared.
+_LENGTH_NOTE = re.compile(
+    r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE
+)
+# The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
+_MP3_TOLERANCE = 0.01
+# For two rates without a large common divisor torchaudio's kernel takes gigabytes; SciPy takes over here.
+_MAX_KERNEL_VALUES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """Samples in memory.
+
+    Attributes:
+        samples: Shape (n,), mono, float32, full scale 1.0. Other float types are converted; integers are
+            refused.
+        rate: Samples per second (Hz).
+
+    Raises:
+        AudioError: If the samples are not one-dimensional floats or the rate is absurd.
+    """
+
+    samples: np.ndarray
+    rate: int
+
+    def __post_init__(self) -> None:
+        if self.samples.ndim != 1 or not np.issubdtype(self.samples.dtype, np.floating):
+            raise AudioError(
+                f"samples have shape {self.samples.shape} and type {self.samples.dtype}; "
+                "accepted: one-dimensional float samples, full scale 1.0"
+            )
+        _check_rate(self.rate, _name(self))
+        object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
+
+    @property
+    def seconds(self) -> float:
+        """Duration in seconds."""
+        return len(self.samples) / self.rate
+
+
+AudioSource = str | Path | bytes | Clip
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """Duration (seconds), sample rate (Hz) and number of channels of a clip as it is stored."""
+
+    seconds: float
+    rate: int
+    channels: int
+
+
+def decode(
+    source: AudioSource, rate: int, max_seconds: float | None = None, name: str | None = None
+) -> np.ndarray:
+    """Reads a whole clip, averages its channels and resamples it.
+
+    A file that ends early is refused, with one gap: an MP3 file without a length header (Xing, Info) is read
+    for as long as libsndfile estimates.
+
+    Args:
+        source: Path, encoded bytes (any format that soundfile reads) or samples.
+        rate: Wanted sample rate in Hz.
+        max_seconds: Longest clip that is accepted. Nothing is ever cut off.
+        name: What messages call the clip; by default its path.
+
+    Returns:
+        Shape (n,), float32, full scale 1.0 (a loud clip may pass it, as it does in its file).
+
+    Raises:
+        AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
+            `max_seconds`, or holds NaN, infinite or unscaled samples.
+    """
+    name = name or _name(source)
+    if isinstance(source, Clip):
+        samples, source_rate = source.samples, source.rate
+        _check_length(len(samples), source_rate, max_seconds, name)
+    else:
+        with _opened(source, name) as sound:
+            samples, source_rate = _read(sound, max_seconds, name), sound.samplerate
+    _check_amplitude(samples, source_rate, name)
+    return _resample(samples, source_rate, rate)
+
+
+def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
+    """Duration, rate and channels from the header, without decoding.
+
+    Raises:
+        AudioError: If the clip is missing, empty, cut off or not audio.
+    """
+    name = name or _name(source)
+    if isinstance(source, Clip):
+        return AudioInfo(source.seconds, source.rate, 1)
+    with _opened(source, name) as sound:
+        return AudioInfo(sound.frames / sound.samplerate, sound.samplerate, sound.channels)
+
+
+def audio_hash(source: AudioSource) -> str:
+    """SHA-256 (hex) of the encoded bytes, or of rate and samples for a `Clip`: same content, same hash.
+
+    Raises:
+        AudioError: If a file cannot be read.
+    """
+    if isinstance(source, Clip):
+        return hashlib.sha256(f"{source.rate}\n".encode() + source.samples.tobytes()).hexdigest()
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    try:
+        with open(source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise AudioError(f"{source}: cannot be read ({error.strerror})") from None
+
+
+def _name(source: AudioSource) -> str:
+    if isinstance(source, Clip):
+        return f"<{len(source.samples)} samples>"
+    return f"<{len(source)} bytes of audio>" if isinstance(source, bytes) else str(source)
+
+
+@contextmanager
+def _opened(source: str | Path | bytes, name: str) -> Iterator[soundfile.SoundFile]:
+    """Opens encoded audio; what is no usable audio file is refused before anything is decoded."""
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise AudioError(f"{name}: {'not a file' if Path(source).exists() else 'no such file'}")
+    try:
+        if (len(source) if isinstance(source, bytes) else Path(source).stat().st_size) == 0:
+            raise AudioError(f"{name}: the file is empty (0 bytes)")
+        sound = soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+    except OSError as error:
+        raise AudioError(f"{name}: cannot be read ({error.strerror})") from None
+    except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
+        raise AudioError(f"{name}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au") from None
+    with sound:
+        _check_rate(sound.samplerate, name)
+        _check_complete(sound, name)
+        if sound.frames <= 0:
+            raise AudioError(f"{name}: the file holds no samples")
+        yield sound
+
+
+def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
+    """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
+    for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
+        missing = int(declared) - int(found)
+        if missing > 0 and int(declared) < _STREAMED_BYTES:
+            raise AudioError(f"{name}: the file is cut off, its last {missing} bytes are missing")
+    if "Ogg: Junk after the last page" in sound.extra_info:
+        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page")
+
+
+def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> np.ndarray:
+    """All samples, channels averaged, shape (n,). In blocks: a lying header cannot claim the memory."""
+    _check_length(sound.frames, sound.samplerate, max_seconds, name)
+    blocks, frames = [], 0
+    try:
+        while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+            blocks.append(block.mean(axis=1))
+            frames += len(block)
+    except soundfile.SoundFileError as error:
+        raise AudioError(
+            f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
+        ) from None
+    allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
+    if abs(frames - sound.frames) > allowed:
+        raise AudioError(f"{name}: the file is cut off, {frames} of {sound.frames} samples are there")
+    return np.concatenate(blocks)
+
+
+def _check_rate(rate: int, name: str) -> None:
+    if not RATE_RANGE[0] <= rate <= RATE_RANGE[1]:
+        raise AudioError(f"{name}: sample rate {rate} Hz; accepted: {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz")
+
+
+def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) -> None:
+    if frames == 0:
+        raise AudioError(f"{name}: there are no samples")
+    seconds = frames / rate
+    if seconds < MIN_SECONDS:
+        raise AudioError(f"{name}: lasts {seconds:.3f} s; accepted: at least {MIN_SECONDS} s")
+    if max_seconds is not None and seconds > max_seconds:
+        raise AudioError(f"{name}: lasts {seconds:.1f} s; accepted: at most {max_seconds:g} s")
+
+
+def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
+    bad = ~(np.abs(samples) <= MAX_AMPLITUDE)  # written so that NaN is bad too
+    if bad.any():
+        first = int(bad.argmax())
+        raise AudioError(
+            f"{name}: sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such "
+            "samples; accepted: finite samples with full scale 1.0"
+        )
+
+
+def _resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
+    if source_rate == rate:
+        return samples
+    common = math.gcd(source_rate, rate)
+    up, down = rate // common, source_rate // common
+    if up * (down + 12) > _MAX_KERNEL_VALUES:
+        from scipy.signal import resample_poly
+
+        return np.ascontiguousarray(resample_poly(samples, up, down), dtype=np.float32)
+    import torch
+    import torchaudio
+
+    with torch.inference_mode():
+        return torchaudio.functional.resample(torch.from_numpy(samples), source_rate, rate).numpy()

@@ -1,0 +1,126 @@
+"""Deals inseparable parts of a dataset out to splits. Pure functions on positions and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+_MOST_DEALS = 32
+_MOST_DEALT = 100_000  # components in all deals together: with many components any deal is even
+
+
+def components(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Items that are connected through equal labels, directly or through other items.
+
+    Args:
+        labels: Columns of equal length, one label per item.
+
+    Returns:
+        Positions of the items of each component, both in order of appearance.
+    """
+    items = len(labels[0])
+    nodes: dict[tuple[int, Hashable], int] = {}
+    rows = np.tile(np.arange(items), len(labels))
+    columns = [
+        items + nodes.setdefault((number, label), len(nodes))
+        for number, column in enumerate(labels)
+        for label in column
+    ]
+    size = items + len(nodes)
+    graph = coo_array((np.ones(len(rows)), (rows, columns)), (size, size))
+    _, numbers = connected_components(graph, directed=False)
+    members: dict[int, list[int]] = defaultdict(list)
+    for position in range(items):
+        members[int(numbers[position])].append(position)
+    return list(members.values())
+
+
+def _strata(scores: Sequence[float]) -> list[list[int]]:
+    """Numbers of the components in thirds by score; those of unknown score (NaN) are a stratum at the end."""
+    order = np.argsort(scores, kind="stable").tolist()
+    known = [number for number in order if not math.isnan(scores[number])]
+    thirds = [third.tolist() for third in np.array_split(np.array(known, int), 3)]
+    return [*thirds, [number for number, score in enumerate(scores) if math.isnan(score)]]
+
+
+def deal(
+    sizes: Sequence[int], fractions: Mapping[str, float], seed: int, scores: Sequence[float] | None = None
+) -> dict[int, str]:
+    """Component -> split, so that the sizes of the splits have the proportions of the fractions.
+
+    With scores, components are dealt out in strata, thirds by score, and of up to 32 such deals the one is
+    taken whose shares and mean scores are closest to what was asked and to the mean of all.
+
+    Args:
+        sizes: Items in each component.
+        fractions: Split -> positive weight.
+        seed: For the order.
+        scores: Mean score of each component, from 0 to 1; NaN = unknown.
+    """
+    rng = np.random.default_rng(seed)
+    if scores is None:
+        return _deal_once([range(len(sizes))], sizes, fractions, rng)
+    known = [0.0 if math.isnan(score) else score for score in scores]
+    weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
+    deals = max(1, min(_MOST_DEALS, _MOST_DEALT // max(len(sizes), 1)))
+    strata = _strata(scores)
+    candidates = [_deal_once(strata, sizes, fractions, rng) for _ in range(deals)]
+    return min(candidates, key=lambda dealt: _imbalance(dealt, sizes, fractions, known, weights))
+
+
+def _deal_once(
+    strata: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    fractions: Mapping[str, float],
+    rng: np.random.Generator,
+) -> dict[int, str]:
+    """Each component goes to the split that is furthest behind its share of what was dealt and of this
+    stratum.
+
+    Large components come first. Within a factor of two in size the order is random: strictly by size, the
+    seed would often change nothing. A split that stays empty takes the smallest component of the largest
+    split that can spare one.
+    """
+    whole = sum(fractions.values())
+    members: dict[str, list[int]] = {name: [] for name in fractions}
+    filled = dict.fromkeys(fractions, 0)
+    total = 0
+    for stratum in strata:
+        total += sum(sizes[number] for number in stratum)
+        shuffled = [stratum[i] for i in rng.permutation(len(stratum))]
+        for number in sorted(shuffled, key=lambda n: -math.floor(math.log2(sizes[n]))):
+            name = max(fractions, key=lambda name: fractions[name] / whole * total - filled[name])
+            members[name].append(number)
+            filled[name] += sizes[number]
+    for name in [name for name in fractions if not members[name]]:
+        donor = max(fractions, key=lambda other: (len(members[other]) > 1, filled[other]))
+        if len(members[donor]) > 1:
+            smallest = min(members[donor], key=lambda number: sizes[number])
+            members[donor].remove(smallest)
+            members[name].append(smallest)
+            filled[donor] -= sizes[smallest]
+            filled[name] += sizes[smallest]
+    return {number: name for name, numbers in members.items() for number in numbers}
+
+
+def _imbalance(
+    dealt: Mapping[int, str],
+    sizes: Sequence[int],
+    fractions: Mapping[str, float],
+    scores: Sequence[float],
+    weights: Sequence[int],
+) -> float:
+    """Sum over splits of how far the share and the mean score are off; a component counts by its size."""
+    overall = sum(s * w for s, w in zip(scores, weights, strict=True)) / max(sum(weights), 1)
+    result = 0.0
+    for name, fraction in fractions.items():
+        numbers = [number for number, split in dealt.items() if split == name]
+        share = sum(sizes[n] for n in numbers) / sum(sizes)
+        mean = sum(scores[n] * weights[n] for n in numbers) / max(sum(weights[n] for n in numbers), 1)
+        result += abs(share - fraction / sum(fractions.values())) + abs(mean - overall)
+    return result

@@ -1,0 +1,58 @@
+"""Errors that a user can mend: one line, no traceback. The command line prints them and exits with code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+Locate = Callable[[int, str], str]
+"""Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
+
+MAX_SHOWN_CHARACTERS = 80
+
+
+class UserError(Exception):
+    """Something the user can mend. The text is one line and says what was found and what is accepted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
+
+
+class DataError(UserError):
+    """A table, a card or a folder breaks the data contract."""
+
+
+class AudioError(UserError):
+    """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long."""
+
+
+def place(
+    file: str | Path, row: int | None = None, column: str | None = None, line: int | None = None
+) -> str:
+    """Where something is wrong, for the head of a message: ``ratings.csv, row 3 (line 4), column 'score'``.
+
+    Args:
+        file: The file.
+        row: Row of data, counted from 1, the header not counted.
+        column: Column name as the file has it.
+        line: Line of a text file, counted from 1, where the row starts.
+    """
+    text = str(file)
+    if row is not None:
+        text += f", row {row}"
+    if line is not None:
+        text += f" (line {line})" if row is not None else f", line {line}"
+    if column is not None:
+        text += f", column {column!r}"
+    return text
+
+
+def locate_in(file: str | Path) -> Locate:
+    """Cells of a file that has our own column names."""
+    return lambda position, column: place(file, position + 1, column)
+
+
+def shown(value: object) -> str:
+    """The value as a short ``repr``, at most `MAX_SHOWN_CHARACTERS` long."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."

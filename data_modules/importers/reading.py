@@ -1,0 +1,156 @@
+"""Reads a CSV, TSV, JSONL or Parquet table without guessing types: ``001`` in a CSV file stays ``001``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DataError, Locate, place, shown
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table as somebody else wrote it.
+
+    Attributes:
+        path: The file.
+        columns: Column names in the order of the file.
+        rows: Column name -> value. A CSV value is text; an empty one, like JSON's ``null``, is None.
+        lines: Line of the file where each row starts, counted from 1; None where the format has no lines.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    lines: list[int] | None
+
+    def place(self, position: int, column: str) -> str:
+        """Where a cell stands, for the head of a message; `position` counts from 0."""
+        return place(self.path, position + 1, column, self.lines[position] if self.lines else None)
+
+    def locate(self, columns: Mapping[str, str]) -> Locate:
+        """`place` by our column names, given ours -> theirs."""
+        return lambda position, column: self.place(position, columns.get(column, column))
+
+
+def read_table(path: str | Path) -> SourceTable:
+    """Reads a table by its suffix, in upper or lower case.
+
+    Raises:
+        DataError: If the file is missing, has another suffix, is not UTF-8, not what its suffix says, or has
+            no rows.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path}: suffix {shown(path.suffix)}; accepted: {', '.join(SUFFIXES)}")
+    if suffix == ".parquet":
+        table = _read_parquet(path)
+    elif suffix == ".jsonl":
+        table = _read_jsonl(path, _read_text(path))
+    else:
+        table = _read_csv(path, _read_text(path), "\t" if suffix == ".tsv" else ",")
+    if not table.rows:
+        raise DataError(f"{path}: the table holds no rows")
+    return table
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The codec strips a byte-order mark of 3 bytes before it counts.
+        start = error.start + len(data) - len(error.object)
+        line = data.count(b"\n", 0, start) + 1
+        raise DataError(
+            f"{place(path, line=line)}: byte 0x{data[start]:02x} at offset {start} is not UTF-8; "
+            "accepted: text saved as UTF-8"
+        ) from None
+
+
+def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    end = 0
+    try:
+        for values in reader:
+            line, end = end + 1, reader.line_num
+            if not values:
+                continue
+            if not header:
+                header = values
+                _check_header(header, path)
+                continue
+            if len(values) != len(header):
+                where = place(path, len(rows) + 1, line=line)
+                raise DataError(f"{where}: {len(values)} values; accepted: {len(header)}, one per column")
+            rows.append({name: value or None for name, value in zip(header, values, strict=True)})
+            lines.append(line)
+    except csv.Error as error:
+        raise DataError(f"{place(path, line=end + 1)}: not readable as CSV ({error})") from None
+    return SourceTable(path, tuple(header), rows, lines)
+
+
+def _check_header(header: list[str], path: Path) -> None:
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise DataError(
+            f"{path}: column {shown(twice[0])} stands twice in the header; accepted: each name once"
+        )
+
+
+def _read_jsonl(path: Path, text: str) -> SourceTable:
+    columns: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    for line, values in enumerate(text.split("\n"), start=1):
+        if not values.strip():
+            continue
+        where = place(path, len(rows) + 1, line=line)
+        try:
+            row = json.loads(values, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not readable as JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: value {shown(row)}; accepted: one JSON object per line")
+        columns.update(dict.fromkeys(row))
+        rows.append(row)
+        lines.append(line)
+    return SourceTable(path, tuple(columns), rows, lines)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, which by itself would keep only the last of two values under one name."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return values
+
+
+def _read_parquet(path: Path) -> SourceTable:
+    try:
+        with pq.ParquetFile(path) as file:  # pq.read_table would also read columns out of folder names
+            table = file.read()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as Parquet ({error})") from None
+    _check_header(table.column_names, path)
+    return SourceTable(path, tuple(table.column_names), table.to_pylist(), None)

@@ -1,0 +1,287 @@
+"""Imports a table of pairs and a table of ratings: CSV, TSV, JSONL or Parquet, with the audio beside them.
+
+Pairs
+    One row per pair with ``pair_id`` and ``response_audio``; any other column of ``pairs.parquet`` may be
+    there, under its own name or mapped. Audio is a path relative to the folder of the table, or bytes
+    (Parquet). ``context_audio`` is one clip, or in JSONL and Parquet a list of ``{"role", "audio"}``. Without
+    a column ``group_id``, pairs with the same context audio and situation are one group; a pair that has
+    neither is in one group with those of the same response. The card's description lists the columns that
+    were not imported.
+
+Ratings, by the header:
+
+    - long: ``pair_id, rater_id, dimension, score``; with one dimension its column may be left out;
+    - ``pair_id, rater_id`` and one column per dimension: a row is what one rater says about one pair;
+    - ``pair_id`` and columns ``DIMENSION:RATER``;
+    - ``pair_id`` and one column per rater, for one dimension. Only on demand (`wide` true): a column such as
+      ``mean`` would pass for a rater.
+
+    The last two may also stand in the table of pairs. An empty cell of a wide table means not rated; in a
+    long table a missing row does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import DataError, shown
+from ..folders import staged_folder
+from ..ratings import RATING_COLUMNS, Dimension, check_ratings
+from ..rows import PAIR_COLUMNS, check_pair_rows
+from ..schema import DatasetCard, PairDataset, write_dataset
+from .clips import find_clip, store_clips
+from .reading import SourceTable, read_table
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+
+
+def import_table(
+    pairs_path: str | Path,
+    ratings_path: str | Path | None,
+    out: str | Path,
+    *,
+    name: str,
+    columns: Mapping[str, str],
+    rating_columns: Mapping[str, str],
+    dimensions: Sequence[Dimension],
+    wide: bool | None,
+    source: str,
+    licence: str,
+    synthetic: bool = False,
+    overwrite: bool = False,
+    embed_audio: bool = False,
+) -> PairDataset:
+    """Imports pairs and ratings; `out` appears complete or not at all.
+
+    Every clip is decoded once. Pairs without ratings are allowed.
+
+    Args:
+        pairs_path: The table of pairs.
+        ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
+        out: The dataset folder to make.
+        name: Name of the dataset.
+        columns: Our column name -> that in the table of pairs, where they differ.
+        rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``,
+            ``score``).
+        dimensions: The scales.
+        wide: Whether the ratings are wide; None = see from the header.
+        source: Where the data comes from.
+        licence: Its terms of use.
+        synthetic: Whether the ratings were not given by people.
+        overwrite: Replace a pair dataset at `out`.
+        embed_audio: Keep audio inside ``pairs.parquet`` instead of in a folder.
+
+    Returns:
+        The dataset as it loads.
+
+    Raises:
+        DataError: If a table breaks the contract or a clip is unusable; file, row and column are named.
+    """
+    card = DatasetCard(name, tuple(dimensions), source, licence, synthetic)
+    pairs_table = read_table(pairs_path)
+    columns = _full_mapping(columns, PAIR_COLUMNS, pairs_table, ("pair_id", "response_audio"))
+    rows = _pair_rows(pairs_table, columns)
+    check_pair_rows(rows, pairs_table.path, pairs_table.locate(columns))
+
+    if ratings_path is None:
+        rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
+    ratings_table = pairs_table if ratings_path is None else read_table(ratings_path)
+    pair_ids = [row["pair_id"] for row in rows]
+    taken = columns.values() if ratings_path is None else ()
+    ratings, used = _ratings(ratings_table, rating_columns, dimensions, wide, pair_ids, taken)
+
+    ignored = [column for column in ratings_table.columns if column not in {*used, *taken}]
+    if ratings_path is not None:
+        ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
+    if ignored:
+        card = dataclasses.replace(card, description=f"Columns not imported: {', '.join(ignored)}.")
+
+    with staged_folder(out, overwrite) as stage:
+        _store_audio(rows, pairs_table, columns, stage, embed_audio)
+        write_dataset(stage, card, pd.DataFrame(rows, dtype=object), ratings)
+    return PairDataset.load(out)
+
+
+def _full_mapping(
+    given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str]
+) -> dict[str, str]:
+    """Our name -> theirs for every column that the table has; a name that is not mapped stands for itself."""
+    has = f"it has {', '.join(map(shown, table.columns))}"
+    for our, their in given.items():
+        if our not in ours:
+            raise DataError(f"column mapping {our}={their}: accepted to the left of '=': {', '.join(ours)}")
+        if their not in table.columns:
+            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {has}")
+    mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
+    for our in required:
+        if our not in mapping:
+            raise DataError(f"{table.path}: no column {our!r}; {has}; accepted: a mapping {our}=COLUMN")
+    return mapping
+
+
+def _pair_rows(table: SourceTable, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rows with our column names. Groups that are to be derived from the audio are a dash for now."""
+    rows = []
+    for position, values in enumerate(table.rows):
+        row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
+        row.update({our: _text(values.get(their)) for our, their in columns.items()})
+        row["response_audio"] = values.get(columns["response_audio"])
+        if "context_audio" in columns:
+            where = table.place(position, columns["context_audio"])
+            row["context_audio"] = _turns(values.get(columns["context_audio"]), where)
+        if "group_id" not in columns:
+            row["group_id"] = "-"
+        rows.append(row)
+    return rows
+
+
+def _text(value: Any) -> Any:
+    """A whole number (an id in JSON or Parquet) as text, NaN and empty text as None, else itself."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if value.bit_length() < 64 else value
+    if value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value
+
+
+def _turns(value: Any, where: str) -> list[dict[str, Any]]:
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return []
+    turns = value if isinstance(value, list) else [{"role": "user", "audio": value}]
+    for turn in turns:
+        if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
+            raise DataError(f'{where}: value {shown(turn)}; accepted: {{"role": ..., "audio": ...}} per turn')
+    return [dict(turn) for turn in turns]
+
+
+def _store_audio(
+    rows: Sequence[dict[str, Any]], table: SourceTable, columns: Mapping[str, str], stage: Path, embed: bool
+) -> None:
+    """Replaces each clip in `rows` by its stored path or its bytes."""
+    folder = table.path.parent.resolve()
+    cells = []
+    for position, row in enumerate(rows):
+        for turn in row["context_audio"]:
+            cells.append(find_clip(turn["audio"], folder, table.place(position, columns["context_audio"])))
+        cells.append(
+            find_clip(row["response_audio"], folder, table.place(position, columns["response_audio"]))
+        )
+    stored = iter(store_clips(cells, stage, embed))
+    for row in rows:
+        context = [next(stored) for _ in row["context_audio"]]
+        response = next(stored)
+        if "group_id" not in columns:
+            row["group_id"] = _derived_group(row, [clip.sha256 for clip in context], response.sha256)
+        row["context_audio"] = [
+            {"role": turn["role"], "audio": clip.content}
+            for turn, clip in zip(row["context_audio"], context, strict=True)
+        ]
+        row["response_audio"] = response.content
+
+
+def _derived_group(row: Mapping[str, Any], context: Sequence[str], response: str) -> str:
+    """See the head of this file."""
+    has_context = bool(context) or row["situation"] is not None
+    key = [*context, row["situation"]] if has_context else [response]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _ScoreColumn:
+    """A column of scores; None = the row says which rater or dimension they are of."""
+
+    name: str
+    rater: str | None
+    dimension: str | None
+
+
+def _ratings(
+    table: SourceTable,
+    given: Mapping[str, str],
+    dimensions: Sequence[Dimension],
+    wide: bool | None,
+    pair_ids: Sequence[str],
+    taken: Collection[str],
+) -> tuple[pd.DataFrame, set[str]]:
+    """Ratings in long form, checked, and the columns they came from. No column in `taken` is a rater."""
+    names = _full_mapping(given, RATING_COLUMNS, table, ("pair_id",))
+    score_columns = _score_columns(table, names, [dimension.name for dimension in dimensions], wide, taken)
+    used = {names["pair_id"], *(column.name for column in score_columns)}
+    if any(column.rater is None for column in score_columns):
+        used.add(_full_mapping(names, RATING_COLUMNS, table, ("rater_id",))["rater_id"])
+    if any(column.dimension is None for column in score_columns):
+        used.add(_full_mapping(names, RATING_COLUMNS, table, ("dimension",))["dimension"])
+    ratings: list[tuple[Any, ...]] = []
+    cells: list[tuple[int, str]] = []
+    for position, row in enumerate(table.rows):
+        ours = {our: _text(row.get(their)) for our, their in names.items()}
+        for column in score_columns:
+            score = row.get(column.name)
+            if _text(score) is None and column.name != names.get("score"):
+                continue
+            rater = ours["rater_id"] if column.rater is None else column.rater
+            dimension = ours["dimension"] if column.dimension is None else column.dimension
+            ratings.append((ours["pair_id"], rater, dimension, _number(score)))
+            cells.append((position, column.name))
+    frame = pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS), dtype=object)
+
+    def locate(position: int, column: str) -> str:
+        row, score_column = cells[position]
+        return table.place(row, score_column if column == "score" else names.get(column, score_column))
+
+    check_ratings(frame, pair_ids, dimensions, table.path, locate)
+    return frame.astype({"score": "float64"}), used
+
+
+def _score_columns(
+    table: SourceTable,
+    names: Mapping[str, str],
+    dimensions: Sequence[str],
+    wide: bool | None,
+    taken: Collection[str],
+) -> list[_ScoreColumn]:
+    """The columns of scores in the one layout that the header fits; see the head of this file."""
+    fits: dict[str, list[_ScoreColumn]] = {}
+    if "score" in names and wide is not True:
+        only = dimensions[0] if len(dimensions) == 1 and "dimension" not in names else None
+        fits["long (a column score)"] = [_ScoreColumn(names["score"], None, only)]
+    if wide is not False:
+        here = [name for name in dimensions if name in table.columns and name != names.get("score")]
+        if "rater_id" in names and here:
+            fits["wide (rater_id and a column per dimension)"] = [
+                _ScoreColumn(d, None, d) for d in dimensions
+            ]
+        split = [(column, *column.partition(":")) for column in table.columns]
+        both = [_ScoreColumn(column, r, d) for column, d, _, r in split if d in dimensions and r]
+        if both:
+            fits["wide (columns DIMENSION:RATER)"] = both
+        if wide and not fits and not here and "rater_id" not in names and len(dimensions) == 1:
+            raters = [column for column in table.columns if column not in {names["pair_id"], *taken}]
+            fits["wide (a column per rater)"] = [_ScoreColumn(r, r, dimensions[0]) for r in raters]
+    if len(fits) == 1:
+        (found,) = fits.values()
+        missing = [column.name for column in found if column.name not in table.columns]
+        if missing:
+            raise DataError(f"{table.path}: no column {missing[0]!r}; accepted: a column for each dimension")
+        return found
+    raise DataError(
+        f"{table.path}: the header ({', '.join(map(shown, table.columns))}) fits "
+        f"{' and '.join(fits) or 'no layout'} for ratings of {', '.join(dimensions)}; accepted: pair_id, "
+        "rater_id, dimension, score; or pair_id, rater_id and a column per dimension; or pair_id and columns "
+        "DIMENSION:RATER; or, said to be wide, pair_id and a column per rater"
+    )
+
+
+def _number(value: Any) -> Any:
+    """The number that a text spells, in ASCII digits without separators; checks judge the rest."""
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

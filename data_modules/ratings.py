@@ -1,0 +1,214 @@
+"""Rating scales, and the checks that ratings and preferences pass before they are stored or used."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from .errors import DataError, Locate, locate_in, shown
+
+RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
+PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
+_STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One rated quality and its scale.
+
+    Attributes:
+        name: Letters, digits, ``_``, ``.`` and ``-``.
+        minimum: Lowest score that a rater can give (rating points).
+        maximum: Highest score that a rater can give (rating points).
+        step: Distance between neighbouring scores; None = any number in the range.
+        higher_is_better: False where a high score is bad (distortion, hostility).
+    """
+
+    name: str
+    minimum: float
+    maximum: float
+    step: float | None = None
+    higher_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise DataError(f"dimension name {shown(self.name)}; accepted: letters, digits, '_', '.', '-'")
+        if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
+            raise DataError(
+                f"dimension {self.name}: scale {self.minimum} to {self.maximum}; accepted: low:high"
+            )
+        if self.step is None:
+            return
+        steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
+        if not (steps > 0.5 and abs(steps - round(steps)) < _STEP_TOLERANCE):
+            raise DataError(f"dimension {self.name}: step {self.step} does not divide {self.scale}")
+
+    @property
+    def scale(self) -> str:
+        """What is accepted, in words: ``1 to 5 in steps of 1``."""
+        steps = "" if self.step is None else f" in steps of {self.step:g}"
+        return f"{self.minimum:g} to {self.maximum:g}{steps}"
+
+
+def parse_dimension(text: str) -> Dimension:
+    """Reads ``NAME=LOW:HIGH``, ``NAME=LOW:HIGH:STEP``, each with ``:lower`` at the end where lower is better.
+
+    Raises:
+        DataError: If the text has another form.
+    """
+    name, _, scale = text.partition("=")
+    parts = scale.split(":")
+    lower = parts[-1].strip() == "lower"
+    try:
+        numbers = [float(part) for part in parts[: len(parts) - lower]]
+        if len(numbers) not in (2, 3):
+            raise ValueError
+    except ValueError:
+        raise DataError(
+            f"dimension {shown(text)}; accepted: NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
+            "where lower is better, such as vocal_empathy=1:5:1"
+        ) from None
+    return Dimension(
+        name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower
+    )
+
+
+def check_ratings(
+    ratings: pd.DataFrame,
+    pair_ids: Collection[str],
+    dimensions: Sequence[Dimension],
+    file: str | Path,
+    locate: Locate | None = None,
+) -> None:
+    """Checks a long table of ratings; the first bad row is named.
+
+    Args:
+        ratings: Columns `RATING_COLUMNS`.
+        pair_ids: The pairs that exist.
+        dimensions: The scales.
+        file: What messages call the table.
+        locate: What messages call a cell, where the table came from another layout.
+
+    Raises:
+        DataError: On a missing column, an empty table, an unknown pair or dimension, a rater without a name,
+            a score that is no number, outside its scale or between its steps, or two scores of one rater for
+            one thing.
+    """
+    _check_columns(ratings, RATING_COLUMNS, file)
+    check = _Check(ratings, locate or locate_in(file))
+    if len(ratings) == 0:
+        raise DataError(f"{file}: the table holds no ratings")
+    check.known("pair_id", pair_ids, "no such pair in the pairs table")
+    check.dimension(dimensions)
+    check.name("rater_id")
+    scores = check.number("score")
+    for dimension in dimensions:
+        steps = (scores - dimension.minimum) / (dimension.step or 1.0)
+        off_step = np.abs(steps - np.round(steps)) > _STEP_TOLERANCE if dimension.step else False
+        outside = (scores < dimension.minimum) | (scores > dimension.maximum)
+        rated = ratings["dimension"].to_numpy() == dimension.name
+        check.refuse(
+            "score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}"
+        )
+    check.unique(["pair_id", "rater_id", "dimension"])
+
+
+def check_preferences(
+    preferences: pd.DataFrame, pair_ids: Collection[str], dimensions: Sequence[Dimension], file: str | Path
+) -> None:
+    """Checks a table of preferences (columns `PREFERENCE_COLUMNS`) as `check_ratings` does; strength 0 = tie.
+
+    Raises:
+        DataError: Also where a pair is preferred to itself or a strength is negative.
+    """
+    _check_columns(preferences, PREFERENCE_COLUMNS, file)
+    check = _Check(preferences, locate_in(file))
+    for column in ("chosen_id", "rejected_id"):
+        check.known(column, pair_ids, "no such pair in the pairs table")
+    check.dimension(dimensions)
+    check.name("rater_id")
+    check.refuse("strength", check.number("strength") < 0, "accepted: 0 (tie) or more")
+    itself = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
+    check.refuse("rejected_id", itself, "accepted: another pair than chosen_id")
+    check.unique(["chosen_id", "rejected_id", "rater_id", "dimension"])
+
+
+def is_name(value: object) -> bool:
+    """Whether the value can be an identifier: text, not blank, without line breaks or control characters."""
+    return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
+
+
+def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: str | Path) -> None:
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise DataError(f"{file}: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Checks on the columns of one table; the first bad cell is named, and how many more there are."""
+
+    table: pd.DataFrame
+    locate: Locate
+
+    def refuse(self, column: str, bad: np.ndarray, accepted: str) -> None:
+        if not bad.any():
+            return
+        first = int(bad.argmax())
+        value = shown(_plain(self.table[column].iloc[first]))
+        more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+        raise DataError(f"{self.locate(first, column)}: value {value}; {accepted}{more}")
+
+    def known(self, column: str, values: Collection[str], accepted: str) -> None:
+        known = set(values)
+        bad = [not (isinstance(value, str) and value in known) for value in self.table[column]]
+        self.refuse(column, np.array(bad, bool), accepted)
+
+    def dimension(self, dimensions: Sequence[Dimension]) -> None:
+        names = [dimension.name for dimension in dimensions]
+        self.known("dimension", names, f"accepted: {', '.join(names)}")
+
+    def name(self, column: str) -> None:
+        bad = [not is_name(value) for value in self.table[column]]
+        self.refuse(column, np.array(bad, bool), "accepted: text without line breaks, not empty")
+
+    def number(self, column: str) -> np.ndarray:
+        """The column as float64, shape (rows,)."""
+        kind = self.table[column].dtype
+        if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
+            values = self.table[column].map(_to_number).to_numpy(np.float64)
+        else:
+            values = self.table[column].to_numpy(np.float64, na_value=np.nan)
+        self.refuse(column, ~np.isfinite(values), "accepted: a finite number")
+        return values
+
+    def unique(self, columns: list[str]) -> None:
+        again = self.table.duplicated(columns).to_numpy(bool)
+        if again.any():
+            second = int(again.argmax())
+            values = list(zip(*(self.table[column] for column in columns), strict=True))
+            first = self.locate(values.index(values[second]), columns[0])
+            self.refuse(
+                columns[0], again, f"accepted: each {', '.join(columns)} once; it stands at {first} already"
+            )
+
+
+def _to_number(value: object) -> float:
+    """NaN for what is no number; a text of digits is no number here."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _plain(value: object) -> object:
+    """Numbers as people write them, so that messages show ``9`` and not ``np.float64(9.0)``."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,185 @@
+"""Decoding: what is accepted comes out at the wanted rate with the right values, what is not is named."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import AudioInfo, Clip, audio_hash, decode, probe
+from empathy_judge.data_modules.errors import AudioError
+
+
+def sine(seconds: float, rate: int, hertz: float = 440.0) -> np.ndarray:
+    return 0.5 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)
+
+
+def write(path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str | None = None) -> Path:
+    soundfile.write(path, samples, rate, subtype)
+    return path
+
+
+def encoded(samples: np.ndarray, rate: int = 16_000, kind: str = "WAV") -> bytes:
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, rate, format=kind)
+    return stream.getvalue()
+
+
+def test_native_rate_is_exact(tmp_path: Path) -> None:
+    samples = sine(0.5, 16_000).astype(np.float32)
+    path = write(tmp_path / "a.wav", samples, subtype="FLOAT")
+    decoded = decode(path, 16_000)
+    assert decoded.dtype == np.float32
+    np.testing.assert_array_equal(decoded, samples)
+
+
+def test_stereo_48_khz_is_averaged_and_resampled(tmp_path: Path) -> None:
+    left = sine(1.0, 48_000)
+    path = write(tmp_path / "a.wav", np.stack([left, 0 * left], axis=1), 48_000)
+    decoded = decode(path, 16_000)
+    assert decoded.shape == (16_000,)
+    np.testing.assert_allclose(decoded[200:-200], 0.5 * sine(1.0, 16_000)[200:-200], atol=1e-3)
+    assert probe(path) == AudioInfo(1.0, 48_000, 2)
+
+
+def test_8_bit_wav(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sine(0.5, 8_000), 8_000, subtype="PCM_U8")
+    decoded = decode(path, 8_000)
+    np.testing.assert_allclose(decoded, sine(0.5, 8_000), atol=1 / 64)
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "MP3"])
+def test_other_formats(kind: str) -> None:
+    decoded = decode(encoded(sine(1.0, 16_000), kind=kind), 16_000)
+    assert abs(len(decoded) - 16_000) <= 1_200  # MP3 has whole frames
+    assert np.sqrt(np.mean(decoded[2_000:-2_000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.05)
+
+
+def test_rates_without_a_common_divisor_need_little_memory(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sine(0.5, 11_127), 11_127)
+    decoded = decode(path, 16_000)
+    assert len(decoded) == pytest.approx(8_000, abs=1)
+    np.testing.assert_allclose(decoded[200:7_800], sine(0.5, 16_000)[200:7_800], atol=5e-3)
+
+
+def test_path_bytes_and_samples_agree(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sine(0.5, 22_050), 22_050)
+    samples, rate = soundfile.read(path)
+    from_path = decode(path, 16_000)
+    np.testing.assert_array_equal(from_path, decode(str(path), 16_000))
+    np.testing.assert_array_equal(from_path, decode(path.read_bytes(), 16_000))
+    np.testing.assert_array_equal(from_path, decode(Clip(samples, rate), 16_000))
+
+
+def test_hash_follows_the_content(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.wav", sine(0.5, 16_000))
+    other = write(tmp_path / "b.wav", sine(0.5, 16_000, 441.0))
+    assert audio_hash(path) == audio_hash(path.read_bytes()) == audio_hash(str(path))
+    assert len({audio_hash(path), audio_hash(other)}) == 2
+    samples = sine(0.5, 16_000)
+    assert audio_hash(Clip(samples, 16_000)) == audio_hash(Clip(samples.copy(), 16_000))
+    assert audio_hash(Clip(samples, 16_000)) != audio_hash(Clip(samples, 8_000))
+
+
+def test_streamed_wav_without_length(tmp_path: Path) -> None:
+    """What espeak-ng and FFmpeg write to a pipe declares about 2 or 4 GB."""
+    data = bytearray(encoded(sine(0.5, 16_000)))
+    for declared in (0x7FFFF000, 0xFFFFFFFF):
+        start = data.index(b"data") + 4
+        data[start : start + 4] = struct.pack("<I", declared)
+        assert len(decode(bytes(data), 16_000)) == 8_000
+
+
+def test_mp3_without_length_header() -> None:
+    """Recorded streams have none; the length is then an estimate."""
+    stream = io.BytesIO()
+    samples = np.random.default_rng(0).normal(0, 0.1, 160_000)
+    soundfile.write(stream, samples, 16_000, format="MP3", bitrate_mode="CONSTANT", compression_level=0.5)
+    data = stream.getvalue()
+    second_frame = data.index(data[:2], 10)
+    assert b"Info" in data[:second_frame]
+    headless = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10) + data[second_frame:]
+    assert len(decode(headless, 16_000)) == pytest.approx(160_000, abs=2_000)
+    with pytest.raises(AudioError, match="cut off"):
+        decode(data[: len(data) // 2], 16_000)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64"])
+def test_cut_off_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "cut.snd"
+    data = encoded(np.random.default_rng(0).normal(0, 0.1, 40_000), kind=kind)
+    assert abs(len(decode(data, 16_000)) - 40_000) < 10
+    path.write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(AudioError, match=r"cut\.snd: .*(cut off|damaged)"):
+        decode(path, 16_000)
+
+
+def test_wav_cut_in_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "cut.wav"
+    path.write_bytes(encoded(sine(0.5, 16_000))[:30])
+    with pytest.raises(AudioError, match=r"cut\.wav: "):
+        decode(path, 16_000)
+
+
+def test_missing_empty_and_foreign_files(tmp_path: Path) -> None:
+    (tmp_path / "zero.wav").touch()
+    (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
+    (tmp_path / "text.raw").write_text("pair_id,score\n" * 50)
+    write(tmp_path / "none.wav", np.zeros(0))
+    for name, message in {
+        "missing.wav": "no such file",
+        "zero.wav": r"empty \(0 bytes\)",
+        "text.wav": "not a sound file; accepted: wav",
+        "text.raw": "not a sound file; accepted: wav",
+        "none.wav": "no samples",
+        ".": "not a file",
+    }.items():
+        with pytest.raises(AudioError, match=message) as caught:
+            decode(tmp_path / name, 16_000)
+        assert str(tmp_path / name) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 32_767.0])
+def test_samples_that_are_no_amplitudes(tmp_path: Path, value: float) -> None:
+    samples = sine(0.5, 16_000)
+    samples[800] = value
+    path = write(tmp_path / "a.wav", samples, subtype="FLOAT")
+    with pytest.raises(AudioError, match=r"a\.wav: sample 800 \(at 0\.05 s\).*accepted: finite samples"):
+        decode(path, 16_000)
+    with pytest.raises(AudioError, match="sample 800"):
+        decode(Clip(samples, 16_000), 16_000)
+
+
+def test_too_short_and_too_long(tmp_path: Path) -> None:
+    with pytest.raises(AudioError, match=r"lasts 0\.049 s; accepted: at least 0\.05 s"):
+        decode(write(tmp_path / "a.wav", sine(0.049, 16_000)), 16_000)
+    assert len(decode(write(tmp_path / "a.wav", sine(0.05, 16_000)), 16_000)) == 800
+    long = write(tmp_path / "long.wav", np.zeros(300 * 8_000), 8_000)
+    with pytest.raises(AudioError, match=r"long\.wav: lasts 300\.0 s; accepted: at most 30 s"):
+        decode(long, 16_000, max_seconds=30)
+    assert len(decode(long, 16_000, max_seconds=300)) == 300 * 16_000
+
+
+def test_a_rate_of_one_hertz_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = write(tmp_path / "slow.wav", sine(1.0, 16_000), 1)
+    with pytest.raises(AudioError, match="sample rate 1 Hz; accepted: 2000 to 768000 Hz"):
+        decode(path, 16_000)
+
+
+def test_given_name_is_shown() -> None:
+    with pytest.raises(AudioError, match=r"^pair 7, response: not a sound file"):
+        decode(b"hello, world", 16_000, name="pair 7, response")
+
+
+def test_clip_wants_mono_floats() -> None:
+    with pytest.raises(AudioError, match=r"shape \(2, 8000\)"):
+        Clip(np.zeros((2, 8_000), np.float32), 16_000)
+    with pytest.raises(AudioError, match="type int16"):
+        Clip(np.zeros(8_000, np.int16), 16_000)
+    clip = Clip(np.zeros(8_000), 16_000)
+    assert clip.samples.dtype == np.float32
+    assert clip.seconds == 0.5

@@ -1,0 +1,575 @@
+"""Importing tables: every layout gives the same dataset; every mistake is named, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers.table import import_table
+from empathy_judge.data_modules.ratings import Dimension, parse_dimension
+from empathy_judge.data_modules.schema import PairDataset
+
+EMPATHY = Dimension("empathy", 1, 5, 1)
+WARMTH = Dimension("warmth", 0, 100)
+
+
+def refused(source: Any, message: str, **options: Any) -> str:
+    """The one-line error of an import that leaves nothing behind."""
+    with pytest.raises(DataError, match=message) as caught:
+        source.load(**options)
+    source.assert_nothing_written()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def run(source: Any, pairs: Path, ratings: Path | None, **options: Any) -> PairDataset:
+    arguments: dict[str, Any] = {
+        "name": "tones",
+        "columns": {},
+        "rating_columns": {},
+        "dimensions": [EMPATHY],
+        "wide": None,
+        "source": "test",
+        "licence": "none",
+    }
+    return import_table(pairs, ratings, source.out, **(arguments | options))
+
+
+def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
+    columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "dimension", "score"))
+    return {(p, r, d): s for p, r, d, s in zip(*columns, strict=True)}
+
+
+class TestWhatIsImported:
+    def test_values(self, source: Any) -> None:
+        dataset = source.load(columns={"response_speaker": "system_id"})
+        assert [pair.pair_id for pair in dataset.pairs] == ["000-0", "000-1", "001-0", "001-1"]
+        pair = dataset.pairs[2]
+        assert (pair.group_id, pair.system_id, pair.response_speaker, pair.split) == ("g1", "s0", "s0", None)
+        assert [turn.role for turn in pair.context] == ["user"]
+        assert audio_hash(pair.response) == audio_hash(source.folder / "clips/001-0.wav")
+        assert audio_hash(pair.context[0].audio) == audio_hash(source.folder / "clips/context1.wav")
+        assert scores(dataset)["001-0", "01", "empathy"] == 3.0
+        assert len(dataset.ratings) == 8
+        assert dataset.mean_scores()["empathy"].tolist() == [1.5, 2.5, 2.5, 3.5]
+        assert dataset.card.dimensions == (EMPATHY,)
+        assert (dataset.card.synthetic, dataset.card.description) == (False, "")
+
+    def test_leading_zeros_and_the_text_na_stay(self, source: Any) -> None:
+        source.pairs[0]["pair_id"] = "001"
+        source.pairs[1]["pair_id"] = "1"
+        source.pairs[2]["pair_id"] = "NA"
+        source.pairs = source.pairs[:3]
+        source.ratings = [
+            {"pair_id": p, "rater_id": r, "score": 3}
+            for p in ("001", "1", "NA")
+            for r in ("007", "7", "null")
+        ]
+        dataset = source.load()
+        assert [pair.pair_id for pair in dataset.pairs] == ["001", "1", "NA"]
+        assert set(dataset.ratings["rater_id"]) == {"007", "7", "null"}
+        assert len(dataset.ratings) == 9
+
+    def test_stored_names_tell_nothing(self, source: Any) -> None:
+        source.tone("clips/angry_score_5.wav", hertz=500)
+        source.pairs[0]["response_audio"] = "clips/angry_score_5.wav"
+        dataset = source.load()
+        for pair in dataset.pairs:
+            assert isinstance(pair.response, Path)
+            assert re.fullmatch(r"[0-9a-f]{32}\.wav", pair.response.name)
+            assert pair.response.parent == (source.out / "audio").resolve()
+        assert len(list((source.out / "audio").iterdir())) == 6  # 4 responses, 2 contexts that are shared
+
+    def test_columns_that_are_not_imported_are_listed(self, source: Any) -> None:
+        for row in source.pairs:
+            row["mos"] = 3
+        for row in source.ratings:
+            row["comment"] = "good"
+        assert source.load().card.description == "Columns not imported: mos, comment."
+
+    def test_pairs_without_ratings_are_kept(self, source: Any) -> None:
+        source.ratings = [row for row in source.ratings if row["pair_id"] != "000-1"]
+        dataset = source.load()
+        assert len(dataset.pairs) == 4
+        assert np.isnan(dataset.mean_scores().loc["000-1", "empathy"])
+
+    def test_context_may_be_missing(self, source: Any) -> None:
+        source.pairs[0]["context_audio"] = ""
+        assert source.load().pairs[0].context == ()
+        for row in source.pairs:
+            del row["context_audio"]
+        assert [pair.context for pair in source.load(overwrite=True).pairs] == [()] * 4
+
+    def test_groups_from_context_and_situation(self, source: Any) -> None:
+        for row in source.pairs:
+            del row["group_id"]
+        # The same content under another name is the same context.
+        copy = source.folder / "clips/copy.wav"
+        copy.write_bytes((source.folder / "clips/context0.wav").read_bytes())
+        source.pairs[1]["context_audio"] = "clips/copy.wav"
+        first, second, third, fourth = (pair.group_id for pair in source.load().pairs)
+        assert first == second != third == fourth
+        for row, situation in zip(source.pairs, ["lost keys", "new job", "new job", "new job"], strict=True):
+            row["situation"] = situation
+        embedded = source.load(overwrite=True, embed_audio=True)
+        first, second, third, fourth = (pair.group_id for pair in embedded.pairs)
+        assert len({first, second, third}) == 3
+        assert third == fourth
+
+    def test_groups_without_context_follow_the_response(self, source: Any) -> None:
+        for row in source.pairs:
+            del row["group_id"], row["context_audio"]
+        source.pairs[3]["response_audio"] = source.pairs[0]["response_audio"]
+        first, second, third, fourth = (pair.group_id for pair in source.load().pairs)
+        assert first == fourth
+        assert len({first, second, third}) == 3
+
+    def test_embedded_audio_needs_no_files(self, source: Any) -> None:
+        files = source.load().card.content_hash
+        dataset = source.load(overwrite=True, embed_audio=True)
+        assert sorted(p.name for p in source.out.iterdir()) == [
+            "dataset.yaml",
+            "pairs.parquet",
+            "ratings.parquet",
+        ]
+        assert dataset.pairs[0].response == (source.folder / "clips/000-0.wav").read_bytes()
+        assert dataset.card.content_hash == files
+
+    def test_overwrite(self, source: Any) -> None:
+        source.load()
+        with pytest.raises(DataError, match=r"dataset: exists; accepted: .* --overwrite"):
+            source.load()
+        source.ratings[0]["score"] = 5
+        assert scores(source.load(overwrite=True))["000-0", "00", "empathy"] == 5
+
+    def test_a_folder_of_something_else_is_never_replaced(self, source: Any) -> None:
+        source.out.mkdir()
+        (source.out / "thesis.tex").write_text("years of work")
+        with pytest.raises(DataError, match="exists and is not a pair dataset"):
+            source.load(overwrite=True)
+        assert (source.out / "thesis.tex").read_text() == "years of work"
+
+    def test_a_failed_import_leaves_the_old_dataset(self, source: Any) -> None:
+        before = source.load().card.content_hash
+        (source.folder / "clips/001-1.wav").write_bytes(b"")
+        with pytest.raises(DataError, match="empty"):
+            source.load(overwrite=True)
+        assert PairDataset.load(source.out).card.content_hash == before
+        assert sorted(path.name for path in source.folder.parent.iterdir()) == ["dataset", "source"]
+
+
+WANTED = {
+    ("000-0", "a", "empathy"): 1,
+    ("000-0", "a", "warmth"): 10.5,
+    ("000-0", "b", "empathy"): 2,
+    ("000-1", "a", "warmth"): 30,
+    ("001-0", "b", "empathy"): 5,
+}
+
+
+class TestLayouts:
+    """The same ratings in every layout."""
+
+    def long(self) -> list[dict[str, Any]]:
+        return [{"pair_id": p, "rater_id": r, "dimension": d, "score": s} for (p, r, d), s in WANTED.items()]
+
+    @pytest.mark.parametrize("suffix", ["csv", "CSV", "tsv", "jsonl"])
+    def test_long(self, source: Any, suffix: str) -> None:
+        pairs = source.table("pairs." + suffix.lower(), source.pairs).rename(
+            source.folder / f"pairs.{suffix}"
+        )
+        ratings = source.table("r." + suffix.lower(), self.long()).rename(source.folder / f"r.{suffix}")
+        assert scores(run(source, pairs, ratings, dimensions=[EMPATHY, WARMTH])) == WANTED
+
+    def test_long_parquet(self, source: Any) -> None:
+        pd.DataFrame(source.pairs).to_parquet(source.folder / "pairs.parquet")
+        pd.DataFrame(self.long()).to_parquet(source.folder / "ratings.parquet")
+        dataset = run(
+            source,
+            source.folder / "pairs.parquet",
+            source.folder / "ratings.parquet",
+            dimensions=[EMPATHY, WARMTH],
+        )
+        assert scores(dataset) == WANTED
+
+    def test_column_per_dimension(self, source: Any) -> None:
+        rows = [
+            {"item": "000-0", "who": "a", "empathy": 1, "warmth": 10.5},
+            {"item": "000-0", "who": "b", "empathy": 2, "warmth": None},
+            {"item": "000-1", "who": "a", "empathy": None, "warmth": 30},
+            {"item": "001-0", "who": "b", "empathy": 5, "warmth": None},
+        ]
+        names = {"pair_id": "item", "rater_id": "who"}
+        pairs = source.table("pairs.csv", source.pairs)
+        for number, name in enumerate(["r.csv", "r.jsonl"]):
+            dataset = run(
+                source,
+                pairs,
+                source.table(name, rows),
+                dimensions=[EMPATHY, WARMTH],
+                rating_columns=names,
+                overwrite=number > 0,
+            )
+            assert scores(dataset) == WANTED
+
+    def test_column_per_dimension_and_rater_in_the_table_of_pairs(self, source: Any) -> None:
+        for row in source.pairs:
+            for rater in "ab":
+                for dimension in ("empathy", "warmth"):
+                    row[f"{dimension}:{rater}"] = WANTED.get((row["pair_id"], rater, dimension))
+        dataset = run(source, source.table("pairs.csv", source.pairs), None, dimensions=[EMPATHY, WARMTH])
+        assert scores(dataset) == WANTED
+        assert dataset.card.description == ""
+
+    def test_column_per_rater_only_on_demand(self, source: Any) -> None:
+        rows = [{"pair_id": "000-0", "a": 1, "b": 2}, {"pair_id": "001-0", "a": "", "b": 5}]
+        pairs, ratings = source.table("pairs.csv", source.pairs), source.table("ratings.csv", rows)
+        with pytest.raises(
+            DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*accepted: pair_id"
+        ):
+            run(source, pairs, ratings)
+        empathy = {key: score for key, score in WANTED.items() if key[2] == "empathy"}
+        assert scores(run(source, pairs, ratings, wide=True)) == empathy
+        for row in source.pairs:
+            for rater in "ab":
+                row[rater] = empathy.get((row["pair_id"], rater, "empathy"))
+        pairs = source.table("pairs.csv", source.pairs)
+        assert scores(run(source, pairs, None, wide=True, overwrite=True)) == empathy
+
+    def test_ambiguous_header(self, source: Any) -> None:
+        for row in source.ratings:
+            row["empathy:x"] = 3
+        refused(source, r"fits long \(a column score\) and wide \(columns DIMENSION:RATER\)")
+        assert len(source.load(wide=False).ratings) == 8
+
+    def test_turns_and_bytes(self, source: Any) -> None:
+        """A list of turns in JSONL; bytes and Hugging Face's audio cells in Parquet."""
+        turns = [
+            {"role": "user", "audio": "clips/context0.wav"},
+            {"role": "assistant", "audio": "clips/000-0.wav"},
+        ]
+        rows = [
+            {"pair_id": 7, "context_audio": turns, "response_audio": "clips/000-1.wav", "situation": "a\nb"}
+        ]
+        ratings = source.table("r.jsonl", [{"pair_id": 7, "rater_id": 1, "score": 4}])
+        dataset = run(source, source.table("p.jsonl", rows), ratings)
+        assert dataset.pairs[0].pair_id == "7"
+        assert [turn.role for turn in dataset.pairs[0].context] == ["user", "assistant"]
+        assert dataset.pairs[0].situation == "a\nb"
+        assert scores(dataset) == {("7", "1", "empathy"): 4}
+
+        data = [(source.folder / f"clips/000-{n}.wav").read_bytes() for n in range(2)]
+        table = pd.DataFrame(
+            {
+                "pair_id": [7],
+                "response_audio": [data[0]],
+                "context_audio": [{"bytes": data[1], "path": "../x.wav"}],
+            }
+        )
+        table.to_parquet(source.folder / "p.parquet")
+        dataset = run(source, source.folder / "p.parquet", ratings, overwrite=True)
+        assert audio_hash(dataset.pairs[0].response) == audio_hash(data[0])
+        assert audio_hash(dataset.pairs[0].context[0].audio) == audio_hash(data[1])
+
+
+class TestBadAudio:
+    def test_missing_file(self, source: Any) -> None:
+        source.pairs[2]["response_audio"] = "clips/gone.wav"
+        refused(
+            source,
+            r"pairs\.csv, row 3 \(line 4\), column 'response_audio': value 'clips/gone\.wav': no such file",
+        )
+
+    def test_every_unusable_file_is_counted_and_the_first_is_named(self, source: Any) -> None:
+        (source.folder / "clips/000-1.wav").write_bytes(b"")
+        (source.folder / "clips/001-0.wav").write_text("not audio at all, but text")
+        cut = (source.folder / "clips/001-1.wav").read_bytes()[:-1000]
+        (source.folder / "clips/001-1.wav").write_bytes(cut)
+        text = refused(source, r"pairs\.csv, row 2 \(line 3\), column 'response_audio': 000-1\.wav: .*empty")
+        assert text.endswith("(2 more unusable clips)")
+
+    @pytest.mark.parametrize(
+        ("kind", "message"),
+        [
+            ("truncated", "cut off, its last 1000 bytes"),
+            ("text", "not a sound file"),
+            ("nan", "sample 10 .* is nan"),
+        ],
+    )
+    def test_kinds(self, source: Any, kind: str, message: str) -> None:
+        path = source.folder / "clips/context1.wav"
+        if kind == "truncated":
+            path.write_bytes(path.read_bytes()[:-1000])
+        elif kind == "text":
+            path.write_text("pair_id,score")
+        else:
+            samples = np.zeros(8_000)
+            samples[10] = np.nan
+            soundfile.write(path, samples, 16_000, subtype="FLOAT")
+        refused(source, rf"pairs\.csv, row 3 \(line 4\), column 'context_audio': context1\.wav: .*{message}")
+
+    def test_stereo_8_bit_and_five_minutes_are_imported(self, source: Any) -> None:
+        soundfile.write(source.folder / "clips/000-0.wav", np.zeros((48_000, 2)) + 0.1, 48_000)
+        source.tone("clips/000-1.wav", subtype="PCM_U8")
+        source.tone("clips/001-0.wav", seconds=300, rate=8_000)
+        assert len(source.load().pairs) == 4
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../secret.wav",
+            "clips/../../secret.wav",
+            "{root}/secret.wav",
+            "link.wav",
+            "folder/secret.wav",
+            "..\\secret.wav",
+            "C:\\secret.wav",
+            "\\\\host\\secret.wav",
+        ],
+    )
+    def test_paths_that_leave_the_folder(self, source: Any, path: str) -> None:
+        secret = source.folder / "../elsewhere/secret.wav"
+        source.tone("../elsewhere/secret.wav")
+        source.tone("../secret.wav")
+        os.symlink(secret.resolve(), source.folder / "link.wav")
+        os.symlink(secret.resolve().parent, source.folder / "folder")
+        path = path.format(root=source.folder.parent)
+        source.pairs[1]["response_audio"] = path
+        with pytest.raises(
+            DataError, match=r"row 2 \(line 3\), column 'response_audio'.*leaves the folder"
+        ) as caught:
+            source.load()
+        assert repr(path) in str(caught.value)
+        assert not source.out.exists()
+
+    @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])
+    def test_paths_that_are_no_files(self, source: Any, path: str) -> None:
+        os.symlink("loop", source.folder / "loop")
+        pairs = source.table("pairs.jsonl", [*source.pairs[:1], {**source.pairs[1], "response_audio": path}])
+        with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 2\), column 'response_audio': "):
+            run(source, pairs, source.table("r.csv", source.ratings[:2]))
+        source.assert_nothing_written()
+
+
+class TestBadTables:
+    @pytest.mark.parametrize(
+        ("score", "message"),
+        [
+            (6, r"value 6; accepted for empathy: 1 to 5 in steps of 1"),
+            (0, r"value 0; accepted for empathy: 1 to 5"),
+            (2.5, r"value 2\.5; accepted for empathy: 1 to 5 in steps of 1"),
+            ("nan", "value 'nan'; accepted: a finite number"),
+            ("1e999", "value inf; accepted: a finite number"),
+            ("good", "value 'good'; accepted: a finite number"),
+            ("1_0", "value '1_0'; accepted"),
+            ("3,5", "value '3,5'; accepted"),
+            ("\u0664", "value '\u0664'; accepted: a finite number"),
+            ("", "value None; accepted: a finite number"),
+        ],
+    )
+    def test_scores(self, source: Any, score: Any, message: str) -> None:
+        source.ratings[4]["score"] = score
+        refused(source, rf"ratings\.csv, row 5 \(line 6\), column 'score': {message}")
+
+    @pytest.mark.parametrize("score", [10**400, True, [3], {"a": 1}, None, float("nan")])
+    def test_scores_in_json(self, source: Any, score: Any) -> None:
+        source.ratings[1]["score"] = score
+        pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
+        with pytest.raises(
+            DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"
+        ):
+            run(source, pairs, ratings)
+        source.assert_nothing_written()
+
+    def test_wide_score_names_its_own_column(self, source: Any) -> None:
+        for row in source.pairs:
+            row["empathy:anna"] = 3
+        source.pairs[3]["empathy:anna"] = 9
+        with pytest.raises(
+            DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "
+        ):
+            run(source, source.table("pairs.csv", source.pairs), None)
+
+    def test_the_users_column_name_is_shown(self, source: Any) -> None:
+        for row in source.ratings:
+            row["item"] = row.pop("pair_id")
+        source.ratings[3]["item"] = "nope"
+        refused(
+            source,
+            r"ratings\.csv, row 4 \(line 5\), column 'item': value 'nope'; no such pair",
+            rating_columns={"pair_id": "item"},
+        )
+
+    def test_unknown_pairs_are_counted(self, source: Any) -> None:
+        source.ratings[2]["pair_id"] = source.ratings[5]["pair_id"] = "x"
+        refused(
+            source, r"ratings\.csv, row 3 \(line 4\), column 'pair_id': value 'x'; no such pair.*\(1 more\)"
+        )
+
+    def test_unknown_dimension(self, source: Any) -> None:
+        source.ratings[7]["dimension"] = "warmth"
+        refused(
+            source, r"ratings\.csv, row 8 \(line 9\), column 'dimension': value 'warmth'; accepted: empathy"
+        )
+
+    def test_duplicate_pair(self, source: Any) -> None:
+        source.pairs[3]["pair_id"] = "000-0"
+        refused(source, r"pairs\.csv, row 4 \(line 5\), column 'pair_id': value '000-0'; .*row 1 \(line 2\)")
+
+    def test_duplicate_rating(self, source: Any) -> None:
+        source.ratings.append(dict(source.ratings[2], score=4))
+        refused(
+            source, r"ratings\.csv, row 9 \(line 10\), column 'pair_id': value '000-1'; .* row 3 \(line 4\)"
+        )
+
+    def test_missing_rater(self, source: Any) -> None:
+        source.ratings[1]["rater_id"] = ""
+        refused(source, r"ratings\.csv, row 2 \(line 3\), column 'rater_id': value None; accepted: text")
+        for row in source.ratings:
+            del row["rater_id"]
+        refused(source, r"ratings\.csv: no column 'rater_id'; it has 'pair_id', 'dimension', 'score'")
+
+    def test_missing_columns(self, source: Any) -> None:
+        refused(
+            source,
+            r"pairs\.csv: no column 'file' \(mapped to response_audio\); it has 'pair_id', 'context",
+            columns={"response_audio": "file"},
+        )
+        refused(
+            source,
+            "column mapping speaker=system_id: accepted to the left of '=': pair_id, group_id",
+            columns={"speaker": "system_id"},
+        )
+        for row in source.pairs:
+            row["id"] = row.pop("pair_id")
+        refused(source, r"pairs\.csv: no column 'pair_id'; it has .*accepted: a mapping pair_id=COLUMN")
+
+    @pytest.mark.parametrize("which", ["pairs", "ratings"])
+    def test_empty_tables(self, source: Any, which: str) -> None:
+        setattr(source, which, [])
+        refused(source, rf"{which}\.csv: the table holds no rows")
+
+    def test_wide_table_without_a_rating(self, source: Any) -> None:
+        for row in source.pairs:
+            row["empathy:a"] = ""
+        with pytest.raises(DataError, match=r"pairs\.csv: the table holds no ratings"):
+            run(source, source.table("pairs.csv", source.pairs), None)
+
+    def test_not_utf_8(self, source: Any) -> None:
+        pairs = source.table("pairs.csv", source.pairs)
+        data = pairs.read_bytes()
+        line = data.splitlines(keepends=True)
+        pairs.write_bytes(b"".join([*line[:2], line[2].replace(b"g0", b"caf\xe9"), *line[3:]]))
+        offset = pairs.read_bytes().index(b"\xe9")
+        with pytest.raises(
+            DataError, match=rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8"
+        ):
+            run(source, pairs, source.table("r.csv", source.ratings))
+        pairs.write_text(data.decode(), encoding="utf-16")
+        with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff at offset 0 is not UTF-8"):
+            run(source, pairs, source.table("r.csv", source.ratings))
+        source.assert_nothing_written()
+
+    def test_byte_order_mark_is_no_part_of_the_header(self, source: Any) -> None:
+        pairs = source.table("pairs.csv", source.pairs)
+        pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
+        assert len(run(source, pairs, source.table("r.csv", source.ratings)).pairs) == 4
+
+    def test_ragged_rows_and_broken_quotes(self, source: Any) -> None:
+        ratings = source.table("r.csv", source.ratings)
+        pairs = source.folder / "pairs.csv"
+        pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
+        with pytest.raises(DataError, match=r"pairs\.csv, row 2 \(line 5\): 3 values; accepted: 2"):
+            run(source, pairs, ratings)
+        pairs.write_text('pair_id,response_audio\na,x.wav\nb,"x.wav\n')
+        with pytest.raises(DataError, match=r"pairs\.csv, line 3: not readable as CSV"):
+            run(source, pairs, ratings)
+        pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
+        with pytest.raises(DataError, match="column 'pair_id' stands twice in the header"):
+            run(source, pairs, ratings)
+
+    @pytest.mark.parametrize(
+        "line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000]
+    )
+    def test_broken_json(self, source: Any, line: str) -> None:
+        path = source.folder / "pairs.jsonl"
+        path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")
+        with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 3\): "):
+            run(source, path, source.table("r.csv", source.ratings))
+
+    @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
+    def test_ids_of_odd_types(self, source: Any, value: Any) -> None:
+        pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
+        with pytest.raises(
+            DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*accepted: text"
+        ):
+            run(source, pairs, source.table("r.csv", source.ratings))
+        good = source.table("pairs.csv", source.pairs)
+        for column in ("pair_id", "rater_id", "dimension"):
+            ratings = source.table("r.jsonl", [{**source.ratings[0], column: value}])
+            with pytest.raises(DataError, match=rf"r\.jsonl, row 1 \(line 1\), column '{column}': value "):
+                run(source, good, ratings)
+        source.assert_nothing_written()
+
+    def test_broken_parquet_and_unknown_suffix(self, source: Any) -> None:
+        ratings = source.table("r.csv", source.ratings)
+        (source.folder / "pairs.parquet").write_bytes(b"PAR1 and so on")
+        with pytest.raises(DataError, match=r"pairs\.parquet: not readable as Parquet"):
+            run(source, source.folder / "pairs.parquet", ratings)
+        (source.folder / "pairs.xlsx").write_bytes(b"PK")
+        with pytest.raises(DataError, match=r"suffix '\.xlsx'; accepted: \.csv, \.tsv, \.jsonl, \.parquet"):
+            run(source, source.folder / "pairs.xlsx", ratings)
+        with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
+            run(source, source.folder / "nothing.csv", ratings)
+
+    def test_dimensions(self, source: Any) -> None:
+        refused(source, "dimensions .*at least one, each name once", dimensions=[])
+        refused(source, "dimensions .*each name once", dimensions=[EMPATHY, EMPATHY])
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("vocal_empathy=1:5:1", Dimension("vocal_empathy", 1, 5, 1)),
+        ("x=0:100", Dimension("x", 0, 100)),
+        ("x=0:100:lower", Dimension("x", 0, 100, None, False)),
+        ("x=-3:3:0.5:lower", Dimension("x", -3, 3, 0.5, False)),
+    ],
+)
+def test_parse_dimension(text: str, wanted: Dimension) -> None:
+    assert parse_dimension(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "x=",
+        "x=1",
+        "x=1:a",
+        "x=5:1",
+        "x=1:1",
+        "x=0:inf",
+        "x=1:5:0",
+        "x=1:5:3",
+        "x=1:5:-1",
+        "=1:5",
+        "a b=1:5",
+        "x=1:5:1:1",
+        "x=1:5:higher",
+        "x=nan:5",
+        "x=lower",
+    ],
+)
+def test_parse_dimension_refuses(text: str) -> None:
+    with pytest.raises(DataError, match=r"accepted|does not divide"):
+        parse_dimension(text)

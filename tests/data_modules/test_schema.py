@@ -1,0 +1,391 @@
+"""The dataset folder: what is written loads, what was tampered with does not; hashes follow the content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.folders import staged_folder
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
+
+CARD = DatasetCard(
+    "tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none"
+)
+
+
+@pytest.fixture
+def tables(source: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Three pairs with two turns, one turn and none; ratings of the first two."""
+    clip = (source.folder / "clips/000-0.wav").read_bytes()
+    pairs = pd.DataFrame(
+        {
+            "pair_id": ["a", "b", "c"],
+            "group_id": ["g", "g", "h"],
+            "response_audio": ["clips/000-0.wav", "clips/000-1.wav", clip],
+            "context_audio": [
+                [{"role": "user", "audio": "clips/context0.wav"}, {"role": "assistant", "audio": clip}],
+                "clips/context1.wav",
+                None,
+            ],
+            "situation": ["lost\nkeys", None, np.nan],
+            "split": ["train", "train", "test"],
+        }
+    )
+    ratings = pd.DataFrame(
+        {
+            "pair_id": ["a", "a", "b", "b"],
+            "rater_id": ["1", "2", "1", "1"],
+            "dimension": ["empathy", "empathy", "empathy", "noise"],
+            "score": [1, 4, 5, 0.25],
+        }
+    )
+    return pairs, ratings
+
+
+@pytest.fixture
+def written(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> Path:
+    write_dataset(source.folder, CARD, *tables)
+    return source.folder
+
+
+def edit(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def set_column(
+    name: str, values: list[Any], kind: pa.DataType | None = None
+) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index(name)
+        return table.set_column(index, name, pa.array(values, kind or table.schema.field(name).type))
+
+    return change
+
+
+def test_round_trip(written: Path) -> None:
+    dataset = PairDataset.load(written)
+    first, second, third = dataset.pairs
+    assert [(turn.role, type(turn.audio)) for turn in first.context] == [
+        ("user", type(written)),
+        ("assistant", bytes),
+    ]
+    assert first.response == (written / "clips/000-0.wav").resolve()
+    assert (first.situation, second.situation, third.situation) == ("lost\nkeys", None, None)
+    assert [len(pair.context) for pair in dataset.pairs] == [2, 1, 0]
+    assert third.response == (written / "clips/000-0.wav").read_bytes()
+    sha = {
+        name: hashlib.sha256((written / f"clips/{name}.wav").read_bytes()).hexdigest()
+        for name in ("000-0", "000-1", "context0", "context1")
+    }
+    assert dataset.fingerprints == {
+        "a": (sha["context0"], sha["000-0"], sha["000-0"]),
+        "b": (sha["context1"], sha["000-1"]),
+        "c": (sha["000-0"],),
+    }
+    assert dataclasses.replace(dataset.card, content_hash="") == CARD
+
+
+def test_mean_scores(written: Path) -> None:
+    means = PairDataset.load(written).mean_scores()
+    assert means.index.tolist() == ["a", "b", "c"]
+    assert means.columns.tolist() == ["empathy", "noise"]
+    np.testing.assert_array_equal(means.to_numpy(), [[2.5, np.nan], [5, 0.25], [np.nan, np.nan]])
+
+
+def test_subset(written: Path) -> None:
+    dataset = PairDataset.load(written)
+    assert dataset.subset(None) is dataset
+    train, test = dataset.subset("train"), dataset.subset("test")
+    assert [pair.pair_id for pair in train.pairs] == ["a", "b"]
+    assert (len(train.ratings), len(test.ratings)) == (4, 0)
+    assert test.mean_scores().to_numpy().tolist() == [[pytest.approx(np.nan, nan_ok=True)] * 2]
+    assert list(test.fingerprints) == ["c"]
+    with pytest.raises(DataError, match="no pair is in split 'dev'; it has test, train"):
+        dataset.subset("dev")
+    write_splits(written, [None, None, None])
+    with pytest.raises(DataError, match="it has no splits yet, make them with `empathy-judge split`"):
+        PairDataset.load(written).subset("train")
+
+
+def test_split_hash(written: Path) -> None:
+    expected = hashlib.sha256(b"a\ttrain\nb\ttrain\nc\ttest").hexdigest()
+    assert PairDataset.load(written).split_hash() == expected
+    write_splits(written, ["train", None, "test"])
+    assert PairDataset.load(written).split_hash() == hashlib.sha256(b"a\ttrain\nb\t\nc\ttest").hexdigest()
+
+
+def test_content_hash(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    pairs, ratings = tables
+
+    def content(
+        pairs: pd.DataFrame = pairs, ratings: pd.DataFrame = ratings, card: DatasetCard = CARD
+    ) -> str:
+        return write_dataset(source.folder, card, pairs, ratings).content_hash
+
+    start = content()
+    assert content(pairs=pairs.iloc[::-1], ratings=ratings.iloc[::-1]) == start
+    assert content(pairs=pairs.drop(columns="split")) == start
+    assert content(card=dataclasses.replace(CARD, name="other")) == start
+    copy = pairs.assign(response_audio=["clips/copy.wav", *pairs["response_audio"][1:]])
+    (source.folder / "clips/copy.wav").write_bytes((source.folder / "clips/000-0.wav").read_bytes())
+    assert content(pairs=copy) == start
+    others = [
+        content(ratings=ratings.assign(score=[1, 4, 5, 0.5])),
+        content(ratings=ratings.iloc[:3]),
+        content(pairs=pairs.assign(situation=["lost\nkey", None, None])),
+        content(pairs=pairs.assign(group_id=["g", "h", "h"])),
+        content(pairs=pairs.assign(response_audio=["clips/000-1.wav", *pairs["response_audio"][1:]])),
+        content(
+            card=dataclasses.replace(CARD, dimensions=(Dimension("empathy", 1, 7, 1), CARD.dimensions[1]))
+        ),
+    ]
+    assert len({start, *others}) == 7
+
+
+def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    row = {"chosen_id": "a", "rejected_id": "b", "rater_id": "1", "dimension": "empathy", "strength": 2}
+    tie = {**row, "rejected_id": "c", "strength": 0}
+    plain = write_dataset(source.folder, CARD, *tables).content_hash
+    card = write_dataset(source.folder, CARD, *tables, pd.DataFrame([row, tie]))
+    assert card.content_hash != plain
+    dataset = PairDataset.load(source.folder)
+    assert dataset.preferences is not None
+    assert dataset.preferences["strength"].tolist() == [2.0, 0.0]
+    train = dataset.subset("train").preferences
+    assert train is not None
+    assert train["rejected_id"].tolist() == ["b"]
+    for change, message in [
+        ({"chosen_id": "x"}, "column 'chosen_id': value 'x'; no such pair"),
+        ({"rejected_id": "a"}, "column 'rejected_id': value 'a'; accepted: another pair"),
+        ({"strength": -1}, "column 'strength': value -1; accepted: 0"),
+        ({"strength": None}, "column 'strength': value None; accepted: a finite number"),
+        ({"dimension": "x"}, "column 'dimension': value 'x'; accepted: empathy, noise"),
+    ]:
+        with pytest.raises(DataError, match=rf"preferences\.parquet, row 2, {message}"):
+            write_dataset(source.folder, CARD, *tables, pd.DataFrame([tie, {**row, **change}], dtype=object))
+    write_dataset(source.folder, CARD, *tables)
+    assert PairDataset.load(source.folder).preferences is None
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("pair_id", ["a", "b", "a"], r"row 3, column 'pair_id': value 'a'; .* row 1"),
+        ("pair_id", ["a", "b", 3], r"row 3, column 'pair_id': value 3; accepted: text"),
+        ("group_id", ["g", "", "h"], r"row 2, column 'group_id': value ''; accepted: text"),
+        ("split", ["train", "te\tst", None], r"row 2, column 'split': value 'te\\tst'"),
+        ("situation", ["x", 5, None], r"row 2, column 'situation': value 5"),
+        ("response_audio", ["clips/000-0.wav", None, b"x"], r"row 2, column 'response_audio': value None"),
+        (
+            "response_audio",
+            ["clips/000-0.wav", "../x.wav", b"x"],
+            r"row 2, .*'\.\./x\.wav' leaves the folder",
+        ),
+        (
+            "context_audio",
+            [None, [{"audio": b"x"}], None],
+            r"row 2, column 'context_audio': .*accepted: {role, audio}",
+        ),
+        (
+            "context_audio",
+            [None, [{"role": "", "audio": b"x"}], None],
+            "row 2, column 'context_audio': .*a role",
+        ),
+        ("mood", ["x", "y", "z"], "unknown column 'mood'; accepted: pair_id, group_id, context_audio"),
+    ],
+)
+def test_bad_pairs_are_not_written(
+    source: Any, tables: tuple[pd.DataFrame, pd.DataFrame], column: str, values: list[Any], message: str
+) -> None:
+    pairs, ratings = tables
+    with pytest.raises(DataError, match=message):
+        write_dataset(source.folder, CARD, pairs.assign(**{column: values}), ratings)
+    assert [path.name for path in source.folder.iterdir()] == ["clips"]
+
+
+def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"not a pair dataset, it has no dataset\.yaml"):
+        PairDataset.load(tmp_path)
+    with pytest.raises(DataError, match="not a pair dataset"):
+        PairDataset.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version; accepted: 1"),
+        ({"colour": "red"}, "colour.*accepted: schema_version, name, dimensions, source"),
+        ({"synthetic": "no"}, "synthetic 'no'; accepted: true or false"),
+        ({"licence": 4}, "licence 4; accepted: text"),
+        ({"dimensions": []}, "at least one"),
+        ({"dimensions": [{"name": "x", "minimum": 5, "maximum": 1}]}, "dimension x: scale 5 to 1"),
+        ({"dimensions": [{"name": "x"}]}, "minimum.*accepted"),
+        ({"dimensions": [{"name": "x", "minimum": 10**400, "maximum": 1}]}, "accepted"),
+        (
+            {"dimensions": [{"name": "empathy", "minimum": 1, "maximum": 4}]},
+            r"value 5; accepted for empathy: 1 to 4",
+        ),
+        ({"content_hash": "0" * 64}, "content_hash 000000000000... is not that of the tables"),
+    ],
+)
+def test_bad_cards(source: Any, tables: Any, change: dict[str, Any], message: str) -> None:
+    pairs, ratings = tables
+    write_dataset(source.folder, CARD, pairs, ratings.iloc[:3])
+    path = source.folder / "dataset.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **change}))
+    with pytest.raises(DataError, match=message) as caught:
+        PairDataset.load(source.folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_runs_nothing(written: Path) -> None:
+    (written / "dataset.yaml").write_text("!!python/object/apply:os.mkdir ['made']\n")
+    with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML"):
+        PairDataset.load(written)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "ratings",
+            set_column("score", [1, 4, 9, 0.25]),
+            r"ratings\.parquet, row 3, column 'score': value 9; accepted",
+        ),
+        (
+            "ratings",
+            set_column("score", [1, 4, 2, 0.25]),
+            "content_hash .* a file was changed after the import",
+        ),
+        ("ratings", set_column("score", [1, 4, 2, None]), r"row 4, column 'score': value nan"),
+        (
+            "ratings",
+            set_column("pair_id", ["a", "a", "b", "z"]),
+            r"row 4, column 'pair_id': value 'z'; no such pair",
+        ),
+        (
+            "ratings",
+            set_column("pair_id", [1, 1, 2, 2], pa.int64()),
+            "column 'pair_id' has type int64; accepted: string",
+        ),
+        (
+            "ratings",
+            lambda table: table.drop_columns("rater_id"),
+            "column 'rater_id' is missing; accepted: string",
+        ),
+        (
+            "ratings",
+            lambda table: table.append_column("x", pa.array([1] * 4)),
+            "unknown column 'x'; accepted: pair_id",
+        ),
+        ("ratings", lambda table: table.slice(0, 0), "holds no ratings"),
+        ("pairs", lambda table: table.slice(0, 0), "holds no pairs"),
+        ("pairs", lambda table: table.slice(0, 2), "content_hash"),
+        (
+            "pairs",
+            set_column("pair_id", ["a", "b", "b"]),
+            r"pairs\.parquet, row 3, column 'pair_id': value 'b'",
+        ),
+        (
+            "pairs",
+            set_column("pair_id", ["a", "b", None]),
+            r"pairs\.parquet, row 3, column 'pair_id': value None",
+        ),
+        ("pairs", set_column("context_audio", [[None], [], []]), "row 1, column 'context_audio': value None"),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "/etc/passwd"}] * 3),
+            "row 1, .*'/etc/passwd' leaves the",
+        ),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "../../x"}] * 3),
+            "row 1, .*'../../x' leaves the folder",
+        ),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "link.wav"}] * 3),
+            "row 1, .*'link.wav' leaves the folder",
+        ),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "gone.wav"}] * 3),
+            "row 1, .*'gone.wav': no such file",
+        ),
+        ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "a", "bytes": b"x"}] * 3),
+            "accepted: either a path or bytes",
+        ),
+    ],
+)
+def test_tampered_tables(written: Path, file: str, change: Any, message: str) -> None:
+    os.symlink(Path(__file__).resolve(), written / "link.wav")
+    edit(written / f"{file}.parquet", change)
+    with pytest.raises(DataError, match=message) as caught:
+        PairDataset.load(written)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_missing_or_broken(written: Path) -> None:
+    (written / "clips/000-1.wav").unlink()
+    with pytest.raises(DataError, match=r"pairs\.parquet, row 2, column 'response_audio': .*no such file"):
+        PairDataset.load(written)
+    (written / "ratings.parquet").write_bytes(b"PAR1")
+    (written / "clips/000-1.wav").touch()
+    with pytest.raises(DataError, match=r"ratings\.parquet: not readable as Parquet"):
+        PairDataset.load(written)
+    (written / "pairs.parquet").unlink()
+    with pytest.raises(DataError, match=r"pairs\.parquet: no such file"):
+        PairDataset.load(written)
+
+
+def test_unknown_dimension(written: Path) -> None:
+    card = PairDataset.load(written).card
+    assert card.dimension("noise").higher_is_better is False
+    with pytest.raises(DataError, match="no dimension 'warmth'; it has empathy, noise"):
+        card.dimension("warmth")
+
+
+def test_staged_folder(tmp_path: Path) -> None:
+    out = tmp_path / "deep/er/out"
+
+    def interrupted() -> None:
+        with staged_folder(out) as stage:
+            (stage / "half").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(out.parent.iterdir()) == []
+    out.mkdir()  # an empty folder may be replaced
+    with staged_folder(out) as stage:
+        (stage / "dataset.yaml").touch()
+    assert [path.name for path in out.parent.rglob("*")] == ["out", "dataset.yaml"]
+    with pytest.raises(DataError, match="cannot be made"), staged_folder(out / "dataset.yaml/below"):
+        pass
+
+
+def test_float32_scores_keep_to_the_steps(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """3.3 as float32 is 3.2999999523; it is on a scale with steps of 0.1 all the same."""
+    pairs, ratings = tables
+    card = dataclasses.replace(CARD, dimensions=(Dimension("empathy", 1, 5, 0.1), CARD.dimensions[1]))
+    scores = np.array([3.3, 1.1, 4.7, 0.25], np.float32)
+    write_dataset(source.folder, card, pairs, ratings.assign(score=scores))
+    with pytest.raises(DataError, match=r"row 2, column 'score': value 1\.149"):
+        write_dataset(
+            source.folder, card, pairs, ratings.assign(score=scores + np.array([0, 0.05, 0, 0], np.float32))
+        )

@@ -1,0 +1,220 @@
+"""Splits: nothing crosses, fractions are near, the seed decides, and the audit finds what hands have done."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from empathy_judge.data_modules.dealing import components, deal
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.schema import PairDataset, write_splits
+from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, audit_splits, check_splits, split_dataset
+
+HALVES = {"train": 0.5, "test": 0.5}
+
+
+@pytest.fixture(scope="module")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory, source_type: Any) -> Path:
+    """40 groups of 1 to 4 pairs; the score depends on the group, two groups share a speaker."""
+    source = source_type(tmp_path_factory.mktemp("splits") / "source", groups=40, per_group=4)
+    kept = []
+    for row in source.pairs:
+        group, member = (int(part) for part in row["pair_id"].split("-"))
+        row["response_speaker"] = f"speaker{group // 2}"
+        if member <= group % 4:
+            kept.append(row)
+    source.pairs = kept
+    ids = {row["pair_id"] for row in kept}
+    source.ratings = [row for row in source.ratings if row["pair_id"] in ids]
+    for row in source.ratings:
+        row["score"] = 1 + int(row["pair_id"][:3]) % 5
+    source.load()
+    return source.out
+
+
+@pytest.fixture
+def folder(dataset_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(dataset_folder, tmp_path / "dataset")
+
+
+def members(folder: Path, column: str) -> dict[str, set[str | None]]:
+    found: dict[str, set[str | None]] = defaultdict(set)
+    for pair in PairDataset.load(folder).pairs:
+        found[{"group_id": pair.group_id, "response_speaker": pair.response_speaker or ""}[column]].add(
+            pair.split
+        )
+    return found
+
+
+@pytest.mark.parametrize("by", [("group_id",), ("group_id", "response_speaker")])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fractions_strata_and_no_crossing(folder: Path, by: tuple[str, ...], seed: int) -> None:
+    audit = split_dataset(folder, by=by, seed=seed)
+    for column in by:
+        assert all(len(splits) == 1 for splits in members(folder, column).values())
+        assert audit.crossings[column] == {}
+    assert sum(part["pairs"] for part in audit.splits.values()) == 100
+    for name, fraction in DEFAULT_FRACTIONS.items():
+        assert audit.splits[name]["share"] == pytest.approx(fraction, abs=0.05)
+        assert audit.splits[name]["mean_scores"]["empathy"] == pytest.approx(3.0, abs=0.3)
+    assert audit.unsplit == 0
+    dataset = PairDataset.load(folder)
+    assert audit.split_hash == dataset.split_hash()
+    assert check_splits(dataset) == audit
+
+
+def test_stratification_brings_the_means_together(folder: Path) -> None:
+    def spread(stratify: bool, seed: int) -> float:
+        audit = split_dataset(folder, stratify=stratify, seed=seed, overwrite=True)
+        return float(np.ptp([part["mean_scores"]["empathy"] for part in audit.splits.values()]))
+
+    with_strata, without = (
+        np.mean([spread(stratify, seed) for seed in range(8)]) for stratify in (True, False)
+    )
+    assert with_strata < 0.6 * without
+
+
+def test_seed_decides_and_data_do_not_change(folder: Path) -> None:
+    content = PairDataset.load(folder).card.content_hash
+    hashes = [split_dataset(folder, seed=seed, overwrite=True).split_hash for seed in (0, 1, 0, 2)]
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 3
+    assert PairDataset.load(folder).card.content_hash == content
+
+
+def test_split_file(folder: Path) -> None:
+    audit = split_dataset(folder, by=("group_id",), seed=5)
+    stored = yaml.safe_load((folder / "split.yaml").read_text())
+    assert stored["seed"] == 5
+    assert stored["by"] == ["group_id"]
+    assert stored["fractions"] == dict(DEFAULT_FRACTIONS)
+    assert stored["split_hash"] == audit.split_hash
+    counts = Counter(pair.split for pair in PairDataset.load(folder).pairs)
+    assert {name: part["pairs"] for name, part in stored["audit"]["splits"].items()} == counts
+    assert stored["audit"]["crossings"]["group_id"] == {"refused": True, "count": 0, "first": {}}
+
+
+def test_existing_splits_are_kept(folder: Path) -> None:
+    first = split_dataset(folder)
+    with pytest.raises(DataError, match="it has splits already; accepted: --overwrite"):
+        split_dataset(folder, seed=1)
+    assert PairDataset.load(folder).split_hash() == first.split_hash
+
+
+def test_by_system_lets_groups_cross_and_says_so(folder: Path) -> None:
+    audit = split_dataset(folder, by=("system_id",), fractions=HALVES)
+    assert audit.crossings["system_id"] == {}
+    assert len(audit.crossings["group_id"]) >= 20
+    assert audit.to_dict()["crossings"]["group_id"]["refused"] is False
+    assert len(audit.to_dict()["crossings"]["group_id"]["first"]) == 10
+    assert len(audit.crossings["audio"]) == len(audit.crossings["group_id"])  # the shared context clips
+    check_splits(PairDataset.load(folder))
+
+
+def test_hold_out(folder: Path) -> None:
+    split_dataset(
+        folder,
+        by=("system_id",),
+        fractions={"train": 0.6, "validation": 0.2, "test": 0.2},
+        hold_out={"system_id": ["s1"]},
+    )
+    splits = {(pair.system_id, pair.split) for pair in PairDataset.load(folder).pairs}
+    assert ("s1", "test") in splits
+    assert len(splits) == 4
+    assert {split for system, split in splits if system != "s1"} == {"train", "validation"}
+    with pytest.raises(DataError, match="held out system_id 's9'; accepted: s0, s1, s2, s3"):
+        split_dataset(folder, by=("system_id",), hold_out={"system_id": ["s9"]}, overwrite=True)
+    with pytest.raises(DataError, match="held out by 'system_id'; accepted: what is split by: group_id"):
+        split_dataset(folder, hold_out={"system_id": ["s1"]}, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"by": ("group_id", "system_id")},
+            r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts",
+        ),
+        ({"by": ("mood",)}, "split by 'mood'; accepted: group_id, context_speaker"),
+        ({"by": ()}, "split by 'nothing'; accepted: group_id"),
+        ({"by": ("context_speaker",)}, r"pairs\.parquet, row 1, column 'context_speaker': empty \(99 more\)"),
+        ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; accepted: 1"),
+        ({"fractions": {"train": 1.0, "test": 0.0}}, "split 'test': fraction 0.0; accepted: more than 0"),
+        ({"fractions": {"train": 1.5, "test": -0.5}}, "split 'train': fraction 1.5"),
+        ({"fractions": {"train": float("nan"), "test": 0.5}}, "split 'train': fraction nan"),
+        ({"fractions": {}}, "sum to 0; accepted: 1"),
+        ({"by": ("system_id",), "fractions": dict.fromkeys("abcde", 0.2)}, "split .* would get 0%"),
+    ],
+)
+def test_impossible_requests_write_nothing(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        split_dataset(folder, **options)
+    assert {pair.split for pair in PairDataset.load(folder).pairs} == {None}
+    assert not (folder / "split.yaml").exists()
+
+
+def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
+    dataset = PairDataset.load(folder)
+    write_splits(
+        folder, ["test" if pair.pair_id in ("001-1", "002-0") else "train" for pair in dataset.pairs]
+    )
+    dataset = PairDataset.load(folder)
+    assert audit_splits(dataset).crossings["group_id"] == {"g1": ("test", "train"), "g2": ("test", "train")}
+    with pytest.raises(DataError) as caught:
+        check_splits(dataset)
+    row = 1 + [pair.pair_id for pair in dataset.pairs].index("001-1")
+    assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(
+        caught.value
+    )
+
+
+def test_a_group_in_two_splits_of_the_source_is_refused(source: Any) -> None:
+    for row, split in zip(source.pairs, ["train", "train", "train", "test"], strict=True):
+        row["split"] = split
+    with pytest.raises(
+        DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; accepted"
+    ):
+        check_splits(source.load())
+
+
+def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
+    split_dataset(folder)
+    count = len(PairDataset.load(folder).pairs)
+    write_splits(folder, ["train"] * count)
+    with pytest.raises(DataError, match=r"split\.yaml: belongs to other splits than pairs\.parquet has"):
+        check_splits(PairDataset.load(folder))
+    (folder / "split.yaml").write_text("- 1")
+    with pytest.raises(DataError, match=r"split\.yaml: not readable"):
+        check_splits(PairDataset.load(folder))
+
+
+def test_components_are_transitive() -> None:
+    groups = ["g0", "g0", "g1", "g2", "g3"]
+    speakers = ["a", "b", "b", "c", "g0"]  # a speaker may be called as a group is
+    assert components([groups, speakers]) == [[0, 1, 2], [3], [4]]
+    assert components([groups]) == [[0, 1], [2], [3], [4]]
+
+
+def test_dealing_fills_every_split() -> None:
+    fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
+    assert sorted(deal([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
+    dealt = deal([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
+    assert sorted(dealt.values()) == ["test", "train", "validation"]
+
+
+def test_dealing_gives_the_large_component_first() -> None:
+    sizes = [1] * 99 + [10]
+    dealt = deal(sizes, HALVES, 3)
+    assert sum(size for number, size in enumerate(sizes) if dealt[number] == "train") in (54, 55)
+
+
+def test_dealing_evens_out_scores() -> None:
+    """Two of four equal components each: only 0 with 1 and 0.4 with 0.6 have the mean of all."""
+    for seed in range(5):
+        dealt = deal([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
+        assert dealt[0] == dealt[3] != dealt[1] == dealt[2]
