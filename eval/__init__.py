@@ -1,0 +1,1 @@
+"""Agreement with people: statistics, reliability and ceilings, listening checks, judges, reports."""

@@ -1,0 +1,155 @@
+"""Agreement between two vectors of scores: pure functions, one value each, undefined is never 0.
+
+Every function takes judge scores and human scores of the same n items (float64, shape (n,), rating points)
+and returns a `Statistic`. Items where either side is NaN are dropped and counted. Infinite values make the
+statistic undefined. Correlations are undefined for fewer than `MIN_ITEMS` items and when either side is
+constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+MIN_ITEMS = 3
+"""Fewest items of a correlation: two points always lie on a line."""
+
+CONSTANT_TOLERANCE = 1e-12
+"""A vector is constant when its range is at most this share of its largest magnitude (rounding of a mean)."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number with its interval, or the reason why there is none.
+
+    Attributes:
+        value: The statistic, or None where it is undefined.
+        low: Lower end of the 95 % interval, or None where there is none.
+        high: Upper end of the 95 % interval, or None where there is none.
+        n: Items that the value stands on.
+        dropped: Items left out because either side was NaN.
+        undefined_resamples: Bootstrap resamples in which the statistic was undefined; the interval ignores
+            them.
+        reason: Why `value`, or else the interval, is missing.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    dropped: int = 0
+    undefined_resamples: int = 0
+    reason: str | None = None
+
+
+def spearman(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Spearman rank correlation, ties get their mean rank (Spearman, 1904)."""
+    return _correlation(score, human, lambda x, y: _scipy(stats.spearmanr(x, y)))
+
+
+def pearson(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Pearson product-moment correlation (Pearson, 1895)."""
+    return _correlation(score, human, lambda x, y: _scipy(stats.pearsonr(x, y)))
+
+
+def kendall(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Kendall rank correlation tau-b, corrected for ties on both sides (Kendall, 1945)."""
+    return _correlation(score, human, lambda x, y: _scipy(stats.kendalltau(x, y)))
+
+
+def ccc(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Concordance correlation: 2 cov / (var + var + squared difference of means), moments over n (Lin, 1989).
+
+    1 only where the scores equal the human ones: a shift or a squeezed scale costs, unlike in Pearson's.
+    """
+    return _correlation(score, human, _lin)
+
+
+def mae(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Mean absolute error in rating points. Defined from one item on, also for constant scores."""
+    return _error(score, human, lambda difference: np.abs(difference).mean())
+
+
+def rmse(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Root mean squared error in rating points. Defined from one item on, also for constant scores."""
+    return _error(score, human, lambda difference: np.sqrt((difference**2).mean()))
+
+
+def bias(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Mean of score minus human in rating points: positive = generous judge. Defined from one item on."""
+    return _error(score, human, lambda difference: difference.mean())
+
+
+STATISTICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Statistic]] = {
+    "spearman": spearman,
+    "pearson": pearson,
+    "kendall": kendall,
+    "ccc": ccc,
+    "mae": mae,
+    "rmse": rmse,
+    "bias": bias,
+}
+"""Every statistic of a report, in the order in which reports show them."""
+
+CORRELATIONS = ("spearman", "pearson", "kendall", "ccc")
+"""The statistics of `STATISTICS` that need `MIN_ITEMS` items and two sides that vary."""
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Whether the finite values (n >= 1) are all equal up to rounding."""
+    return bool(np.ptp(values) <= CONSTANT_TOLERANCE * np.abs(values).max())
+
+
+def _scipy(result: Any) -> float:
+    """The statistic of a SciPy result, whose type SciPy does not declare."""
+    return result.statistic
+
+
+def _lin(x: np.ndarray, y: np.ndarray) -> float:
+    covariance = ((x - x.mean()) * (y - y.mean())).mean()
+    return 2 * covariance / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
+
+
+def _correlation(
+    score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray, np.ndarray], float]
+) -> Statistic:
+    x, y, result = _complete(score, human)
+    if result.reason is not None:
+        return result
+    if len(x) < MIN_ITEMS:
+        return replace(result, reason=f"{_items(len(x))}; a correlation needs at least {MIN_ITEMS}")
+    constant = [side for side, values in (("judge", x), ("human", y)) if is_constant(values)]
+    if constant:
+        return replace(result, reason=f"the {' and the '.join(constant)} scores are constant")
+    return replace(result, value=float(formula(x, y)))
+
+
+def _error(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray], float]) -> Statistic:
+    x, y, result = _complete(score, human)
+    if result.reason is not None:
+        return result
+    return replace(result, value=float(formula(x - y)))
+
+
+def _complete(score: np.ndarray, human: np.ndarray) -> tuple[np.ndarray, np.ndarray, Statistic]:
+    """The items without NaN, and a statistic with their count and, if nothing can be computed, the reason."""
+    x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"scores of shape {x.shape} and {y.shape}; accepted: two vectors of equal length")
+    kept = ~(np.isnan(x) | np.isnan(y))
+    n, dropped = int(kept.sum()), int((~kept).sum())
+    x, y = x[kept], y[kept]
+    reason = None
+    if n == 0:
+        reason = "0 items" + (f", {dropped} dropped as NaN" if dropped else "")
+    elif infinite := int((np.isinf(x) | np.isinf(y)).sum()):
+        reason = f"{_items(infinite)} with an infinite score"
+    return x, y, Statistic(None, n=n, dropped=dropped, reason=reason)
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"

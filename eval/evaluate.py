@@ -1,0 +1,238 @@
+"""Measures a judge on a pair dataset: the agreement report and the table of items behind it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..data_modules.errors import DataError, UserError, shown
+from ..data_modules.schema import Dimension, Pair, PairDataset
+from .dimension_report import (
+    MISSING,
+    Judged,
+    check_report,
+    dimension_report,
+    skipped_check,
+    slice_report,
+    status_counts,
+)
+from .judges import Judge, check_score_table
+from .judges.scores_file import ScoresFile
+from .probes import context_swapped, group_of, response_only, silent
+from .reliability import RatingTable
+from .report_schema import SCHEMA_VERSION, AgreementReport
+from .wording import counted
+
+CHECKS: Mapping[str, Callable[[Sequence[Pair], int], Sequence[Pair]]] = {
+    "response_only": lambda pairs, seed: response_only(pairs),
+    "context_swapped": context_swapped,
+    "silent": lambda pairs, seed: silent(pairs),
+}
+"""The listening checks: name -> changed pairs from pairs and seed."""
+
+SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
+    "setting": lambda pair: pair.setting,
+    "system_id": lambda pair: pair.system_id,
+    "language": lambda pair: pair.language,
+    "context_speaker": lambda pair: pair.context_speaker,
+    "response_speaker": lambda pair: pair.response_speaker,
+    "split": lambda pair: pair.split,
+}
+"""What a report can be sliced by."""
+
+DEFAULT_SLICES = ("setting", "system_id", "language")
+NOT_GIVEN = "(not given)"
+
+_PACKAGES = ("empathy-judge", "numpy", "scipy", "pandas", "torch", "transformers", "peft")
+
+
+class Evaluation(NamedTuple):
+    """The report, and one row per pair and dimension.
+
+    Attributes:
+        report: See `report_schema`.
+        items: ``pair_id``, ``group_id``, ``dimension``, the columns of `DEFAULT_SLICES`, ``human_mean`` (NaN
+            = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
+            ``<check>_score`` per check.
+    """
+
+    report: AgreementReport
+    items: pd.DataFrame
+
+
+def evaluate(
+    judge: Judge,
+    dataset: PairDataset,
+    *,
+    split: str | None,
+    slices: Sequence[str] = DEFAULT_SLICES,
+    checks: bool = True,
+    resamples: int = 1000,
+    seed: int = 0,
+    command: str = "",
+    provenance: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Scores the pairs of a split, with `checks` also changed versions, and compares with the human means.
+
+    A pair without a score is counted in the coverage and left out; nothing is imputed. Human ceilings are
+    those of the same items.
+
+    Args:
+        judge: What scores.
+        dataset: Pairs and ratings.
+        split: Which pairs; None = all.
+        slices: Keys of `SLICE_COLUMNS`; a column with fewer than two values in the split is left out.
+        checks: Run the listening checks: three more passes of the judge.
+        resamples: Bootstrap resamples of an interval.
+        seed: Of bootstrap, halvings and swaps.
+        command: The command line, for the record.
+        provenance: What else is known of the judge; must fit strict JSON.
+
+    Raises:
+        DataError: If the split is empty, a slice is unknown, or judge and dataset share no dimension.
+        UserError: If no pair has both a rating and a score.
+        ValueError: If the judge breaks the protocol.
+    """
+    part = dataset.subset(split)
+    unknown = [column for column in slices if column not in SLICE_COLUMNS]
+    if unknown:
+        raise DataError(f"slice {shown(unknown[0])}; accepted: {', '.join(SLICE_COLUMNS)}")
+    dimensions = _shared_dimensions(judge, dataset)
+
+    scores = _score(judge, part.pairs)
+    runs = {name: _run_check(name, judge, part.pairs, seed) for name in CHECKS} if checks else {}
+    parts = [_items(part, dimension.name, scores, runs) for dimension in dimensions]
+    results = [Judged.of(items, resamples, seed) for items in parts]
+    if not any(len(judged.items) for judged in results):
+        statuses = counted(status_counts(parts[0]["status"]))
+        raise UserError(f"judge {judge.name} scored none of the rated pairs; their status: {statuses}")
+
+    report: AgreementReport = {
+        "schema_version": SCHEMA_VERSION,
+        "judge": judge.name,
+        "dataset": {
+            "name": dataset.card.name,
+            "source": dataset.card.source,
+            "licence": dataset.card.licence,
+            "synthetic": dataset.card.synthetic,
+            "content_hash": dataset.card.content_hash,
+        },
+        "split": split,
+        "split_hash": dataset.split_hash(),
+        "command": command,
+        "seed": seed,
+        "resamples": resamples,
+        "versions": _versions(),
+        "provenance": dict(provenance or {}),
+        "left_out": {
+            "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
+            "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
+        },
+        "dimensions": {
+            dimension.name: dimension_report(dimension, judged, part.ratings, seed)
+            for dimension, judged in zip(dimensions, results, strict=True)
+        },
+        "checks": {
+            name: {
+                dimension.name: skipped_check(run.reason) if run.reason else check_report(judged, name)
+                for dimension, judged in zip(dimensions, results, strict=True)
+            }
+            for name, run in runs.items()
+        },
+        "slices": {},
+    }
+    for column in slices:
+        values = [SLICE_COLUMNS[column](pair) or NOT_GIVEN for pair in part.pairs]
+        if len(set(values)) >= 2:
+            report["slices"][column] = {
+                value: {
+                    dimension.name: slice_report(judged, _chosen(judged, part.pairs, column, value), seed)
+                    for dimension, judged in zip(dimensions, results, strict=True)
+                }
+                for value in sorted(set(values))
+            }
+    return Evaluation(report, pd.concat(parts, ignore_index=True))
+
+
+class _Run(NamedTuple):
+    """A pass of the judge over changed pairs: its table, or the reason why there was none."""
+
+    table: pd.DataFrame | None
+    reason: str | None
+
+
+def _shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
+    rated = dataset.card.dimensions
+    shared = [dimension for dimension in rated if dimension.name in judge.dimensions]
+    if not shared:
+        raise DataError(
+            f"judge {judge.name} scores {', '.join(judge.dimensions)}; "
+            f"dataset {dataset.card.name} has ratings of {', '.join(dimension.name for dimension in rated)}"
+        )
+    return shared
+
+
+def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
+    table = judge.score(pairs)
+    check_score_table(table, judge, pairs)
+    return table
+
+
+def _run_check(name: str, judge: Judge, pairs: Sequence[Pair], seed: int) -> _Run:
+    if isinstance(judge, ScoresFile):
+        return _Run(None, "a file of scores cannot score changed pairs")
+    if name != "silent" and not any(pair.context or pair.situation or pair.context_text for pair in pairs):
+        return _Run(None, "no pair has a context")
+    if name == "context_swapped" and len({group_of(pair) for pair in pairs}) < 2:
+        return _Run(None, "all pairs are of one group")
+    return _Run(_score(judge, CHECKS[name](pairs, seed)), None)
+
+
+def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mapping[str, _Run]) -> pd.DataFrame:
+    """The rows of `Evaluation.items` of one dimension, in the order of the pairs."""
+    pair_ids = [pair.pair_id for pair in part.pairs]
+    own = _rows(scores, dimension, pair_ids)
+    columns: dict[str, Any] = {
+        "pair_id": pair_ids,
+        "group_id": [group_of(pair) for pair in part.pairs],
+        "dimension": dimension,
+        **{column: [SLICE_COLUMNS[column](pair) for pair in part.pairs] for column in DEFAULT_SLICES},
+        "human_mean": part.mean_scores()[dimension].to_numpy(),
+        "n_raters": RatingTable.of(part.ratings, dimension, pair_ids).counts,
+        "score": own["score"].to_numpy(np.float64),
+        "uncertainty": own["uncertainty"].to_numpy(np.float64),
+        "status": own["status"].to_numpy(),
+    }
+    for name, run in runs.items():
+        if run.table is not None:
+            changed = _rows(run.table, dimension, pair_ids)
+            columns[f"{name}_score"] = changed["score"].to_numpy(np.float64)
+            columns[f"{name}_status"] = changed["status"].to_numpy()
+    return pd.DataFrame(columns)
+
+
+def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.DataFrame:
+    """One row per pair; a pair without a row has the status `MISSING`."""
+    rows = table[table["dimension"] == dimension].set_index("pair_id").reindex(pair_ids)
+    return rows.assign(status=rows["status"].fillna(MISSING))
+
+
+def _chosen(judged: Judged, pairs: Sequence[Pair], column: str, value: str) -> np.ndarray:
+    """Which of the judged items have this value, shape (n,)."""
+    members = {pair.pair_id for pair in pairs if (SLICE_COLUMNS[column](pair) or NOT_GIVEN) == value}
+    return judged.items["pair_id"].isin(list(members)).to_numpy(bool)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,75 @@
+"""What `empathy-judge inspect` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ..data_modules.inspection import Inspection
+from . import wording
+
+_SHOWN = 10  # problems of one kind
+
+
+def inspection_tables(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
+    """Tables of counts, durations, ratings and problems.
+
+    Args:
+        found: From `inspect_dataset`.
+        agreement: Dimension -> what `reliability` says.
+    """
+    title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
+    counts = Table("split", *next(iter(found.counts.values())), title=Text(title), title_justify="left")
+    for name, numbers in found.counts.items():
+        counts.add_row(Text(name), *(str(number) for number in numbers.values()))
+    yield counts
+    yield _durations(found)
+    yield _ratings(found, agreement)
+    yield _problems(found)
+
+
+def _durations(found: Inspection) -> Table:
+    table = Table("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
+    for name, s in found.seconds.items():
+        spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
+        table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
+    return table
+
+
+def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("dimension", "scale", "mean", "raters per pair", "one rater against the others", "panel mean", "alpha")
+    for name, scores in found.scores.items():
+        panel, raters = agreement[name], found.raters_per_pair[name]
+        mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"
+        each = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
+        table.add_row(
+            Text(name),
+            str(scores["scale"]),
+            mean,
+            each,
+            wording.ranged(panel["spearman"]),
+            wording.ranged(panel["panel_mean"]),
+            wording.ranged(panel["krippendorff_alpha"]),
+        )
+    return table
+
+
+def _problems(found: Inspection) -> Table:
+    table = Table("to look at", "where", "what")
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for problem in found.problems:
+        kinds.setdefault(problem.kind, []).append((f"{problem.pair_id}, {problem.clip}", problem.detail))
+    for column, values in found.crossings.items():
+        kinds[f"{column} in several splits"] = [(value, ", ".join(splits)) for value, splits in values.items()]
+    kinds["without rating"] = [(pair_id, "") for pair_id in found.unrated]
+    for kind, places in kinds.items():
+        for where, what in places[:_SHOWN]:
+            table.add_row(kind, Text(where), Text(what))
+        if len(places) > _SHOWN:
+            table.add_row(kind, f"and {len(places) - _SHOWN} more", "")
+    if table.row_count == 0:
+        table.add_row("nothing", "", "")
+    return table

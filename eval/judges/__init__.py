@@ -1,0 +1,116 @@
+"""Everything that can score a pair: the `Judge` protocol and the table that judges return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from ...data_modules.schema import Pair
+
+SCORE_COLUMNS = ("pair_id", "dimension", "score", "uncertainty", "status", "meta")
+"""The columns of a score table."""
+
+OK = "ok"
+"""The status of a row with a score; any other status says in words why there is none."""
+
+
+class Judge(Protocol):
+    """Scores pairs.
+
+    Attributes:
+        name: What reports call the judge.
+        dimensions: What it scores; names of the dataset's dimensions.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """Scores every pair on every dimension.
+
+        A pair that cannot be scored gets a row with another status than ``ok``, or no row; it never gets a
+        stand-in score. `score_table` builds the table.
+
+        Returns:
+            One row per pair and dimension: ``pair_id``, ``dimension``, ``score`` (float64, rating points, NaN
+            where the status is not ``ok``), ``uncertainty`` (float64, standard deviation in rating points,
+            NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row).
+        """
+        ...
+
+
+def score_table(
+    pairs: Sequence[Pair],
+    dimensions: Sequence[str],
+    scores: np.ndarray,
+    uncertainties: np.ndarray | None = None,
+    statuses: Sequence[str] | None = None,
+    metas: Sequence[Mapping[str, Any]] | None = None,
+) -> pd.DataFrame:
+    """The table of `Judge.score` from arrays.
+
+    Args:
+        pairs: The n pairs.
+        dimensions: The d dimensions.
+        scores: Shape (n, d), rating points.
+        uncertainties: Shape (n, d), rating points.
+        statuses: Length n, ``ok`` or why the pair has no score. A score that is not finite never is ``ok``.
+        metas: Length n.
+
+    Returns:
+        n * d rows, pair by pair.
+    """
+    n, d = len(pairs), len(dimensions)
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (n, d):
+        raise ValueError(f"scores of shape {values.shape} for {n} pairs and {d} dimensions")
+    status = np.repeat(np.asarray(statuses if statuses is not None else [OK] * n, dtype=object), d)
+    flat = values.reshape(-1).copy()
+    status[(status == OK) & ~np.isfinite(flat)] = "score is not finite"
+    flat[status != OK] = np.nan
+    return pd.DataFrame(
+        {
+            "pair_id": np.repeat(np.array([pair.pair_id for pair in pairs], dtype=object), d),
+            "dimension": list(dimensions) * n,
+            "score": flat,
+            "uncertainty": np.full(n * d, np.nan) if uncertainties is None else np.reshape(uncertainties, -1),
+            "status": status,
+            "meta": [meta for meta in (metas if metas is not None else [{}] * n) for _ in range(d)],
+        }
+    )
+
+
+def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) -> None:
+    """Checks what a judge returned.
+
+    Raises:
+        ValueError: If a column is missing, a row is for a pair or a dimension that was not asked for, a pair
+            has two rows for one dimension, or status ``ok`` and a finite score do not go together.
+    """
+    missing = [column for column in SCORE_COLUMNS if column not in table]
+    if missing:
+        raise ValueError(
+            f"judge {judge.name}: its table has no column {missing[0]!r}; it has {list(table.columns)}"
+        )
+    for column, known in (
+        ("pair_id", {pair.pair_id for pair in pairs}),
+        ("dimension", set(judge.dimensions)),
+    ):
+        unknown = [value for value in table[column] if value not in known]
+        if unknown:
+            raise ValueError(f"judge {judge.name}: row for {column} {unknown[0]!r}, which was not asked for")
+    again = table.duplicated(["pair_id", "dimension"]).to_numpy(bool)
+    if again.any():
+        raise ValueError(
+            f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(again.argmax())]!r}"
+        )
+    wrong = np.isfinite(table["score"].to_numpy(np.float64)) != (table["status"] == OK).to_numpy()
+    if wrong.any():
+        row = table.iloc[int(wrong.argmax())]
+        raise ValueError(
+            f"judge {judge.name}: pair {row['pair_id']!r} has status {row['status']!r} and score "
+            f"{row['score']}; accepted: {OK!r} with a finite score, or another status and NaN"
+        )

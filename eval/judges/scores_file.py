@@ -1,0 +1,85 @@
+"""A judge that ran elsewhere: its scores in a table (the spec ``scores:FILE``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...data_modules.errors import DataError, shown
+from ...data_modules.importers.reading import SourceTable, read_table
+from ...data_modules.schema import Pair
+from . import OK, score_table
+
+
+class ScoresFile:
+    """Scores from a CSV, TSV, JSONL or Parquet table with columns ``pair_id``, ``dimension``, ``score``.
+
+    A column ``uncertainty`` is read where there is one; others are ignored. A pair that is not in the table
+    gets a status that says so. It knows pairs by their id only, so it cannot take the listening checks.
+
+    Args:
+        path: The table.
+
+    Raises:
+        DataError: If the table cannot be read, lacks a column, or has a row without a pair, a dimension or a
+            finite score, or two scores for one pair and dimension.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        table = read_table(path)
+        for column in ("pair_id", "dimension", "score"):
+            if column not in table.columns:
+                raise DataError(f"{table.path}: no column {column!r}; it has {', '.join(table.columns)}")
+        self.name = f"scores:{table.path.name}"
+        self._file_name = table.path.name
+        self._scores: dict[tuple[str, str], float] = {}
+        self._uncertainties: dict[tuple[str, str], float] = {}
+        for position, row in enumerate(table.rows):
+            key = (_identifier(table, position, "pair_id"), _identifier(table, position, "dimension"))
+            if key in self._scores:
+                raise DataError(
+                    f"{table.place(position, 'pair_id')}: value {shown(key[0])} has a score for "
+                    f"{shown(key[1])} already; accepted: one row per pair and dimension"
+                )
+            self._scores[key] = _number(table, position, "score")
+            if row.get("uncertainty") is not None:
+                self._uncertainties[key] = _number(table, position, "uncertainty")
+        self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`."""
+        keys = [[(pair.pair_id, dimension) for dimension in self.dimensions] for pair in pairs]
+        shape = (len(pairs), len(self.dimensions))
+        scores = np.array([self._scores.get(key, math.nan) for row in keys for key in row]).reshape(shape)
+        spread = np.array([self._uncertainties.get(key, math.nan) for row in keys for key in row]).reshape(
+            shape
+        )
+        table = score_table(pairs, self.dimensions, scores, spread)
+        table.loc[table["status"] != OK, "status"] = f"not in {self._file_name}"
+        return table
+
+
+def _identifier(table: SourceTable, position: int, column: str) -> str:
+    value = table.rows[position].get(column)
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise DataError(f"{table.place(position, column)}: value {shown(value)}; accepted: text")
+    return str(value)
+
+
+def _number(table: SourceTable, position: int, column: str) -> float:
+    value: Any = table.rows[position].get(column)
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(
+            f"{table.place(position, column)}: value {shown(value)}; accepted: a finite number "
+            "(leave out the rows of pairs without a score)"
+        )
+    return number

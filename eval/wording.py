@@ -1,0 +1,203 @@
+"""What the numbers of a report say, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
+
+CLEAR_DROP = 0.1
+"""A listening check that costs less Spearman than this is called small, however certain it is."""
+
+STATUSES_SHOWN = 5
+"""Kinds of failure that a sentence names."""
+
+CHECK_TITLES = {
+    "response_only": "Response only",
+    "context_swapped": "Context swapped",
+    "silent": "Both silent",
+}
+
+_TAKEN_AWAY = {
+    "response_only": "Without context and situation",
+    "context_swapped": "With the context of a pair of another group",
+    "silent": "With silence of the same length in place of all sound",
+}
+_IF_IT_DROPS = {
+    "response_only": "the judge weighs the response against what was said before it.",
+    "context_swapped": "the judge hears which context the response belongs to.",
+    "silent": "the scores come from the sound.",
+}
+_IF_IT_STAYS = {
+    "response_only": "a shortcut. The judge rates the response by itself, whatever it answers.",
+    "context_swapped": "the judge gives much the same verdict whatever the response answers.",
+    "silent": "part of the score comes from the length of the clips or the situation text, not the sound.",
+}
+
+
+class CheckView(NamedTuple):
+    """A listening check as the page shows it; ``tone``: good, warn or none."""
+
+    title: str
+    mark: str
+    tone: str
+    text: str
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """The number with a true minus sign; an em dash where there is none."""
+    return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    """The number with its sign."""
+    return "—" if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    """A share as whole percent."""
+    return "—" if value is None else f"{100 * value:.0f} %".replace("-", "−")
+
+
+def ranged(statistic: StatisticReport) -> str:
+    """Value and interval: ``0.83 [0.80, 0.85]``."""
+    if statistic["value"] is None or statistic["low"] is None:
+        return number(statistic["value"])
+    return f"{number(statistic['value'])} [{number(statistic['low'])}, {number(statistic['high'])}]"
+
+
+def counted(statuses: Mapping[str, int]) -> str:
+    """Statuses with their counts; after the first `STATUSES_SHOWN` only how many more kinds there are."""
+    shown = [f"{count} x {status}" for status, count in list(statuses.items())[:STATUSES_SHOWN]]
+    more = len(statuses) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more kinds (see items.csv)" if more else "")
+
+
+def split_name(report: AgreementReport) -> str:
+    """Which pairs were scored."""
+    return f"split {report['split']}" if report["split"] is not None else "all pairs"
+
+
+def headline(report: AgreementReport, dimension: DimensionReport) -> str:
+    """What the Spearman correlation of the judge means beside its ceilings, in one paragraph."""
+    own = dimension["spearman"]
+    if own["value"] is None:
+        return f"No agreement can be stated: {own['reason']}."
+    raters = "simulated raters" if report["dataset"]["synthetic"] else "raters"
+    text = (
+        f"On {dimension['n_items']} items the judge orders the responses as the mean of the {raters} does "
+        f"with a Spearman correlation of {number(own['value'])}{_between(own)}; 1 = same order, 0 = chance."
+    )
+    top, share = dimension["ceiling"]["panel_mean"], dimension["share_of_panel_ceiling"]
+    if top["value"] is not None:
+        text += (
+            f" Against these {raters}, who disagree among themselves, even a perfect judge can expect no "
+            f"more than {number(top['value'])}: the judge reaches {percent(share['value'])} of that."
+        )
+    single = dimension["ceiling"]["spearman"]
+    if single["value"] is not None:
+        beside = _beside_one_rater(dimension["share_of_ceiling"])
+        text += f" One rater agrees with the mean of the others at {number(single['value'])}{beside}."
+    return text
+
+
+def check_view(name: str, check: CheckReport, full: StatisticReport) -> CheckView:
+    """A listening check in words.
+
+    Args:
+        name: Key of `CHECK_TITLES`.
+        check: Its result.
+        full: The Spearman of the unchanged pairs.
+    """
+    title, left, drop = CHECK_TITLES[name], check["spearman"], check["drop"]
+    if check["n"] == 0:
+        reason = counted(check["failed"]) or left["reason"]
+        return CheckView(title, "not run", "none", f"No score: {reason}.")
+    moved = f" Scores move by {number(check['mean_change'])} rating points on average."
+    if full["value"] is None:
+        return CheckView(
+            title, "undefined", "none", f"The full score is undefined: {full['reason']}." + moved
+        )
+    if left["value"] is None:
+        text = f"{_TAKEN_AWAY[name]} nothing is left to order the items by: {left['reason']}."
+        return CheckView(title, "nothing left", "good", text + moved)
+    if drop["value"] is None:
+        return CheckView(title, "undefined", "none", f"No drop: {drop['reason']}." + moved)
+    down = drop["value"] >= 0
+    start = (
+        f"{_TAKEN_AWAY[name]}, Spearman {'falls' if down else 'rises'} by {number(abs(drop['value']))} to "
+        f"{number(left['value'])}"
+    )
+    if drop["low"] is None:
+        return CheckView(title, "no interval", "none", f"{start}; {drop['reason']}." + moved)
+    start += f" (95 % interval of the drop {number(drop['low'])} to {number(drop['high'])})"
+    if drop["low"] <= 0:
+        return CheckView(title, "no clear drop", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
+    if drop["value"] < CLEAR_DROP:
+        return CheckView(title, "small drop", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
+    if name == "silent" and (left["low"] or 0.0) > CLEAR_DROP:
+        return CheckView(title, "not all of it", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
+    return CheckView(title, "drops", "good", f"{start}: {_IF_IT_DROPS[name]}" + moved)
+
+
+def warnings(dimension: DimensionReport) -> list[str]:
+    """What a reader of the headline must know besides: gaps, squeezed scores, scores off the scale."""
+    coverage = dimension["coverage"]
+    found = []
+    if coverage["rated"] < coverage["pairs"]:
+        found.append(f"{coverage['pairs'] - coverage['rated']} of {coverage['pairs']} pairs have no rating.")
+    if coverage["scored"] < coverage["rated"]:
+        why = {"no row": coverage["missing"]} if coverage["missing"] else {}
+        gap = coverage["rated"] - coverage["scored"]
+        left_out = f"{gap} of {coverage['rated']} rated pairs have no score and are left out"
+        found.append(f"{left_out}: {counted(why | coverage['failed'])}.")
+    if coverage["out_of_scale"]:
+        found.append(f"{coverage['out_of_scale']} scores lie outside the rating scale.")
+    judge, human = dimension["judge"]["sd"], dimension["human"]["sd"]
+    if judge is not None and human and judge < human / 2:
+        found.append(
+            f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle."
+        )
+    return found
+
+
+def judge_measures(dimension: DimensionReport) -> list[tuple[str, StatisticReport, str]]:
+    """What the page's table says of the judge: name, value, meaning."""
+    return [
+        ("Spearman", dimension["spearman"], "same order of items as the panel mean"),
+        ("share of the best possible", dimension["share_of_panel_ceiling"], "Spearman / best possible"),
+        ("share of one rater", dimension["share_of_ceiling"], "Spearman / one rater; a judge can pass 1"),
+        ("Pearson", dimension["pearson"], "on a straight line with the panel mean"),
+        ("Kendall tau-b", dimension["kendall"], "surplus of item pairs in the right order"),
+        ("CCC", dimension["ccc"], "the same scores, not only the same order (Lin)"),
+        ("mean absolute error", dimension["mae"], "rating points between judge and panel mean"),
+        ("root mean squared error", dimension["rmse"], "the same, large errors weigh more"),
+        ("bias", dimension["bias"], "rating points above the panel mean; positive = generous"),
+    ]
+
+
+def panel_measures(dimension: DimensionReport) -> list[tuple[str, StatisticReport, str]]:
+    """What the page's table says of the raters: name, value, meaning."""
+    top = dimension["ceiling"]
+    return [
+        ("best possible", top["panel_mean"], "root of the reliability of the panel mean"),
+        ("one rater", top["spearman"], "Spearman of a rater with the mean of the others"),
+        ("split half", top["split_half"], "Spearman between two random halves of the panel"),
+        ("reliability of the mean", top["panel_reliability"], "split half after Spearman-Brown"),
+        ("Krippendorff's alpha", top["krippendorff_alpha"], "agreement of single ratings, interval scale"),
+    ]
+
+
+def _between(statistic: StatisticReport) -> str:
+    if statistic["low"] is None:
+        return f" ({statistic['reason']})" if statistic["reason"] else ""
+    return f" (95 % interval {number(statistic['low'])} to {number(statistic['high'])})"
+
+
+def _beside_one_rater(share: StatisticReport) -> str:
+    if share["low"] is None or share["high"] is None:
+        return ""
+    if share["low"] > 1:
+        return ", less than the judge does"
+    return ", more than the judge does" if share["high"] < 1 else ", not clearly different from the judge"

@@ -1,0 +1,110 @@
+"""A small dataset in memory in which everything is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.eval.judges import score_table
+
+RATE = 8000
+
+
+def tone_clip(tone: float, samples: int = 800) -> Clip:
+    """A clip whose sound is its level: tone / 10 throughout."""
+    return Clip(np.full(samples, tone / 10, dtype=np.float32), RATE)
+
+
+def tone_of(clip: object) -> float:
+    """The tone of a clip made by `tone_clip`; silence has tone 0."""
+    assert isinstance(clip, Clip)
+    return round(float(clip.samples[0]) * 10, 3)
+
+
+def true_score(context: float, response: float) -> float:
+    """What people would say: the fit of the tones, and some of the response tone itself. Between 1 and 5."""
+    return 3.5 - abs(context - response) + 0.25 * response
+
+
+class ToneJudge:
+    """Knows the rule; without a context it assumes tone 2. `noise` is fixed per pair."""
+
+    name = "tone judge"
+
+    def __init__(self, noise: float = 0.0, dimensions: tuple[str, ...] = ("empathy",)) -> None:
+        self.dimensions = dimensions
+        self._noise = noise
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        scores = [[self.one(pair)] * len(self.dimensions) for pair in pairs]
+        return score_table(pairs, self.dimensions, np.array(scores).reshape(len(pairs), -1))
+
+    def one(self, pair: Pair) -> float:
+        context = tone_of(pair.context[-1].audio) if pair.context else 2.0
+        noise = np.random.default_rng(int(pair.pair_id.rsplit("-", 1)[1])).normal()
+        return true_score(context, tone_of(pair.response)) + self._noise * noise
+
+
+@pytest.fixture
+def make_judge() -> type[ToneJudge]:
+    """`ToneJudge`; by default it gives exactly what a panel without noise gives."""
+    return ToneJudge
+
+
+@pytest.fixture
+def make_dataset() -> Callable[..., PairDataset]:
+    """Builds pairs of known tones, in groups that share a context, rated by a panel; noise 0 = exactly."""
+
+    def make(
+        n_groups: int = 20,
+        per_group: int = 4,
+        raters: int = 4,
+        noise: float = 0.0,
+        systems: int = 4,
+        synthetic: bool = True,
+        dimensions: tuple[str, ...] = ("empathy",),
+    ) -> PairDataset:
+        rng = np.random.default_rng(0)
+        pairs, ratings = [], []
+        for group in range(n_groups):
+            context = float(rng.integers(1, 5))
+            for member in range(per_group):
+                number = group * per_group + member
+                response = float(rng.integers(1, 5))
+                pairs.append(
+                    Pair(
+                        pair_id=f"pair-{number}",
+                        response=tone_clip(response, 400 + number),
+                        context=(Turn("user", tone_clip(context, 800 + group)),),
+                        situation=f"situation {group}",
+                        group_id=f"group-{group}",
+                        system_id=f"system-{member % systems}",
+                        context_speaker=f"speaker-{group}",
+                        setting="context_variant" if group % 2 else "tone_variant",
+                        language="en",
+                        split="train" if group < n_groups // 4 else "test",
+                        context_text=f"said {group}",
+                        response_text=f"answered {number}",
+                    )
+                )
+                for dimension in dimensions:
+                    for rater in range(raters):
+                        score = true_score(context, response) + noise * rng.normal()
+                        ratings.append((f"pair-{number}", f"rater-{rater}", dimension, score))
+        card = DatasetCard(
+            name="tones",
+            dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
+            source="made for a test",
+            licence="CC0-1.0",
+            synthetic=synthetic,
+            content_hash="c" * 64,
+        )
+        table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
+        return PairDataset(Path("tones"), card, tuple(pairs), table)
+
+    return make

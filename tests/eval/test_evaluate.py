@@ -1,0 +1,339 @@
+"""The agreement report of judges whose agreement is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.evaluate import evaluate as typed_evaluate
+from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.scores_file import ScoresFile
+from empathy_judge.eval.probes import context_swapped
+from empathy_judge.eval.reliability import reliability
+from empathy_judge.eval.report_schema import AgreementReport
+from scipy.stats import kendalltau, pearsonr, spearmanr
+
+MakeDataset = Callable[..., PairDataset]
+MakeJudge = Callable[..., Any]
+DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
+
+
+def evaluate(*arguments: Any, **options: Any) -> Any:
+    """`evaluate`; what is null or not is for the tests to say, not for a type checker."""
+    return typed_evaluate(*arguments, **options)
+
+
+class Failing:
+    """Another judge, but some pairs fail and some get no row."""
+
+    def __init__(self, judge: Any, failed: Sequence[str], missing: Sequence[str]) -> None:
+        self.name, self.dimensions = judge.name, judge.dimensions
+        self._judge, self._failed, self._missing = judge, failed, missing
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = self._judge.score(pairs)
+        table.loc[table["pair_id"].isin(list(self._failed)), ["score", "status"]] = [math.nan, "refused"]
+        return table.loc[~table["pair_id"].isin(list(self._missing))]
+
+
+def assert_has_type(value: Any, annotation: Any, where: str) -> None:
+    """Checks a JSON value against the types of `report_schema`: no field is missing and there is no other."""
+    origin = get_origin(annotation)
+    if annotation is Any:
+        return
+    if is_typeddict(annotation):
+        hints = get_type_hints(annotation)
+        assert value.keys() == hints.keys(), where
+        for name, hint in hints.items():
+            assert_has_type(value[name], hint, f"{where}.{name}")
+    elif origin is dict:
+        for key, own in value.items():
+            assert isinstance(key, str), where
+            assert_has_type(own, get_args(annotation)[1], f"{where}.{key}")
+    elif origin is list:
+        for own in value:
+            assert_has_type(own, get_args(annotation)[0], f"{where}[]")
+    elif origin in (Union, types.UnionType):
+        accepted = tuple(int if kind is float else kind for kind in get_args(annotation)) + get_args(
+            annotation
+        )
+        assert isinstance(value, accepted), where
+    else:
+        assert isinstance(value, annotation), f"{where}: {value!r}"
+        assert not (annotation is int and isinstance(value, bool)), where
+
+
+def test_a_judge_that_knows_the_truth_reaches_everything(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    report = evaluate(make_judge(), make_dataset(), split="test", resamples=100).report
+    own = report["dimensions"]["empathy"]
+    for name in ("spearman", "pearson", "kendall", "ccc"):
+        assert own[name]["value"] == pytest.approx(1.0), name
+        assert (own[name]["low"], own[name]["high"]) == (pytest.approx(1.0), pytest.approx(1.0)), name
+    for name in ("mae", "rmse", "bias"):
+        assert own[name]["value"] == pytest.approx(0.0, abs=1e-12), name
+    assert own["ceiling"]["spearman"]["value"] == pytest.approx(1.0)
+    assert own["share_of_panel_ceiling"]["value"] == pytest.approx(1.0)
+    assert (own["n_items"], own["n_groups"], own["n_raters"], own["n_ratings"]) == (60, 15, 4, 240)
+
+
+def test_statistics_ceilings_and_shares_of_a_noisy_judge(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset = make_dataset(n_groups=40, noise=0.8)
+    judge = make_judge(noise=0.7)
+    report, items = evaluate(judge, dataset, split="test", resamples=200, seed=3)
+    own = report["dimensions"]["empathy"]
+    test = dataset.subset("test")
+    score = np.array([judge.one(pair) for pair in test.pairs])
+    human = test.mean_scores()["empathy"].to_numpy()
+    assert own["spearman"]["value"] == pytest.approx(spearmanr(score, human)[0])
+    assert own["pearson"]["value"] == pytest.approx(pearsonr(score, human)[0])
+    assert own["kendall"]["value"] == pytest.approx(kendalltau(score, human)[0])
+    assert own["bias"]["value"] == pytest.approx((score - human).mean())
+    assert own["judge"] == {"mean": pytest.approx(score.mean()), "sd": pytest.approx(score.std())}
+    for name in DEFINED:
+        assert own[name]["low"] < own[name]["value"] < own[name]["high"], name
+    panel = reliability(
+        test.ratings, "empathy", {pair.pair_id: pair.group_id for pair in test.pairs}, resamples=200, seed=3
+    )
+    assert own["ceiling"] == {name: panel[name] for name in own["ceiling"]}
+    share, ceiling = own["share_of_ceiling"], own["ceiling"]["spearman"]["value"]
+    assert share["value"] == pytest.approx(own["spearman"]["value"] / ceiling)
+    assert share["low"] < share["value"] < share["high"]
+    assert items["score"].tolist() == pytest.approx(score)
+    assert items["human_mean"].tolist() == pytest.approx(human)
+    assert items["n_raters"].tolist() == [4] * 120
+
+
+def test_listening_checks_measure_the_fall_on_the_changed_pairs(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset = make_dataset(n_groups=40, noise=0.3)
+    judge = make_judge(noise=0.1)
+    report, items = evaluate(judge, dataset, split="test", resamples=100, seed=5)
+    test = dataset.subset("test")
+    human = test.mean_scores()["empathy"].to_numpy()
+    full = np.array([judge.one(pair) for pair in test.pairs])
+    changed = {
+        "response_only": [judge.one(replace(pair, context=())) for pair in test.pairs],
+        "context_swapped": [judge.one(pair) for pair in context_swapped(test.pairs, seed=5)],
+    }
+    for name, scores in changed.items():
+        check = report["checks"][name]["empathy"]
+        left, before = (pd.Series(v).corr(pd.Series(human), method="spearman") for v in (scores, full))
+        assert check["spearman"]["value"] == pytest.approx(left)
+        assert check["drop"]["value"] == pytest.approx(before - left)
+        assert check["drop"]["value"] > 0.25
+        assert check["drop"]["low"] < check["drop"]["value"] < check["drop"]["high"]
+        assert check["mean_change"] == pytest.approx(np.abs(np.array(scores) - full).mean())
+        assert (check["n"], check["failed"]) == (120, {})
+        assert items[f"{name}_score"].tolist() == pytest.approx(scores)
+    # Silence has one tone: what is left is the noise that belongs to the pair.
+    assert abs(report["checks"]["silent"]["empathy"]["spearman"]["value"]) < 0.25
+
+
+def test_a_check_that_leaves_equal_scores_is_undefined_not_zero(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    check = evaluate(make_judge(), make_dataset(), split="test", resamples=20).report["checks"]["silent"][
+        "empathy"
+    ]
+    assert (check["spearman"]["value"], check["drop"]["value"]) == (None, None)
+    assert check["spearman"]["reason"] == "the judge scores are constant"
+    assert check["n"] == 60
+    assert check["mean_change"] > 0
+
+
+def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset, unrated = make_dataset(noise=0.5), "pair-20"
+    dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
+    judge = Failing(
+        make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"]
+    )
+    report, items = evaluate(judge, dataset, split="test", resamples=50)
+    own = report["dimensions"]["empathy"]
+    assert own["coverage"] == {
+        "pairs": 60, "rated": 59, "scored": 54, "missing": 3, "failed": {"refused": 2}, "out_of_scale": 0,
+    }  # fmt: skip
+    assert own["n_items"] == own["spearman"]["n"] == own["ceiling"]["spearman"]["n"] == 54
+    used = items.dropna(subset=["score", "human_mean"])
+    assert own["spearman"]["value"] == pytest.approx(spearmanr(used["score"], used["human_mean"])[0])
+    by_id = items.set_index("pair_id")
+    assert by_id.loc["pair-21", "status"] == "refused"
+    assert by_id.loc["pair-23", "status"] == "missing"
+    assert by_id.loc[["pair-21", "pair-23"], "score"].isna().all()
+    assert by_id.loc[unrated, "n_raters"] == 0
+    assert report["checks"]["response_only"]["empathy"]["n"] == 54
+
+
+def test_scores_beyond_the_scale_are_counted(make_dataset: MakeDataset) -> None:
+    report = evaluate(ConstantJudge({"empathy": 6.5}), make_dataset(), split="test", resamples=0).report
+    assert report["dimensions"]["empathy"]["coverage"]["out_of_scale"] == 60
+
+
+def test_a_constant_judge_has_errors_but_no_correlation(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(noise=0.3)
+    judge = ConstantJudge.fitted_to(dataset.subset("train"))
+    report = evaluate(judge, dataset, split="test", resamples=50).report
+    own = report["dimensions"]["empathy"]
+    human = dataset.subset("test").mean_scores()["empathy"].to_numpy()
+    constant = dataset.subset("train").mean_scores()["empathy"].mean()
+    for name in ("spearman", "pearson", "kendall", "ccc", "share_of_ceiling", "share_of_panel_ceiling"):
+        assert own[name]["value"] is None, name
+        assert own[name]["reason"] == "the judge scores are constant", name
+    assert own["mae"]["value"] == pytest.approx(np.abs(constant - human).mean())
+    assert own["ceiling"]["spearman"]["value"] > 0.5
+    for check in report["checks"].values():
+        assert check["empathy"]["drop"]["reason"] == "the judge scores are constant"
+
+
+def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    class OneSided:
+        name, dimensions = "one-sided", ("empathy", "warmth")
+
+        def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+            return make_judge(noise=0.3).score(pairs)
+
+    dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
+    report = evaluate(OneSided(), dataset, split="test", resamples=20).report
+    assert report["dimensions"]["empathy"]["spearman"]["value"] is not None
+    empty = report["dimensions"]["warmth"]
+    assert (empty["n_items"], empty["n_groups"], empty["n_raters"]) == (0, 0, 0)
+    assert empty["coverage"]["missing"] == 60
+    assert empty["judge"] == {"mean": None, "sd": None}
+    for name in DEFINED:
+        assert (empty[name]["value"], empty[name]["reason"]) == (None, "0 items")
+    assert empty["share_of_ceiling"]["reason"] == "0 items"
+    assert empty["ceiling"]["panel_mean"]["value"] is None
+    assert report["slices"]["setting"]["tone_variant"]["warmth"]["n_items"] == 0
+    assert report["checks"]["silent"]["warmth"]["n"] == 0
+    json.dumps(report, allow_nan=False)
+
+
+def test_slices_and_systems(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    report, items = evaluate(make_judge(noise=0.5), make_dataset(noise=0.3), split="test", resamples=50)
+    assert set(report["slices"]) == {"setting", "system_id"}  # one language is no slice
+    for column, values in report["slices"].items():
+        assert set(values) == set(items[column])
+        for value, results in values.items():
+            chosen = items[items[column] == value]
+            expected = spearmanr(chosen["score"], chosen["human_mean"])[0]
+            assert results["empathy"]["spearman"]["value"] == pytest.approx(expected)
+            assert results["empathy"]["n_items"] == len(chosen)
+    level = report["dimensions"]["empathy"]["system_level"]
+    means = items.groupby("system_id")[["human_mean", "score"]].mean()
+    assert level["n_systems"] == level["spearman"]["n"] == 4
+    assert level["pearson"]["value"] == pytest.approx(means.corr().iloc[0, 1])
+    assert level["kendall"]["value"] == pytest.approx(kendalltau(means["score"], means["human_mean"])[0])
+    assert level["pearson"]["low"] <= level["pearson"]["value"] <= level["pearson"]["high"]
+    assert {row["system_id"]: row["judge"] for row in level["systems"]} == pytest.approx(
+        means["score"].to_dict()
+    )
+
+
+def test_two_systems_have_no_system_level(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    report = evaluate(make_judge(), make_dataset(systems=2), split="test", resamples=10).report
+    level = report["dimensions"]["empathy"]["system_level"]
+    assert level["spearman"]["value"] is None
+    assert level["spearman"]["reason"] == "2 systems, at least 3 needed"
+
+
+def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(
+    make_dataset: MakeDataset, make_judge: MakeJudge, tmp_path: Path
+) -> None:
+    dataset = make_dataset(noise=0.3)
+    judge = make_judge(noise=0.4)
+    judge.score(dataset.pairs).to_csv(
+        tmp_path / "s.csv", index=False, columns=["pair_id", "dimension", "score"]
+    )
+    direct = evaluate(judge, dataset, split="test", resamples=50).report
+    report = evaluate(ScoresFile(tmp_path / "s.csv"), dataset, split="test", resamples=50).report
+    assert report["judge"] == "scores:s.csv"
+    assert report["dimensions"]["empathy"]["spearman"] == direct["dimensions"]["empathy"]["spearman"]
+    for check in ("response_only", "context_swapped", "silent"):
+        result = report["checks"][check]["empathy"]
+        assert (result["n"], result["spearman"]["value"]) == (0, None)
+        assert result["spearman"]["reason"] == "a file of scores cannot score changed pairs"
+
+
+def test_checks_that_need_a_context_or_groups_say_so(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset = make_dataset(n_groups=6)
+    bare = tuple(replace(pair, context=(), situation=None, context_text=None) for pair in dataset.pairs)
+    report = evaluate(make_judge(), replace(dataset, pairs=bare), split=None, resamples=10).report
+    for check in ("response_only", "context_swapped"):
+        assert report["checks"][check]["empathy"]["spearman"]["reason"] == "no pair has a context"
+    together = tuple(replace(pair, group_id="g") for pair in dataset.pairs)
+    report = evaluate(make_judge(), replace(dataset, pairs=together), split=None, resamples=10).report
+    assert (
+        report["checks"]["context_swapped"]["empathy"]["spearman"]["reason"] == "all pairs are of one group"
+    )
+    assert report["checks"]["response_only"]["empathy"]["spearman"]["value"] is not None
+
+
+def test_the_report_follows_its_schema_and_is_strict_json(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth", "clarity"))
+    judges = [
+        make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
+        Failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
+        ConstantJudge({"clarity": 3.0}),
+    ]
+    for judge in judges:
+        report = evaluate(judge, dataset, split="test", resamples=20, provenance={"artifact": "abc"}).report
+        assert_has_type(json.loads(json.dumps(report, allow_nan=False)), AgreementReport, "report")
+    first = evaluate(
+        judges[0], dataset, split="test", resamples=20, checks=False, command="evaluate x"
+    ).report
+    assert list(first["dimensions"]) == ["empathy", "warmth"]
+    assert first["left_out"] == {"not_judged": ["clarity"], "not_rated": ["humour"]}
+    assert first["checks"] == {}
+    assert first["split_hash"] == dataset.split_hash()
+    assert (first["dataset"]["synthetic"], first["dataset"]["content_hash"]) == (True, "c" * 64)
+    assert first["command"] == "evaluate x"
+    assert first["versions"]["numpy"] == np.__version__
+
+
+def test_the_same_seed_gives_the_same_report(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    dataset = make_dataset(noise=0.3)
+    first, again, other = (
+        evaluate(make_judge(noise=0.3), dataset, split="test", resamples=50, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.report == again.report
+    pd.testing.assert_frame_equal(first.items, again.items)
+    assert (
+        first.report["dimensions"]["empathy"]["spearman"] != other.report["dimensions"]["empathy"]["spearman"]
+    )
+
+
+def test_what_a_user_can_mend_is_a_user_error(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    dataset = make_dataset()
+    with pytest.raises(DataError, match="slice 'color'; accepted: setting, system_id"):
+        evaluate(make_judge(), dataset, split="test", slices=("color",))
+    with pytest.raises(
+        DataError, match="judge tone judge scores charm; dataset tones has ratings of empathy"
+    ):
+        evaluate(make_judge(dimensions=("charm",)), dataset, split="test")
+    with pytest.raises(DataError, match="no pair is in split 'dev'"):
+        evaluate(make_judge(), dataset, split="dev")
+    ids = [pair.pair_id for pair in dataset.pairs]
+    with pytest.raises(UserError, match="scored none of the rated pairs; their status: 60 x refused"):
+        evaluate(Failing(make_judge(), failed=ids, missing=[]), dataset, split="test")

@@ -1,0 +1,141 @@
+"""The table of scores, the file of scores and the constant."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.judges import SCORE_COLUMNS, check_score_table, score_table
+from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.scores_file import ScoresFile
+
+SOUND = Clip(np.zeros(800, dtype=np.float32), 8000)
+PAIRS = [Pair(name, SOUND) for name in ("a", "b", "c")]
+
+
+def test_score_table_is_long_and_marks_what_is_not_finite() -> None:
+    scores = np.array([[1.0, 2.0], [math.nan, 4.0], [5.0, math.inf]])
+    table = score_table(PAIRS, ("empathy", "warmth"), scores, statuses=["ok", "ok", "refused"])
+    assert tuple(table.columns) == SCORE_COLUMNS
+    assert table["pair_id"].tolist() == ["a", "a", "b", "b", "c", "c"]
+    assert table["dimension"].tolist() == ["empathy", "warmth"] * 3
+    assert table["status"].tolist() == ["ok", "ok", "score is not finite", "ok", "refused", "refused"]
+    np.testing.assert_array_equal(table["score"], [1.0, 2.0, math.nan, 4.0, math.nan, math.nan])
+    check_score_table(table, ConstantJudge({"empathy": 3.0, "warmth": 3.0}), PAIRS)
+
+
+def test_score_table_refuses_another_shape() -> None:
+    with pytest.raises(ValueError, match="for 3 pairs and 2 dimensions"):
+        score_table(PAIRS, ("empathy", "warmth"), np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop(columns="status"), "no column 'status'"),
+        (lambda table: table.assign(pair_id=["a", "b", "z"]), "row for pair_id 'z', which was not asked for"),
+        (
+            lambda table: table.assign(dimension="warmth"),
+            "row for dimension 'warmth', which was not asked for",
+        ),
+        (lambda table: table.assign(pair_id=["a", "b", "b"]), "two rows for pair 'b'"),
+        (lambda table: table.assign(score=[1.0, math.nan, 1.0]), "pair 'b' has status 'ok' and score nan"),
+        (
+            lambda table: table.assign(status=["ok", "ok", "failed"]),
+            "pair 'c' has status 'failed' and score 1.0",
+        ),
+    ],
+)
+def test_a_judge_that_breaks_the_protocol_is_named(change: Any, message: str) -> None:
+    table = score_table(PAIRS, ("empathy",), np.ones((3, 1)))
+    with pytest.raises(ValueError, match=f"judge constant: .*{message}"):
+        check_score_table(change(table), ConstantJudge({"empathy": 3.0}), PAIRS)
+
+
+ROWS = [
+    {"pair_id": "a", "dimension": "empathy", "score": 2.5, "uncertainty": 0.5, "extra": "x"},
+    {"pair_id": "c", "dimension": "empathy", "score": 4.0, "uncertainty": None, "extra": "y"},
+    {"pair_id": "elsewhere", "dimension": "empathy", "score": 1.0, "uncertainty": None, "extra": "z"},
+]
+
+
+def written(folder: Path, suffix: str, rows: list[dict[str, Any]]) -> Path:
+    path = folder / f"scores{suffix}"
+    if suffix == ".csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+    elif suffix == ".parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    else:
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_scores_are_read_from_every_format(suffix: str, tmp_path: Path) -> None:
+    rows = [{**row, "uncertainty": 0.25} for row in ROWS] if suffix == ".parquet" else ROWS
+    judge = ScoresFile(written(tmp_path, suffix, rows))
+    assert (judge.name, judge.dimensions) == (f"scores:scores{suffix}", ("empathy",))
+    table = judge.score(PAIRS)
+    check_score_table(table, judge, PAIRS)
+    np.testing.assert_array_equal(table["score"], [2.5, math.nan, 4.0])
+    assert table["status"].tolist() == ["ok", f"not in scores{suffix}", "ok"]
+    assert table["uncertainty"].iloc[0] == (0.25 if suffix == ".parquet" else 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pair_id,score\na,1\n", "no column 'dimension'; it has pair_id, score"),
+        (
+            "pair_id,dimension,score\na,empathy,good\n",
+            r"row 1 \(line 2\), column 'score': value 'good'; accepted: a finite",
+        ),
+        (
+            "pair_id,dimension,score\na,empathy,1\nb,empathy,\n",
+            r"row 2 \(line 3\), column 'score': value None",
+        ),
+        ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; accepted: a finite number"),
+        ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; accepted: text"),
+        (
+            "pair_id,dimension,score\na,empathy,1\na,empathy,2\n",
+            r"row 2 \(line 3\), column 'pair_id': value 'a' has a score",
+        ),
+        ("pair_id,dimension,score\n", "no rows"),
+    ],
+)
+def test_a_bad_file_of_scores_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        ScoresFile(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_of_scores_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        ScoresFile(tmp_path / "none.csv")
+
+
+def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(
+    make_dataset: Callable[..., PairDataset],
+) -> None:
+    dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
+    train = dataset.subset("train")
+    judge = ConstantJudge.fitted_to(train)
+    table = judge.score(dataset.subset("test").pairs)
+    assert judge.dimensions == ("empathy", "warmth")
+    assert len(table) == 2 * 60
+    expected = train.mean_scores().mean()
+    for dimension in judge.dimensions:
+        scores = table.loc[table["dimension"] == dimension, "score"]
+        np.testing.assert_allclose(scores, expected[dimension])
