@@ -1,0 +1,290 @@
+"""The judge on disk: `judge.json`, `adapter/`, `head.safetensors`, processor files, `README.md`. Loading is strict."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..data_modules.errors import UserError
+from ..data_modules.schema import Dimension
+from .checkpoints import BEST, read_checkpoint
+from .judge import EmpathyJudge, JudgeSettings
+from .lora import LoraSettings
+
+SCHEMA_VERSION = 1
+JUDGE_FILE = "judge.json"
+HEAD_FILE = "head.safetensors"
+ADAPTER_FILE = "adapter/adapter_model.safetensors"
+_LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a judge comes from.
+
+    Attributes:
+        dataset: Name of the training data.
+        synthetic: True if its ratings were not given by people.
+        content_hash: Hash of the training data.
+        split_hash: Hash of the assignment of pairs to splits.
+        validation: Spearman on the validation split per dimension, of the weights that were exported.
+    """
+
+    dataset: str
+    synthetic: bool
+    content_hash: str
+    split_hash: str
+    validation: dict[str, float | None]
+
+
+def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
+    """What `judge.json` says: everything but weights, in plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "settings": asdict(judge.settings),
+        "backbone_fingerprint": fingerprint(judge),
+        "sampling_rate": judge.backbone.sampling_rate,
+        "max_seconds": judge.backbone.max_seconds,
+        "dimensions": [asdict(dimension) for dimension in judge.dimensions],
+        "head": {"type": "regression", "output": "minimum + (maximum - minimum) * sigmoid"},
+        "calibration": None,
+        "provenance": asdict(provenance),
+        "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
+    """Write a judge. Frozen backbone weights are not written, only which they are.
+
+    Args:
+        loaded: What to write.
+        folder: Appears complete or not at all.
+        card: Text of the model card, `README.md`.
+
+    Raises:
+        UserError: If the folder exists and is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: exists; accepted: a folder that does not exist yet")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write(loaded, stage, card)
+        stage.chmod(0o755)  # mkdtemp keeps others out
+        os.replace(stage, folder)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
+    judge = loaded.judge
+    (adapter,) = judge.adapter
+    if adapter is not None:
+        adapter.peft_config["default"].base_model_name_or_path = judge.settings.backbone
+        adapter.peft_config["default"].inference_mode = True
+        adapter.save_pretrained(str(folder / "adapter"))
+        (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
+    # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
+    save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": _scales(judge.dimensions)})
+    judge.backbone.save_processor(str(folder / "processor"))
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    text = json.dumps(loaded.description, indent=2, allow_nan=False)
+    (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class LoadedJudge:
+    """A judge and what its folder says of it (`judge.json`, parsed)."""
+
+    judge: EmpathyJudge
+    description: dict[str, Any]
+
+
+def load_judge(folder: Path, backbone: str | None = None) -> LoadedJudge:
+    """Read a judge that `save_judge` wrote, in evaluation mode, on the CPU.
+
+    Args:
+        folder: The artifact.
+        backbone: Where the backbone lies now, if not where `judge.json` says.
+
+    Raises:
+        UserError: If a file is missing or broken, if adapter or head lack a tensor or have one too many, if the adapter
+            changes nothing, if scales disagree, or if the backbone is not the one it was trained on.
+    """
+    description = _read_description(folder)
+    judge = _build(folder / JUDGE_FILE, description, backbone)
+    _load_adapter(judge, folder)
+    _load_head(judge, folder)
+    return LoadedJudge(judge.eval().requires_grad_(False), description)
+
+
+def load_run(path: Path, backbone: str | None = None) -> LoadedJudge:
+    """Read a judge out of a training checkpoint, in evaluation mode, on the CPU.
+
+    Args:
+        path: A checkpoint, or the folder of a run, whose best checkpoint is taken.
+        backbone: Where the backbone lies now, if not where the run found it.
+
+    Raises:
+        UserError: As `load_judge`; also if the checkpoint is half-written.
+    """
+    file = path / "checkpoints" / BEST if path.is_dir() else path
+    checkpoint = read_checkpoint(file)
+    if "description" not in checkpoint:
+        raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
+    judge = _build(file, checkpoint["description"], backbone)
+    state = {key.removeprefix("judge."): value for key, value in checkpoint["state_dict"].items()}
+    check_keys(file, state, judge.trainable())
+    judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
+    return LoadedJudge(judge.eval().requires_grad_(False), checkpoint["description"])
+
+
+def load_any(path: Path, backbone: str | None = None) -> LoadedJudge:
+    """Read a judge folder, a run folder or a checkpoint.
+
+    Raises:
+        UserError: If it is none of these, or broken.
+    """
+    if (path / JUDGE_FILE).is_file():
+        return load_judge(path, backbone)
+    if path.is_file() or (path / "checkpoints").is_dir():
+        return load_run(path, backbone)
+    raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+
+
+def _build(path: Path, description: Mapping[str, Any], backbone: str | None) -> EmpathyJudge:
+    settings, dimensions = _parse(path, description)
+    if backbone is not None:
+        settings = replace(settings, backbone=backbone)
+    judge = EmpathyJudge(settings, dimensions)
+    found, expected = fingerprint(judge), description["backbone_fingerprint"]
+    if found != expected:
+        raise UserError(
+            f"{path}: backbone {settings.backbone!r} has other weights than the judge was trained on "
+            f"(fingerprint {found[:12]}, expected {expected[:12]})"
+        )
+    return judge
+
+
+def fingerprint(judge: EmpathyJudge) -> str:
+    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is loaded in."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(judge.network.named_parameters()):
+        if "lora_" not in name:
+            first = weight.detach().flatten()[:16].to(torch.bfloat16).float()
+            plain = name.replace(".base_layer", "")
+            digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file.
+
+    Raises:
+        UserError: If the file is missing or broken.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/"
+        ) from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+
+
+def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Both have the same names and shapes.
+
+    Raises:
+        UserError: Naming what is missing, unexpected or of another shape.
+    """
+    problems = [f"missing {key!r}" for key in sorted(expected.keys() - found.keys())]
+    problems += [f"unexpected {key!r}" for key in sorted(found.keys() - expected.keys())]
+    problems += [
+        f"{key!r} has shape {tuple(found[key].shape)}, expected {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & found.keys())
+        if found[key].shape != expected[key].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
+
+
+def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
+    (adapter,) = judge.adapter
+    if adapter is None:
+        return
+    path = folder / ADAPTER_FILE
+    found, _ = read_tensors(path)
+    check_keys(path, found, get_peft_model_state_dict(adapter))
+    # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
+    if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
+        raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
+    bad = [key for key, tensor in found.items() if not tensor.isfinite().all()]
+    if bad:
+        raise UserError(f"{path}: {bad[0]!r} has values that are not finite")
+    set_peft_model_state_dict(adapter, found)
+
+
+def _load_head(judge: EmpathyJudge, folder: Path) -> None:
+    path = folder / HEAD_FILE
+    found, metadata = read_tensors(path)
+    check_keys(path, found, _head_state(judge))
+    trained = metadata.get("dimensions", "nothing")
+    if trained != _scales(judge.dimensions):
+        raise UserError(
+            f"{path}: trained for {trained}, but {JUDGE_FILE} says {_scales(judge.dimensions)}: scales must be the same"
+        )
+    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
+
+
+def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
+    return {
+        name: value.detach().contiguous().cpu()
+        for name, value in judge.state_dict().items()
+        if name.startswith(("head.", "pooling."))
+    }
+
+
+def _scales(dimensions: tuple[Dimension, ...]) -> str:
+    return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / JUDGE_FILE
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(f"{folder}: not a judge folder: it has no {JUDGE_FILE}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(description, dict) or description.get("schema_version") != SCHEMA_VERSION:
+        raise UserError(f"{path}: schema_version must be {SCHEMA_VERSION}")
+    return description
+
+
+def _parse(path: Path, description: Mapping[str, Any]) -> tuple[JudgeSettings, tuple[Dimension, ...]]:
+    try:
+        settings = dict(description["settings"])
+        lora = LoraSettings(**settings.pop("lora"))
+        dimensions = tuple(Dimension(**dimension) for dimension in description["dimensions"])
+        description["backbone_fingerprint"][:12]
+        return JudgeSettings(lora=lora, **settings), dimensions
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: {error}") from None

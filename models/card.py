@@ -1,0 +1,99 @@
+"""The model card of an exported judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> str:
+    """Text of `README.md` in a judge folder.
+
+    Args:
+        description: What `judge.json` says.
+        report: An agreement report (`agreement.json`), if the judge was evaluated.
+    """
+    origin = description["provenance"]
+    lines = ["# Judge of vocal delivery", ""]
+    if origin["synthetic"]:
+        lines += [
+            "> **Synthetic.** Trained on simulated ratings of synthesised speech. It shows that the pipeline works; its",
+            "> scores say nothing about how people would hear a response.",
+            "",
+        ]
+    lines += [
+        "Scores how a spoken response sounds for its context (voice, not words), on the scale that its raters used.",
+        "",
+        "```python",
+        "from empathy_judge import Scorer",
+        "",
+        'scorer = Scorer.from_pretrained("this folder")',
+        'print(scorer.score("context.wav", "response.wav"))',
+        "```",
+        "",
+        "## What it predicts",
+        "",
+        "| dimension | scale | better |",
+        "|---|---|---|",
+    ]
+    for dimension in description["dimensions"]:
+        better = "higher" if dimension["higher_is_better"] else "lower"
+        lines.append(
+            f"| {dimension['name']} | {dimension['minimum']:g} to {dimension['maximum']:g} | {better} |"
+        )
+    lines += ["", "## Agreement with raters", "", *_agreement(report)]
+    settings = description["settings"]
+    lora = settings["lora"]
+    lines += [
+        "",
+        "## How it was made",
+        "",
+        f"- backbone: `{settings['backbone']}`, frozen; LoRA rank {lora['rank']} on {', '.join(lora['parts']) or 'nothing'}",
+        f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
+        f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
+        f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
+        f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz",
+        "",
+        "## Limits",
+        "",
+        "- Trust it only on data like that on which its agreement was measured, and read the agreement beside the ceiling.",
+        "- The licence of the backbone and of the training data bind whoever uses this judge.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _agreement(report: Mapping[str, Any] | None) -> list[str]:
+    if report is None:
+        return ["Not measured yet: run `empathy-judge evaluate` and export again with `--report`."]
+    lines = [
+        f"Held-out split `{report['split']}` of {report['dataset']['name']}, {report.get('command') or 'empathy-judge evaluate'}:",
+        "",
+        "| dimension | items | Spearman (95 %) | one rater against the others | share | response only | context swapped |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, found in report["dimensions"].items():
+        checks = [
+            report["checks"].get(check, {}).get(name, {}) for check in ("response_only", "context_swapped")
+        ]
+        cells = [
+            name,
+            str(found["n_items"]),
+            _interval(found["spearman"]),
+            _interval(found["ceiling"]["spearman"]),
+            _number(found["share_of_ceiling"]),
+            *(_number(check.get("spearman")) for check in checks),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _interval(statistic: Mapping[str, Any]) -> str:
+    if statistic.get("low") is None:
+        return _number(statistic)
+    return f"{_number(statistic)} ({statistic['low']:.2f} to {statistic['high']:.2f})"
+
+
+def _number(statistic: Any) -> str:
+    value = statistic.get("value") if isinstance(statistic, Mapping) else statistic
+    return "-" if value is None else f"{value:.2f}"
