@@ -1,0 +1,438 @@
+"""The `empathy-judge` command: one function per command. Heavy imports stand inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .data_modules.errors import UserError
+
+if TYPE_CHECKING:
+    from .data_modules.schema import PairDataset
+    from .eval.judges import Judge
+
+DONE, FAILED_CHECKS, BAD_USAGE = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 = done, 1 = checks failed, 2 = bad usage or bad input (one line on standard error).
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == [
+            "train"
+        ]:  # its options are those of the configuration, known only once torch is loaded
+            return train(words[1:])
+        parsed = _parser().parse_args(words)
+        run: Callable[[argparse.Namespace], int] = parsed.run
+        return run(parsed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+# ---------------------------------------------------------------- commands
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Sample, train, evaluate, export, score."""
+    from .demo import run_demo
+
+    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs)
+
+
+def import_(options: argparse.Namespace) -> int:
+    """Turn a source into a pair dataset."""
+    from .data_modules.importers.table import import_table
+    from .data_modules.ratings import parse_dimension
+
+    dataset = import_table(
+        options.path,
+        options.ratings,
+        options.out,
+        name=options.name or Path(options.out).name,
+        columns=_mapping(options.column, "--column"),
+        rating_columns=_mapping(options.rating_column, "--rating-column"),
+        dimensions=[parse_dimension(text) for text in options.dimension],
+        wide={"wide": True, "long": False, None: None}[options.layout],
+        source=options.origin,
+        licence=options.licence,
+        synthetic=options.synthetic,
+        overwrite=options.overwrite,
+        embed_audio=options.embed_audio,
+    )
+    rated = dataset.ratings["pair_id"].nunique()
+    facts = {
+        "out": str(dataset.root),
+        "pairs": len(dataset.pairs),
+        "ratings": len(dataset.ratings),
+        "raters": dataset.ratings["rater_id"].nunique(),
+        "groups": len({pair.group_id for pair in dataset.pairs}),
+        "pairs_without_rating": len(dataset.pairs) - rated,
+        "content_hash": dataset.card.content_hash,
+        "description": dataset.card.description,
+    }
+    _print_facts(facts, options.json)
+    return DONE
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
+    from .data_modules.inspection import inspect_dataset
+    from .data_modules.schema import PairDataset
+    from .eval.reliability import reliability
+
+    found = inspect_dataset(options.data, max_seconds=options.max_seconds)
+    dataset = PairDataset.load(options.data)
+    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
+    agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
+    if options.json:
+        print(json.dumps({**found.to_dict(), "reliability": agreement}, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from .eval.inspection_tables import inspection_tables
+
+        for table in inspection_tables(found, agreement):
+            Console().print(table)
+    crossed = any(found.crossings.get(column) for column in found.split_by)
+    return FAILED_CHECKS if found.problems or crossed else DONE
+
+
+def split(options: argparse.Namespace) -> int:
+    """Assign every pair to train, validation or test."""
+    from .data_modules.splits import split_dataset
+
+    audit = split_dataset(
+        options.data,
+        by=options.by,
+        fractions=dict(zip(("train", "validation", "test"), options.fractions, strict=True)),
+        hold_out=_hold_out(options.hold_out),
+        stratify=not options.no_stratify,
+        seed=options.seed,
+        overwrite=options.overwrite,
+    )
+    _print_facts(audit.to_dict(), options.json)
+    return DONE
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Train a judge; options come from the configuration."""
+    from .train.fit import train as run
+
+    print(f"best checkpoint: {run(arguments)}")
+    return DONE
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Measure one judge against the raters of a split."""
+    from rich.console import Console
+
+    from .data_modules.schema import PairDataset
+    from .eval.evaluate import evaluate as measure
+    from .eval.report import terminal_table, write_report
+
+    dataset = PairDataset.load(options.data)
+    judge, provenance = load_spec(options.judge, dataset, options)
+    measured = measure(
+        judge,
+        dataset,
+        split=_split_name(options.split),
+        checks=not options.no_checks,
+        resamples=options.resamples,
+        seed=options.seed,
+        command=options.command,
+        provenance=provenance,
+    )
+    out = Path(options.out)
+    write_report(measured.report, measured.items, out)
+    if options.json:
+        print(json.dumps(measured.report, indent=2, allow_nan=False))
+    else:
+        Console().print(terminal_table(measured.report))
+        print(f"report: {out / 'index.html'}")
+    return DONE
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Measure several judges on the same pairs."""
+    from rich.console import Console
+
+    from .data_modules.schema import PairDataset
+    from .eval.compare import compare as measure
+    from .eval.compare import comparison_table
+
+    dataset = PairDataset.load(options.data)
+    judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
+    reports = measure(
+        judges, dataset, split=_split_name(options.split), resamples=options.resamples, seed=options.seed
+    )
+    if options.json:
+        print(json.dumps(reports, indent=2, allow_nan=False))
+    else:
+        Console().print(comparison_table(reports))
+    return DONE
+
+
+def score(options: argparse.Namespace) -> int:
+    """Score one pair of files, or all pairs of a manifest."""
+    from .score_files import score_manifest
+    from .scorer import Scorer
+
+    if (options.response is None) == (options.manifest is None):
+        raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+    scorer = Scorer.from_pretrained(options.judge, backbone=options.backbone, device=options.device)
+    if options.manifest is not None:
+        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out))
+        return FAILED_CHECKS if failed else DONE
+    context = None if options.context in ("", "-") else options.context
+    scores = scorer.score(context, options.response, situation=options.situation)
+    if options.json:
+        print(json.dumps(scores))
+    else:
+        for dimension in scorer.dimensions:
+            scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
+            print(f"{dimension.name} {scores[dimension.name]:.3f} {scale}")
+    return DONE
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the judge folder of a run."""
+    from .models.artifact import load_run, save_judge
+    from .models.card import render_card
+
+    loaded = load_run(Path(options.checkpoint), options.backbone)
+    report = None if options.report is None else _read_report(Path(options.report))
+    save_judge(loaded, Path(options.out), render_card(loaded.description, report))
+    print(f"judge: {options.out}")
+    return DONE
+
+
+# ---------------------------------------------------------------- shared by commands
+
+
+def load_spec(
+    spec: str, dataset: PairDataset, options: argparse.Namespace
+) -> tuple[Judge, Mapping[str, Any] | None]:
+    """The judge that a spec names, and what it says of itself.
+
+    Raises:
+        UserError: If the spec names none.
+    """
+    if spec == "constant":
+        from .eval.judges.constant import ConstantJudge
+
+        return ConstantJudge.fitted_to(dataset.subset("train")), None
+    if spec.startswith("scores:"):
+        from .eval.judges.scores_file import ScoresFile
+
+        return ScoresFile(Path(spec.removeprefix("scores:"))), None
+    from .eval.judges.trained import TrainedJudge
+
+    if not Path(spec).exists():
+        raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
+    judge = TrainedJudge.load(Path(spec), options.backbone, options.device)
+    judge.check_scales(dataset.card)
+    return judge, judge.description
+
+
+def _mapping(items: Sequence[str], option: str) -> dict[str, str]:
+    pairs = [item.partition("=") for item in items]
+    for item, (ours, sign, theirs) in zip(items, pairs, strict=True):
+        if not (ours and sign and theirs):
+            raise UserError(f"{option} {item!r}: accepted: OURS=THEIRS, such as response_speaker=speaker_id")
+    return {ours: theirs for ours, _, theirs in pairs}
+
+
+def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
+    held: dict[str, list[str]] = {}
+    for item in items:
+        column, sign, value = item.partition("=")
+        if not (column and sign and value):
+            raise UserError(f"--hold-out {item!r}: accepted: COLUMN=VALUE, such as system_id=codec-a")
+        held.setdefault(column, []).append(value)
+    return held or None
+
+
+def _split_name(name: str) -> str | None:
+    return None if name == "all" else name
+
+
+def _read_report(path: Path) -> Mapping[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not an agreement report: {error}") from None
+
+
+def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+        return
+    for key, value in facts.items():
+        print(f"{key}: {json.dumps(value) if isinstance(value, dict | list | tuple) else value}")
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_data_commands(commands)
+    _add_judge_commands(commands)
+    return parser
+
+
+def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.ArgumentParser:
+    text = run.__doc__ or ""
+    parser = commands.add_parser(
+        name, help=text.splitlines()[0], description=text, epilog=f"example: {example}"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_data_commands(commands: Any) -> None:
+    one = _add(commands, "demo", demo, "empathy-judge demo --out demo")
+    one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
+    one.add_argument(
+        "--groups", type=int, default=300, help="scripts in the sample, 15 pairs each (default: 300)"
+    )
+    one.add_argument(
+        "--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)"
+    )
+
+    one = _add(
+        commands, "import", import_,
+        "empathy-judge import table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data",
+    )  # fmt: skip
+    one.add_argument("source", choices=["table"], help="what kind of source PATH is")
+    one.add_argument(
+        "path", help="table of pairs: CSV, TSV, JSONL or Parquet; audio paths are relative to it"
+    )
+    one.add_argument(
+        "--ratings", help="table of ratings, long or wide; without it they stand in the table of pairs"
+    )
+    one.add_argument("--out", required=True, help="folder of the dataset to make")
+    one.add_argument(
+        "--dimension",
+        action="append",
+        required=True,
+        metavar="NAME=LOW:HIGH[:STEP][:lower]",
+        help="scale; repeatable",
+    )
+    one.add_argument(
+        "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
+    )
+    one.add_argument(
+        "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
+    )
+    one.add_argument("--name", help="name of the dataset (default: name of --out)")
+    one.add_argument("--origin", default="unknown", help="where the data comes from")
+    one.add_argument("--licence", default="unknown", help="its terms of use")
+    one.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
+    one.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
+    one.add_argument("--embed-audio", action="store_true", help="keep audio inside pairs.parquet")
+    one.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+    one = _add(commands, "inspect", inspect, "empathy-judge inspect data")
+    one.add_argument("data", help="folder of a pair dataset")
+    one.add_argument(
+        "--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)"
+    )
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+    one = _add(commands, "split", split, "empathy-judge split data --by group_id response_speaker --seed 1")
+    one.add_argument("data", help="folder of a pair dataset")
+    one.add_argument(
+        "--by", nargs="+", default=["group_id"], help="what is never split apart (default: group_id)"
+    )
+    one.add_argument(
+        "--fractions", nargs=3, type=float, default=[0.7, 0.15, 0.15], metavar=("TRAIN", "VALIDATION", "TEST"),
+        help="shares of the pairs (default: 0.7 0.15 0.15)",
+    )  # fmt: skip
+    one.add_argument(
+        "--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable"
+    )
+    one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--overwrite", action="store_true", help="replace an existing split")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_judge_commands(commands: Any) -> None:
+    # `train` is dispatched before this parser; here it only shows in the list
+    commands.add_parser(
+        "train", help="Train a judge: empathy-judge train --config configs/nano.yaml (see train --help)."
+    )
+
+    one = _add(commands, "evaluate", evaluate, "empathy-judge evaluate runs/first --data data --out report")
+    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    _add_evaluation_options(one)
+    one.add_argument("--out", default="report", help="folder for index.html, agreement.json and items.csv")
+    one.add_argument(
+        "--no-checks", action="store_true", help="leave out the listening checks (three more passes)"
+    )
+
+    one = _add(
+        commands, "compare", compare, "empathy-judge compare judge scores:gemini.csv constant --data data"
+    )
+    one.add_argument(
+        "judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant"
+    )
+    _add_evaluation_options(one)
+
+    one = _add(commands, "score", score, "empathy-judge score judge context.wav response.wav")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", nargs="?", help="context clip; - for none")
+    one.add_argument("response", nargs="?", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet with response_audio, and optionally pair_id, "
+                     "context_audio, situation; paths are relative to it")  # fmt: skip
+    one.add_argument("--out", help="CSV for the scores of a manifest (default: standard output)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
+    one = _add(
+        commands,
+        "export",
+        export,
+        "empathy-judge export runs/first --out judge --report report/agreement.json",
+    )
+    one.add_argument("checkpoint", help="run folder (its best checkpoint) or checkpoint file")
+    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--report", help="agreement.json of this judge, for the model card")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+
+
+def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--data", required=True, help="folder of a pair dataset")
+    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=int, default=0, help="of bootstrap and context swaps")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+    one.set_defaults(command="empathy-judge " + " ".join(sys.argv[1:]))
+
+
+def _add_device_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

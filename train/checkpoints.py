@@ -1,0 +1,57 @@
+"""Checkpoints of a run: written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins import CheckpointIO
+
+from ..models.checkpoints import LAST, damage, read_checkpoint
+
+
+class AtomicCheckpoints(CheckpointIO):
+    """Writes beside the target, flushes to disk and renames: a kill leaves the old checkpoint or the new one.
+
+    Lightning's own writer goes through a temporary folder that may lie on another disk, where a rename is a copy.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write `checkpoint` to `path`."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+        try:
+            with open(unfinished, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint; tensors and plain values only, whatever Lightning asks for."""
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of a run and, for the user, what was passed over and why."""
+    passed_over = []
+    files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
+    for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):
+        reason = damage(file)
+        if reason is None:
+            return file, passed_over
+        passed_over.append(f"{file}: {reason}")
+    return None, passed_over

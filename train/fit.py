@@ -1,0 +1,153 @@
+"""`empathy-judge train`: one configuration in, one run folder out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from jsonargparse import ArgumentParser
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from rich.console import Console
+
+from ..data_modules.datamodule import PairDataModule
+from ..data_modules.errors import UserError
+from ..models.checkpoints import BEST, LAST
+from .checkpoints import AtomicCheckpoints, find_resumable
+from .module import MONITOR, JudgeModule
+
+CONFIG_FILE = "config.yaml"
+CHECKPOINTS = "checkpoints"
+# Values of Trainer that this program sets itself
+_OURS = {"callbacks", "default_root_dir", "use_distributed_sampler", "num_sanity_val_steps", "plugins"}
+
+
+def build_parser() -> ArgumentParser:
+    """Parser of the train command: every value of model, data and trainer, from YAML and from the command line."""
+    parser = ArgumentParser(
+        prog="empathy-judge train",
+        description="Train a judge on rated pairs.",
+        epilog="example: empathy-judge train --config configs/nano.yaml --data.path my_data --run runs/first",
+        exit_on_error=True,
+    )
+    parser.add_argument("--config", action="config", help="YAML file; later arguments override it")
+    parser.add_argument(
+        "--run", type=str, required=True, help="folder of this run: checkpoints, logs, resolved config"
+    )
+    parser.add_argument(
+        "--resume", type=bool, default=False, help="continue from the last checkpoint in --run"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
+    parser.add_argument(
+        "--patience", type=int, default=3, help="validations without a better Spearman before stopping"
+    )
+    parser.add_class_arguments(JudgeModule, "model")
+    parser.add_class_arguments(PairDataModule, "data", skip={"seed"}, instantiate=False)
+    parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
+    return parser
+
+
+def train(arguments: Sequence[str]) -> Path:
+    """Train as the arguments say.
+
+    Returns:
+        The best checkpoint by validation Spearman.
+
+    Raises:
+        UserError: If the run folder is taken, there is nothing to resume, or the data is not usable.
+    """
+    parser = build_parser()
+    config = parser.parse_args(list(arguments))
+    run = Path(config.run)
+    start = _starting_point(run, config.resume)
+    run.mkdir(parents=True, exist_ok=True)
+    parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    built = parser.instantiate_classes(config)
+    return fit(
+        built.model,
+        PairDataModule(**built.data, seed=config.seed),
+        built.trainer.as_dict(),
+        run=run,
+        patience=config.patience,
+        checkpoint=start,
+    )
+
+
+def fit(
+    module: JudgeModule,
+    data: PairDataModule,
+    trainer: dict[str, Any],
+    *,
+    run: Path,
+    patience: int,
+    checkpoint: Path | None = None,
+) -> Path:
+    """Train `module` on `data`.
+
+    Args:
+        module: The judge and its optimisation.
+        data: Rated pairs with a split.
+        trainer: Arguments of `lightning.Trainer` that this function does not set itself.
+        run: Folder for checkpoints and logs.
+        patience: Validations without a better Spearman before training stops.
+        checkpoint: Continue from here.
+
+    Returns:
+        The best checkpoint by validation Spearman.
+
+    Raises:
+        UserError: If validation Spearman was undefined throughout, so that there is no best checkpoint.
+    """
+    interactive = Console(stderr=True).is_terminal
+    best = ModelCheckpoint(
+        run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False,
+    )  # fmt: skip
+    last = ModelCheckpoint(run / CHECKPOINTS, filename="last", enable_version_counter=False)
+    given_logger = trainer.pop("logger", None)
+    bar = trainer.pop("enable_progress_bar", None)
+    fitted = L.Trainer(
+        **trainer,
+        logger=_default_loggers(run) if given_logger in (None, True) else given_logger,
+        callbacks=[
+            best,
+            last,
+            EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
+            *([LearningRateMonitor("step")] if given_logger is not False else []),
+            *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
+        ],
+        enable_progress_bar=interactive and bar is not False,
+        default_root_dir=run,
+        use_distributed_sampler=False,  # the data module gives each rank its share
+        num_sanity_val_steps=0,
+        plugins=[AtomicCheckpoints()],
+    )
+    fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    path = run / CHECKPOINTS / BEST
+    if not path.is_file():
+        raise UserError(f"{run}: no best checkpoint: validation Spearman was undefined after every epoch")
+    return path
+
+
+def _starting_point(run: Path, resume: bool) -> Path | None:
+    checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
+    for line in passed_over:
+        Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
+    if resume and checkpoint is None:
+        raise UserError(
+            f"{run / CHECKPOINTS}: nothing to resume from; accepted: a run with a whole {LAST} or {BEST}"
+        )
+    if not resume and checkpoint is not None:
+        raise UserError(
+            f"{run}: already holds a run; accepted: another --run, or --resume true to continue it"
+        )
+    return checkpoint if resume else None
+
+
+def _default_loggers(run: Path) -> list[Logger]:
+    return [
+        CSVLogger(run, name="logs", version="csv"),
+        TensorBoardLogger(run, name="logs", version="tensorboard"),
+    ]

@@ -1,0 +1,261 @@
+"""The judge as Lightning trains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from ..data_modules.datamodule import PairDataModule, RatedPair
+from ..data_modules.errors import UserError
+from ..eval.agreement import spearman
+from ..models.artifact import Provenance, check_keys, describe
+from ..models.backbones.base import Inputs
+from ..models.judge import EmpathyJudge, JudgeSettings
+from ..models.lora import LoraSettings, PartName, parameter_table
+from ..models.losses import masked_mse
+from ..models.pooling import PoolingName
+from .features import encode_all
+
+MONITOR = "val_spearman"
+"""What early stopping and the choice of the best checkpoint look at."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of the judge with what people said.
+
+    Attributes:
+        indices: Position of each pair in its split `(batch,)`.
+        inputs: See `Inputs`.
+        targets: Mean scores in rating points `(batch, dimensions)`, NaN where nobody rated.
+    """
+
+    indices: Tensor
+    inputs: Inputs
+    targets: Tensor
+
+
+class JudgeModule(L.LightningModule):
+    """Trains adapters, pooling and head on mean human scores; the backbone stays frozen."""
+
+    def __init__(
+        self,
+        backbone: str = "nano",
+        revision: str | None = None,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa",
+        pooling: PoolingName = "response_mean",
+        padding_side: Literal["left", "right"] = "right",
+        lora_parts: list[PartName] = ["language_model"],  # noqa: B006 read only; a literal shows in --help
+        lora_rank: int = 16,
+        lora_alpha: float = 32.0,
+        lora_dropout: float = 0.0,
+        learning_rate: float = 2e-4,
+        head_learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+        warmup: float = 0.05,
+        cache_audio: bool = False,
+    ) -> None:
+        """Settings; the judge is built in `setup`, when the rating scales are known.
+
+        Args:
+            backbone: "nano", a hub id or a folder in the hub's layout.
+            revision: Commit, tag or branch on the hub.
+            dtype: Of the frozen backbone weights.
+            attention: Attention kernel.
+            pooling: How hidden states become one vector per pair.
+            padding_side: Side of the padding in a batch.
+            lora_parts: Parts of the backbone that get an adapter: language_model, projector, audio_tower.
+            lora_rank: Rank of the update.
+            lora_alpha: The update is scaled by alpha / rank.
+            lora_dropout: Dropout on the adapter's input.
+            learning_rate: Peak, of the adapters.
+            head_learning_rate: Peak, of pooling and head.
+            weight_decay: Of the weight matrices.
+            warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
+            cache_audio: Compute the output of a frozen audio tower once and keep it in memory (float32).
+        """
+        super().__init__()
+        self.judge_settings = JudgeSettings(
+            backbone=backbone,
+            revision=revision,
+            dtype=dtype,
+            attention=attention,
+            pooling=pooling,
+            padding_side=padding_side,
+            lora=LoraSettings(lora_parts, lora_rank, lora_alpha, lora_dropout),
+        )
+        self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
+        self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
+        self.strict_loading = (
+            False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
+        )
+        self.judge: EmpathyJudge | None = None
+        self._audio = None
+        self._validated: list[tuple[Tensor, Tensor]] = []
+        self._validation: dict[str, float | None] = {}
+
+    @property
+    def built(self) -> EmpathyJudge:
+        """The judge.
+
+        Raises:
+            RuntimeError: Before `setup`.
+        """
+        if self.judge is None:
+            raise RuntimeError("the judge is built in setup(), when the data is known")
+        return self.judge
+
+    @property
+    def data(self) -> PairDataModule:
+        """The data module of the trainer."""
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(data, PairDataModule)
+        return data
+
+    def setup(self, stage: str) -> None:
+        """Build the judge for the dimensions of the data and print what will be trained."""
+        if self.judge is not None:
+            return
+        self.judge = EmpathyJudge(self.judge_settings, self.data.dimensions)
+        self.judge.head.start_at(self.data.train.scores.nanmean(0))
+        self.data.collate = self.collate
+        if self.global_rank == 0:
+            extra = {"pooling": self.judge.pooling, "head": self.judge.head}
+            Console(stderr=True).print(parameter_table(self.judge.backbone, extra))
+
+    def on_fit_start(self) -> None:
+        """Encode all clips once if the configuration says so."""
+        if self.cache_audio:
+            self._audio = encode_all(self.built, [*self.data.train.pairs, *self.data.validation.pairs])
+
+    def collate(self, items: Sequence[RatedPair]) -> Batch:
+        """Inputs and targets of several pairs."""
+        return Batch(
+            indices=torch.tensor([item.index for item in items]),
+            inputs=self.built.build_inputs([item.pair for item in items], self._audio),
+            targets=torch.stack([item.scores for item in items]),
+        )
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move a batch; Lightning does not look into frozen dataclasses."""
+        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.targets.to(device))
+
+    def on_train_epoch_start(self) -> None:
+        """Seed dropout by epoch, so that a resumed run repeats what the uninterrupted one does."""
+        torch.manual_seed(self.data.seed * 1_000_003 + self.current_epoch * 1_009 + self.global_rank)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Mean squared error in units of the scale, so that dimensions on different scales count alike."""
+        scores = self.built(batch.inputs)
+        span = self.built.head.span
+        loss = masked_mse(scores / span, batch.targets / span, ~batch.targets.isnan())
+        self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.indices))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the scores of the last validation."""
+        self._validated.clear()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the scores; agreement is a property of the whole set, not of a batch."""
+        self._validated.append((batch.indices, self.built(batch.inputs)))
+
+    def on_validation_epoch_end(self) -> None:
+        """Spearman per dimension over the whole validation split, the same value on every rank."""
+        scores = self._gather_validated()
+        targets = self.data.validation.scores.double().numpy()
+        values = []
+        for column, dimension in enumerate(self.built.dimensions):
+            found = spearman(scores[:, column], targets[:, column])
+            self._validation[dimension.name] = found.value
+            value = math.nan if found.value is None else found.value
+            if found.value is None and self.global_rank == 0:
+                Console(stderr=True).print(f"validation: no Spearman for {dimension.name}: {found.reason}")
+            self.log(f"{MONITOR}/{dimension.name}", value, rank_zero_only=False, sync_dist=False)
+            values.append(value)
+        self.log(MONITOR, sum(values) / len(values), prog_bar=True, sync_dist=False)
+
+    def _gather_validated(self):
+        """Scores in the order of the split `(items, dimensions)`, float64, each item once whatever the ranks saw."""
+        indices = torch.cat([part[0] for part in self._validated]).cpu()
+        scores = torch.cat([part[1] for part in self._validated]).double().cpu()
+        gathered: list[Any] = [(indices, scores)]
+        if self.trainer.world_size > 1:
+            gathered = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(gathered, (indices, scores))
+        whole = torch.full(
+            (len(self.data.validation), len(self.built.dimensions)), torch.nan, dtype=torch.float64
+        )
+        for part_indices, part_scores in gathered:
+            whole[part_indices] = part_scores
+        return whole.numpy()
+
+    def configure_optimizers(self):
+        """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for name, weight in self.built.trainable().items():
+            rate = self.learning_rate if "lora_" in name else self.head_learning_rate
+            decay = self.weight_decay if weight.ndim > 1 else 0.0
+            groups.setdefault((rate, decay), []).append(weight)
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": weights, "lr": rate, "weight_decay": decay}
+                for (rate, decay), weights in groups.items()
+            ]
+        )
+        steps = int(self.trainer.estimated_stepping_batches)
+        rise = max(1, round(self.warmup * steps))
+
+        def share(step: int) -> float:
+            if step < rise:
+                return (step + 1) / rise
+            return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep adapters, pooling and head; leave out the frozen backbone but say which it was."""
+        kept = {f"judge.{name}" for name in self.built.trainable()}
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
+        checkpoint["description"] = self._description()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint whose weights are not exactly those that this configuration trains.
+
+        Raises:
+            UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
+        """
+        expected = {f"judge.{name}": weight for name, weight in self.built.trainable().items()}
+        check_keys("checkpoint", checkpoint["state_dict"], expected)
+        now, then = self._description(), checkpoint["description"]
+        for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
+            if now[key] != then[key]:
+                raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {now[key]!r}")
+        for key in ("content_hash", "split_hash"):
+            if now["provenance"][key] != then["provenance"][key]:
+                raise UserError(
+                    f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}"
+                )
+        self._validation = dict(then["provenance"]["validation"])
+
+    def _description(self) -> dict[str, Any]:
+        card = self.data.dataset.card
+        return describe(
+            self.built,
+            Provenance(
+                dataset=card.name,
+                synthetic=card.synthetic,
+                content_hash=card.content_hash,
+                split_hash=self.data.dataset.split_hash(),
+                validation=dict(self._validation),
+            ),
+        )

@@ -1,0 +1,257 @@
+"""Stage 2: the language model learns to answer questions about delivery from the frozen tower's states."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
+
+from ...data_modules.audio import Clip as AudioClip
+from ...data_modules.schema import Pair, Turn
+from ...models.backbones.base import Clips
+from ...models.backbones.prompt import messages
+from ...models.backbones.qwen2_audio import Qwen2AudioBackbone
+from .corpus import ClipStore
+from .listen import Readouts, batches_by_length, normalisation, split_by_clip
+from .questions import CLOSED, OPEN, Delivery, Question
+
+_BATCH = 24
+_QUESTIONS = 6  # closed questions about one pair of clips
+_DESCRIBE = 0.3  # share of pairs that are described as well
+_ALONE = 0.15  # share of responses without a context
+_SILENT_CLIP = AudioClip(
+    np.zeros(1600, np.float32), 16_000
+)  # stands for any clip where only the chat's text counts
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Chats about pairs of clips as token ids, padded on the right.
+
+    Attributes:
+        input_ids: `(batch, tokens)`.
+        mask: Real tokens `(batch, tokens)`.
+        is_answer: Tokens that the model must produce `(batch, tokens)`.
+        is_response: Audio tokens of the response `(batch, tokens)`.
+        states: Audio states in reading order `(audio tokens, width)`.
+    """
+
+    input_ids: Tensor
+    mask: Tensor
+    is_answer: Tensor
+    is_response: Tensor
+    states: Tensor
+
+
+class Listener:
+    """Clips as the frozen tower hears them, with their targets."""
+
+    def __init__(self, backbone: Qwen2AudioBackbone, store: ClipStore) -> None:
+        self.store = store
+        self.states: list[Tensor] = [torch.empty(0)] * len(store)
+        with torch.no_grad():
+            for indices in batches_by_length(store, 64, torch.Generator().manual_seed(0)):
+                mel, lengths, _ = store.batch(indices)
+                packed = backbone.encode_audio(Clips(mel, lengths))
+                for i, states in zip(
+                    indices, split_by_clip(packed, [store.tokens(i) for i in indices]), strict=True
+                ):
+                    self.states[i] = states.half()
+
+    def delivery(self, index: int) -> Delivery:
+        """What is known about a clip."""
+        return Delivery(self.store.measures[index].tolist(), self.store.labels[index].tolist())
+
+
+class Writer:
+    """Turns questions about clips into token ids."""
+
+    def __init__(self, processor: Qwen2AudioProcessor) -> None:
+        self._processor = processor
+        self._audio_token_id = processor.tokenizer.convert_tokens_to_ids(processor.audio_token)
+        self._cache: dict[str, list[int]] = {}
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a piece of text."""
+        if text not in self._cache:
+            self._cache[text] = self._processor.tokenizer(text)["input_ids"]
+        return self._cache[text]
+
+    def chat(
+        self, counts: Sequence[int], exchanges: Sequence[tuple[str, str]]
+    ) -> tuple[list[int], list[bool]]:
+        """Ids and answer marks of a chat about clips of so many audio tokens (the response last)."""
+        context = (Turn("user", _SILENT_CLIP),) if len(counts) == 2 else ()
+        ids: list[int] = []
+        is_answer: list[bool] = []
+        for number, (question, answer) in enumerate(exchanges):
+            chat = (
+                messages(Pair("", _SILENT_CLIP, context), question)
+                if number == 0
+                else [{"role": "user", "content": question}]
+            )
+            opening = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+            pieces = opening.split(self._processor.audio_token)
+            asked = self.ids(pieces[0])
+            for piece, count in zip(pieces[1:], counts, strict=False):
+                asked = asked + [self._audio_token_id] * count + self.ids(piece)
+            answered = self.ids(f"{answer}<|im_end|>")
+            ids += asked + answered + self.ids("\n")
+            is_answer += [False] * len(asked) + [True] * len(answered) + [False]
+        return ids, is_answer
+
+    def batch(
+        self, listener: Listener, rows: Sequence[tuple[int | None, int, list[tuple[str, str]]]]
+    ) -> Dialogue:
+        """Chats about (context clip or None, response clip, exchanges)."""
+        made, states = [], []
+        for context, response, exchanges in rows:
+            clips = [response] if context is None else [context, response]
+            made.append(self.chat([len(listener.states[i]) for i in clips], exchanges))
+            states += [listener.states[i] for i in clips]
+        longest = max(len(ids) for ids, _ in made)
+        pad = self._processor.tokenizer.pad_token_id
+        input_ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in made])
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in made])
+        is_answer = torch.tensor([marks + [False] * (longest - len(marks)) for _, marks in made])
+        is_audio = input_ids == self._audio_token_id
+        from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
+        lengths = torch.tensor([len(listener.states[response]) for _, response, _ in rows])
+        return Dialogue(
+            input_ids, mask, is_answer, is_audio & (from_end <= lengths[:, None]), torch.cat(states).float()
+        )
+
+
+def train_language_model(
+    model: Qwen2AudioForConditionalGeneration,
+    processor: Qwen2AudioProcessor,
+    listener: Listener,
+    steps: int,
+    seed: int,
+) -> None:
+    """Train projector and language model in place; the audio tower stays as it is.
+
+    Beside the answers, linear readouts of both clips' delivery from the mean over the response's tokens are trained, so
+    that a head that pools there finds delivery without another layer having to fetch it.
+    """
+    rng = np.random.default_rng(seed)
+    writer = Writer(processor)
+    width = model.config.text_config.hidden_size
+    readouts = nn.ModuleList([Readouts(width, *normalisation(listener.store)) for _ in range(2)])
+    weights = [w for n, w in model.named_parameters() if "audio_tower" not in n] + list(readouts.parameters())
+    optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
+    start, totals = time.monotonic(), np.zeros(2)
+    for step in range(1, steps + 1):
+        rows = list(_draw(listener, rng))
+        dialogue = writer.batch(listener, rows)
+        hidden = run(model, dialogue)
+        answers = _answer_loss(model, hidden, dialogue)
+        pooled = (hidden * dialogue.is_response[..., None]).sum(1) / dialogue.is_response.sum(1, keepdim=True)
+        delivery = _delivery_loss(readouts, pooled, listener.store, rows)
+        optimizer.zero_grad()
+        (answers + 0.3 * delivery).backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        schedule.step()
+        totals += (answers.item(), delivery.item())
+        if step % 250 == 0:
+            mean = totals / 250
+            print(
+                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
+            totals[:] = 0
+
+
+def run(model: Qwen2AudioForConditionalGeneration, dialogue: Dialogue) -> Tensor:
+    """Last hidden states `(batch, tokens, hidden)`."""
+    body = model.model
+    embeddings = body.get_input_embeddings()(dialogue.input_ids)
+    is_audio = (dialogue.input_ids == model.config.audio_token_id)[..., None]
+    embeddings = embeddings.masked_scatter(is_audio, body.multi_modal_projector(dialogue.states))
+    return body.language_model(
+        inputs_embeds=embeddings, attention_mask=dialogue.mask, use_cache=False
+    ).last_hidden_state
+
+
+@torch.no_grad()
+def measure_answers(
+    model: Qwen2AudioForConditionalGeneration,
+    processor: Qwen2AudioProcessor,
+    listener: Listener,
+    pairs: int,
+    seed: int,
+) -> list[dict[str, object]]:
+    """Accuracy per closed question on random pairs of held-out clips, each question asked alone and answered greedily.
+
+    Returns:
+        Rows `question`, `n`, `majority` (share of the commonest right answer) and `accuracy`.
+    """
+    rng = np.random.default_rng(seed)
+    writer = Writer(processor)
+    drawn = rng.integers(len(listener.store), size=(pairs, 2)).tolist()
+    rows = []
+    for question in CLOSED:
+        asked = [
+            (context, response, right)
+            for context, response in drawn
+            if (right := question.answer(listener.delivery(context), listener.delivery(response))) is not None
+        ]
+        if len(asked) < 20:
+            continue
+        hits = 0
+        for start in range(0, len(asked), 64):
+            part = asked[start : start + 64]
+            dialogue = writer.batch(listener, [(c, r, [(question.text, right)]) for c, r, right in part])
+            logits = model.lm_head(run(model, dialogue))[:, :-1].argmax(-1)
+            wrong = (logits != dialogue.input_ids[:, 1:]) & dialogue.is_answer[:, 1:]
+            hits += int((~wrong.any(-1)).sum())  # teacher-forced greedy: right as a whole or not at all
+        commonest = Counter(right for *_, right in asked).most_common(1)[0][1]
+        rows.append(
+            {
+                "question": question.name,
+                "n": len(asked),
+                "majority": commonest / len(asked),
+                "accuracy": hits / len(asked),
+            }
+        )
+    return rows
+
+
+def _draw(
+    listener: Listener, rng: np.random.Generator
+) -> Iterator[tuple[int | None, int, list[tuple[str, str]]]]:
+    for _ in range(_BATCH):
+        context, response = rng.integers(len(listener.store), size=2).tolist()
+        context = None if rng.random() < _ALONE else context
+        first = None if context is None else listener.delivery(context)
+        second = listener.delivery(response)
+        asked: list[Question] = [CLOSED[i] for i in rng.permutation(len(CLOSED))]
+        if rng.random() < _DESCRIBE:
+            asked.insert(0, OPEN[rng.integers(len(OPEN))])
+        answered = [(q.text, answer) for q in asked if (answer := q.answer(first, second)) is not None]
+        yield context, response, answered[:_QUESTIONS]
+
+
+def _answer_loss(model: Qwen2AudioForConditionalGeneration, hidden: Tensor, dialogue: Dialogue) -> Tensor:
+    predicted = model.lm_head(hidden[:, :-1][dialogue.is_answer[:, 1:]])
+    return nn.functional.cross_entropy(predicted, dialogue.input_ids[:, 1:][dialogue.is_answer[:, 1:]])
+
+
+def _delivery_loss(
+    readouts: nn.ModuleList, pooled: Tensor, store: ClipStore, rows: Sequence[tuple]
+) -> Tensor:
+    responses = [response for _, response, _ in rows]
+    loss = readouts[0].clip_loss(pooled, store.measures[responses], store.labels[responses])
+    with_context = [row for row, (context, _, _) in enumerate(rows) if context is not None]
+    contexts = [rows[row][0] for row in with_context]
+    return loss + readouts[1].clip_loss(
+        pooled[with_context], store.measures[contexts], store.labels[contexts]
+    )
