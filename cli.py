@@ -26,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if words[:1] == [
-            "train"
-        ]:  # its options are those of the configuration, known only once torch is loaded
+        if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
             return train(words[1:])
         parsed = _parser().parse_args(words)
         run: Callable[[argparse.Namespace], int] = parsed.run
@@ -174,9 +172,7 @@ def compare(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
-    reports = measure(
-        judges, dataset, split=_split_name(options.split), resamples=options.resamples, seed=options.seed
-    )
+    reports = measure(judges, dataset, split=_split_name(options.split), resamples=options.resamples, seed=options.seed)
     if options.json:
         print(json.dumps(reports, indent=2, allow_nan=False))
     else:
@@ -221,9 +217,7 @@ def export(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- shared by commands
 
 
-def load_spec(
-    spec: str, dataset: PairDataset, options: argparse.Namespace
-) -> tuple[Judge, Mapping[str, Any] | None]:
+def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> tuple[Judge, Mapping[str, Any] | None]:
     """The judge that a spec names, and what it says of itself.
 
     Raises:
@@ -298,9 +292,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.ArgumentParser:
     text = run.__doc__ or ""
-    parser = commands.add_parser(
-        name, help=text.splitlines()[0], description=text, epilog=f"example: {example}"
-    )
+    parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
     parser.set_defaults(run=run)
     return parser
 
@@ -308,24 +300,16 @@ def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.Argu
 def _add_data_commands(commands: Any) -> None:
     one = _add(commands, "demo", demo, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
-    one.add_argument(
-        "--groups", type=int, default=300, help="scripts in the sample, 15 pairs each (default: 300)"
-    )
-    one.add_argument(
-        "--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)"
-    )
+    one.add_argument("--groups", type=int, default=300, help="scripts in the sample, 15 pairs each (default: 300)")
+    one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
 
     one = _add(
         commands, "import", import_,
         "empathy-judge import table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data",
     )  # fmt: skip
     one.add_argument("source", choices=["table"], help="what kind of source PATH is")
-    one.add_argument(
-        "path", help="table of pairs: CSV, TSV, JSONL or Parquet; audio paths are relative to it"
-    )
-    one.add_argument(
-        "--ratings", help="table of ratings, long or wide; without it they stand in the table of pairs"
-    )
+    one.add_argument("path", help="table of pairs: CSV, TSV, JSONL or Parquet; audio paths are relative to it")
+    one.add_argument("--ratings", help="table of ratings, long or wide; without it they stand in the table of pairs")
     one.add_argument("--out", required=True, help="folder of the dataset to make")
     one.add_argument(
         "--dimension",
@@ -337,9 +321,7 @@ def _add_data_commands(commands: Any) -> None:
     one.add_argument(
         "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
     )
-    one.add_argument(
-        "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
-    )
+    one.add_argument("--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings")
     one.add_argument("--name", help="name of the dataset (default: name of --out)")
     one.add_argument("--origin", default="unknown", help="where the data comes from")
     one.add_argument("--licence", default="unknown", help="its terms of use")
@@ -351,23 +333,17 @@ def _add_data_commands(commands: Any) -> None:
 
     one = _add(commands, "inspect", inspect, "empathy-judge inspect data")
     one.add_argument("data", help="folder of a pair dataset")
-    one.add_argument(
-        "--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)"
-    )
+    one.add_argument("--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
     one = _add(commands, "split", split, "empathy-judge split data --by group_id response_speaker --seed 1")
     one.add_argument("data", help="folder of a pair dataset")
-    one.add_argument(
-        "--by", nargs="+", default=["group_id"], help="what is never split apart (default: group_id)"
-    )
+    one.add_argument("--by", nargs="+", default=["group_id"], help="what is never split apart (default: group_id)")
     one.add_argument(
         "--fractions", nargs=3, type=float, default=[0.7, 0.15, 0.15], metavar=("TRAIN", "VALIDATION", "TEST"),
         help="shares of the pairs (default: 0.7 0.15 0.15)",
     )  # fmt: skip
-    one.add_argument(
-        "--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable"
-    )
+    one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
     one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--overwrite", action="store_true", help="replace an existing split")
@@ -384,16 +360,10 @@ def _add_judge_commands(commands: Any) -> None:
     one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
     one.add_argument("--out", default="report", help="folder for index.html, agreement.json and items.csv")
-    one.add_argument(
-        "--no-checks", action="store_true", help="leave out the listening checks (three more passes)"
-    )
+    one.add_argument("--no-checks", action="store_true", help="leave out the listening checks (three more passes)")
 
-    one = _add(
-        commands, "compare", compare, "empathy-judge compare judge scores:gemini.csv constant --data data"
-    )
-    one.add_argument(
-        "judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant"
-    )
+    one = _add(commands, "compare", compare, "empathy-judge compare judge scores:gemini.csv constant --data data")
+    one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
 
     one = _add(commands, "score", score, "empathy-judge score judge context.wav response.wav")

@@ -28,7 +28,8 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None) -> int:
         scorer: The judge.
         manifest: CSV, TSV, JSONL or Parquet with `response_audio` and optionally `pair_id` (default: the row number),
             `context_audio` (one path) and `situation`. Paths are relative to the manifest and stay inside its folder.
-        out: CSV with `pair_id`, one column per dimension and `status`; appears when it is complete. None = standard output.
+        out: CSV with `pair_id`, one column per dimension and `status`; appears when it is complete. None = standard
+            output.
 
     Returns:
         How many rows have no score; their status says why.
@@ -75,9 +76,7 @@ def _read_pairs(manifest: Path) -> list[Pair]:
     table = read_table(manifest)
     if "response_audio" not in table.columns:
         found = ", ".join(table.columns)
-        raise DataError(
-            f"{manifest}: no column 'response_audio'; it has {found}; accepted: {', '.join(_COLUMNS)}"
-        )
+        raise DataError(f"{manifest}: no column 'response_audio'; it has {found}; accepted: {', '.join(_COLUMNS)}")
     return list(_rows(table, manifest))
 
 
@@ -88,16 +87,12 @@ def _rows(table: SourceTable, manifest: Path) -> Iterator[Pair]:
         cells = {name: row[name] for name in _COLUMNS if name in row and row[name] not in (None, "")}
         pair_id = str(cells.get("pair_id", position + 1))
         if pair_id in seen:
-            raise DataError(
-                f"{table.place(position, 'pair_id')}: {pair_id!r} stands there twice; accepted: unique ids"
-            )
+            raise DataError(f"{table.place(position, 'pair_id')}: {pair_id!r} stands there twice; accepted: unique ids")
         seen.add(pair_id)
         clips = {}
         for column in ("context_audio", "response_audio"):
             if column in cells:
                 clips[column] = resolve_inside(folder, str(cells[column]), table.place(position, column))
         if "response_audio" not in clips:
-            raise DataError(
-                f"{table.place(position, 'response_audio')}: empty; accepted: path of an audio file"
-            )
+            raise DataError(f"{table.place(position, 'response_audio')}: empty; accepted: path of an audio file")
         yield make_pair(pair_id, clips.get("context_audio"), clips["response_audio"], cells.get("situation"))

@@ -72,8 +72,8 @@ class Scorer:
         """Score one response, or several.
 
         Args:
-            context: What the response answers: a clip, or None to judge the response alone. For several responses a list of
-                the same length.
+            context: What the response answers: a clip, or None to judge the response alone. For several responses a
+                list of the same length.
             response: The clip that is judged, or a list of clips.
             situation: Text about the situation, as raters were given it; for several responses a list of texts.
 
@@ -90,9 +90,7 @@ class Scorer:
         count = len(response)
         texts = [None] * count if situation is None else situation
         if not isinstance(context, list) or len(context) != count or len(texts) != count:
-            raise UserError(
-                f"{count} responses need a list of {count} contexts (and of {count} situations, if any)"
-            )
+            raise UserError(f"{count} responses need a list of {count} contexts (and of {count} situations, if any)")
         pairs = [
             make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
             for number, (first, second, text) in enumerate(zip(context, response, texts, strict=True))
@@ -119,15 +117,11 @@ def clip(audio: Audio) -> AudioSource:
         samples, rate = audio
         return Clip(np.asarray(samples, dtype=np.float32), int(rate))
     if isinstance(audio, np.ndarray):
-        raise UserError(
-            "samples without a rate; accepted: a path, bytes of an audio file, or (samples, rate in Hz)"
-        )
+        raise UserError("samples without a rate; accepted: a path, bytes of an audio file, or (samples, rate in Hz)")
     return audio
 
 
-def make_pair(
-    pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None
-) -> Pair:
+def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:
     """A pair of at most one context turn."""
     turns = () if context is None else (Turn("user", context),)
     return Pair(pair_id, response, turns, situation=situation, group_id=pair_id)

@@ -30,9 +30,7 @@ _BLOCK_FRAMES = 1 << 18
 # A program that writes to a pipe does not know the length and declares at least about this much.
 _STREAMED_BYTES = 0x7FFF0000
 # libsndfile's log where the samples of a wav, au, aiff, rf64 or w64 file are not as long as declared.
-_LENGTH_NOTE = re.compile(
-    r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE
-)
+_LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
 _MP3_TOLERANCE = 0.01
 # For two rates without a large common divisor torchaudio's kernel takes gigabytes; SciPy takes over here.
@@ -82,9 +80,7 @@ class AudioInfo:
     channels: int
 
 
-def decode(
-    source: AudioSource, rate: int, max_seconds: float | None = None, name: str | None = None
-) -> np.ndarray:
+def decode(source: AudioSource, rate: int, max_seconds: float | None = None, name: str | None = None) -> np.ndarray:
     """Reads a whole clip, averages its channels and resamples it.
 
     A file that ends early is refused, with one gap: an MP3 file without a length header (Xing, Info) is read
@@ -190,9 +186,7 @@ def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> n
             blocks.append(block.mean(axis=1))
             frames += len(block)
     except soundfile.SoundFileError as error:
-        raise AudioError(
-            f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
-        ) from None
+        raise AudioError(f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})") from None
     allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
     if abs(frames - sound.frames) > allowed:
         raise AudioError(f"{name}: the file is cut off, {frames} of {sound.frames} samples are there")

@@ -104,9 +104,7 @@ class PairDataModule(L.LightningDataModule):
 
     def _loader(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> DataLoader:
         if self.collate is None or self.trainer is None:
-            raise DataError(
-                "PairDataModule: the model sets `collate` before data is read; use it with JudgeModule"
-            )
+            raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
         rank, ranks = self.trainer.global_rank, self.trainer.world_size
         sampler = EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=rank, ranks=ranks)
         return DataLoader(

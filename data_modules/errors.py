@@ -26,9 +26,7 @@ class AudioError(UserError):
     """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long."""
 
 
-def place(
-    file: str | Path, row: int | None = None, column: str | None = None, line: int | None = None
-) -> str:
+def place(file: str | Path, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
     """Where something is wrong, for the head of a message: ``ratings.csv, row 3 (line 4), column 'score'``.
 
     Args:

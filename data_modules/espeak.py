@@ -88,8 +88,8 @@ class Tone:
 def voice_file(voice: Voice, tone: Tone) -> str:
     """The espeak-ng voice file of a speaker in a tone.
 
-    espeak-ng reads `pitch LOW HIGH` in Hz; the speech it makes then has its median well above LOW (measured: 0.9 + 0.78 of the spread), so LOW moves
-    down as the range widens to keep the median where the tone wants it.
+    espeak-ng reads `pitch LOW HIGH` in Hz; the speech it makes then has its median well above LOW (measured: 0.9 +
+    0.78 of the spread), so LOW moves down as the range widens to keep the median where the tone wants it.
     """
     spread = 0.42 * tone.range
     low = voice.pitch * 2 ** (tone.pitch / 12) / (0.9 + 0.78 * spread)
@@ -114,9 +114,7 @@ class _Engine:
         data = _link_data(Path(espeakng_loader.get_data_path()), Path(self._folder.name))
         self._voice_files = data / "voices" / "!v"
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
-        self.rate = self._library.espeak_Initialize(
-            2, 0, str(data.parent).encode(), 0
-        )  # 2 = synchronous retrieval
+        self.rate = self._library.espeak_Initialize(2, 0, str(data.parent).encode(), 0)  # 2 = synchronous retrieval
         if self.rate <= 0:
             raise RuntimeError("espeak-ng did not start: its data folder could not be read")
         self._chunks: list[np.ndarray] = []

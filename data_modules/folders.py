@@ -29,9 +29,7 @@ def staged_folder(out: str | Path, overwrite: bool = False) -> Iterator[Path]:
     if out.exists():
         is_empty = out.is_dir() and not any(out.iterdir())
         if not is_empty and not (out / CARD_FILE).is_file():
-            raise DataError(
-                f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet"
-            )
+            raise DataError(f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet")
         if not is_empty and not overwrite:
             raise DataError(f"{out}: exists; accepted: a folder that does not exist yet, or --overwrite")
     mark = uuid.uuid4().hex[:8]
@@ -71,9 +69,7 @@ def resolve_inside(root: Path, relative: str, where: str) -> Path:
     except (OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
         path, exists = root, False
     if leaves or not path.is_relative_to(root):
-        raise DataError(
-            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
-        )
+        raise DataError(f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it")
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return path

@@ -193,9 +193,7 @@ def _summary(values: Iterable[float | None]) -> Summary:
     known = np.array([value for value in values if value is not None], np.float64)
     if not len(known):
         return Summary(0, None, None, None, 0.0)
-    return Summary(
-        len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum())
-    )
+    return Summary(len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum()))
 
 
 def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
@@ -227,9 +225,7 @@ def _count(dataset: PairDataset, pairs: Sequence[Pair]) -> dict[str, int]:
 def _scores(dataset: PairDataset) -> dict[str, dict[str, Any]]:
     result = {}
     for dimension in dataset.card.dimensions:
-        scores = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name, "score"].to_numpy(
-            np.float64
-        )
+        scores = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name, "score"].to_numpy(np.float64)
         result[dimension.name] = {
             "scale": dimension.scale,
             "higher_is_better": dimension.higher_is_better,

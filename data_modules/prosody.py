@@ -65,9 +65,7 @@ def track(samples: np.ndarray) -> Track:
     Args:
         samples: Mono `(samples,)` at `RATE` Hz, at least one frame long.
     """
-    padded = torch.nn.functional.pad(
-        torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2)
-    )
+    padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
     frames = padded.unfold(0, _WINDOW, HOP)
     level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
     window = torch.hann_window(_WINDOW)

@@ -41,9 +41,7 @@ class Dimension:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise DataError(f"dimension name {shown(self.name)}; accepted: letters, digits, '_', '.', '-'")
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
-            raise DataError(
-                f"dimension {self.name}: scale {self.minimum} to {self.maximum}; accepted: low:high"
-            )
+            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; accepted: low:high")
         if self.step is None:
             return
         steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
@@ -75,9 +73,7 @@ def parse_dimension(text: str) -> Dimension:
             f"dimension {shown(text)}; accepted: NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
             "where lower is better, such as vocal_empathy=1:5:1"
         ) from None
-    return Dimension(
-        name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower
-    )
+    return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower)
 
 
 def check_ratings(
@@ -114,9 +110,7 @@ def check_ratings(
         off_step = np.abs(steps - np.round(steps)) > _STEP_TOLERANCE if dimension.step else False
         outside = (scores < dimension.minimum) | (scores > dimension.maximum)
         rated = ratings["dimension"].to_numpy() == dimension.name
-        check.refuse(
-            "score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}"
-        )
+        check.refuse("score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}")
     check.unique(["pair_id", "rater_id", "dimension"])
 
 
@@ -195,9 +189,7 @@ class _Check:
             second = int(again.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = self.locate(values.index(values[second]), columns[0])
-            self.refuse(
-                columns[0], again, f"accepted: each {', '.join(columns)} once; it stands at {first} already"
-            )
+            self.refuse(columns[0], again, f"accepted: each {', '.join(columns)} once; it stands at {first} already")
 
 
 def _to_number(value: object) -> float:

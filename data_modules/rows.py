@@ -34,9 +34,7 @@ PAIRS_SCHEMA = pa.schema(
 )
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
 RATINGS_SCHEMA = pa.schema([(c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS])
-PREFERENCES_SCHEMA = pa.schema(
-    [(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS]
-)
+PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
 
 
 def read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
@@ -89,9 +87,7 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int) -> di
     for turn in context:
         if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
             raise DataError(f"{where}: value {shown(turn)}; accepted: {{role, audio}}")
-    row["context_audio"] = [
-        {"role": turn["role"], **_to_audio(turn["audio"], root, where)} for turn in context
-    ]
+    row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where)} for turn in context]
     row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"))
     return row
 
@@ -112,9 +108,7 @@ def _is_absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def check_pair_rows(
-    rows: Sequence[Mapping[str, Any]], file: str | Path, locate: Locate | None = None
-) -> None:
+def check_pair_rows(rows: Sequence[Mapping[str, Any]], file: str | Path, locate: Locate | None = None) -> None:
     """Checks the texts of pairs, whatever their audio.
 
     Args:
@@ -143,9 +137,7 @@ def check_pair_rows(
         known = first.setdefault(row["pair_id"], position)
         if known != position:
             where = locate(known, "pair_id")
-            raise bad_cell(
-                locate(position, "pair_id"), row["pair_id"], f"each id once; it stands at {where} already"
-            )
+            raise bad_cell(locate(position, "pair_id"), row["pair_id"], f"each id once; it stands at {where} already")
 
 
 def _is_text(value: object) -> bool:
@@ -162,17 +154,13 @@ def bad_cell(where: str, value: object, accepted: str) -> DataError:
 
 def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
     """Checked ratings or preferences as they are stored."""
-    return pa.Table.from_pandas(table[schema.names], schema, preserve_index=False).replace_schema_metadata(
-        None
-    )
+    return pa.Table.from_pandas(table[schema.names], schema, preserve_index=False).replace_schema_metadata(None)
 
 
 def fingerprints(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     """Pair id -> SHA-256 of the clip of each context turn, then of the response."""
     return {
-        row["pair_id"]: tuple(
-            clip["sha256"] for clip in [*(row["context_audio"] or ()), row["response_audio"]]
-        )
+        row["pair_id"]: tuple(clip["sha256"] for clip in [*(row["context_audio"] or ()), row["response_audio"]])
         for row in rows
     }
 
@@ -202,8 +190,7 @@ def content_hash(
     if preferences is not None:
         tables.append(_opinion_lines(preferences, PREFERENCE_COLUMNS))
     scales = [
-        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better]
-        for d in dimensions
+        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
     for table in tables:
@@ -215,6 +202,4 @@ def content_hash(
 
 def _opinion_lines(table: pd.DataFrame, columns: Sequence[str]) -> list[list[Any]]:
     """Rows as lists; numbers as float, so that 3 and 3.0 are the same."""
-    return [
-        [*texts, float(number)] for *texts, number in zip(*(table[column] for column in columns), strict=True)
-    ]
+    return [[*texts, float(number)] for *texts, number in zip(*(table[column] for column in columns), strict=True)]

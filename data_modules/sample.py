@@ -1,9 +1,10 @@
 """The sample: neutral sentences spoken by espeak-ng in many tones, rated by a simulated panel. Synthetic throughout.
 
-**The rule.** A context is spoken in one of five tones, a response in one of five others. `FIT` says how well each response
+**The rule.** A context is spoken in one of five tones, a response in one of five others. `FIT` says how well each
+response
 tone suits each context tone, in rating points. Which response tone is best depends on the context tone, so neither clip
-alone tells the score. Eight raters hear the fit through their own severity, spread and noise, give whole points from 1 to
-5 and leave out a quarter of the items. No person rated anything, and no word says anything about feelings.
+alone tells the score. Eight raters hear the fit through their own severity, spread and noise, give whole points from
+1 to 5 and leave out a quarter of the items. No person rated anything, and no word says anything about feelings.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from rich.progress import track
 from . import sentences
 from .audio import audio_hash
 from .espeak import ACCENTS, Tone, Voice, speak
-from .ratings import RATING_COLUMNS
 from .folders import staged_folder
+from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
 
 RATE = 16_000
@@ -143,7 +144,8 @@ def _card(groups: int, seed: int) -> DatasetCard:
         licence="CC0-1.0",
         synthetic=True,
         description=(
-            "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit between the tone of "
+            "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit "
+            "between the tone of "
             "the context and the tone of the response. No person rated anything; it shows that the pipeline works and "
             "says nothing about how well a judge agrees with people."
         ),
@@ -166,9 +168,7 @@ def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
     context_tones = rng.choice(list(CONTEXT_TONES), contexts, replace=False)
     weights = [0.5 if tone == SYSTEMS[system] else 0.5 / (len(RESPONSE_TONES) - 1) for tone in RESPONSE_TONES]
     response_tones = rng.choice(list(RESPONSE_TONES), responses, p=weights)
-    spoken_contexts = [
-        _speak(folder, context_text, asker, CONTEXT_TONES, str(tone), rng) for tone in context_tones
-    ]
+    spoken_contexts = [_speak(folder, context_text, asker, CONTEXT_TONES, str(tone), rng) for tone in context_tones]
     spoken_responses = [
         _speak(folder, response_text, answerer, RESPONSE_TONES, str(tone), rng) for tone in response_tones
     ]

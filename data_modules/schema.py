@@ -129,9 +129,7 @@ class DatasetCard:
     def __post_init__(self) -> None:
         names = [dimension.name for dimension in self.dimensions]
         if not names or len(set(names)) != len(names):
-            raise DataError(
-                f"dataset {self.name}: dimensions {shown(names)}; accepted: at least one, each name once"
-            )
+            raise DataError(f"dataset {self.name}: dimensions {shown(names)}; accepted: at least one, each name once")
 
     def dimension(self, name: str) -> Dimension:
         """The dimension called `name`.
@@ -181,9 +179,7 @@ class PairDataset:
         pairs = _to_pairs(rows, root)
         ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA).to_pandas()
         has_preferences = (root / PREFERENCES_FILE).exists()
-        preferences = (
-            read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
-        )
+        preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
         _check_opinions(card, rows, ratings, preferences, root)
         found = content_hash(card.dimensions, rows, ratings, preferences)
         if found != card.content_hash:
@@ -294,17 +290,13 @@ def write_splits(folder: str | Path, splits: Sequence[str | None]) -> None:
     """
     table = read_parquet(Path(folder) / PAIRS_FILE, PAIRS_SCHEMA)
     column = pa.array(splits, pa.string())
-    write_parquet(
-        table.set_column(table.schema.get_field_index("split"), "split", column), Path(folder) / PAIRS_FILE
-    )
+    write_parquet(table.set_column(table.schema.get_field_index("split"), "split", column), Path(folder) / PAIRS_FILE)
 
 
 def _read_card(root: Path) -> DatasetCard:
     path = root / CARD_FILE
     if not path.is_file():
-        raise DataError(
-            f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`"
-        )
+        raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -353,8 +345,7 @@ def _to_pairs(rows: Sequence[Mapping[str, Any]], root: Path) -> tuple[Pair, ...]
             pair_id=row["pair_id"],
             response=source(row["response_audio"], number, "response_audio"),
             context=tuple(
-                Turn(turn["role"], source(turn, number, "context_audio"))
-                for turn in row["context_audio"] or ()
+                Turn(turn["role"], source(turn, number, "context_audio")) for turn in row["context_audio"] or ()
             ),
             group_id=row["group_id"],
             **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},

@@ -48,10 +48,20 @@ def replies() -> list[str]:
     return list(dict.fromkeys(made))
 
 
-_SHORT_SUBJECTS = ("The keys", "My notes", "Our tickets", "The plates", "Two boxes", "The forms", "Her books", "The maps")
+_SHORT_SUBJECTS = (
+    "The keys",
+    "My notes",
+    "Our tickets",
+    "The plates",
+    "Two boxes",
+    "The forms",
+    "Her books",
+    "The maps",
+)
 _SHORT_PLACES = ("in the car", "by the door", "on the desk", "in the hall", "at the bank", "on the shelf", "in my bag")
 _SHORT_REPLIES = (
-    "So they are {place}.", "I can look {place}.", "You put them {place}.", "We will start {place}.", "Let me check {place}.",
+    "So they are {place}.", "I can look {place}.", "You put them {place}.", "We will start {place}.", "Let "
+    "me check {place}.",
 )  # fmt: skip
 
 

@@ -114,9 +114,7 @@ def split_dataset(
     if hold_out:
         _check_hold_out(hold_out, by, fractions, dataset)
     if not overwrite and any(pair.split is not None for pair in dataset.pairs):
-        raise DataError(
-            f"{dataset.root}: it has splits already; accepted: --overwrite, or an unsplit dataset"
-        )
+        raise DataError(f"{dataset.root}: it has splits already; accepted: --overwrite, or an unsplit dataset")
     splits: list[str | None] = ["test"] * len(dataset.pairs)
     free = []
     for component in components([[_READ[column](pair) for pair in dataset.pairs] for column in by]):
@@ -152,9 +150,7 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
     for pair in dataset.pairs:
         if pair.split is not None:
             members[pair.split].append(pair)
-    crossings = {
-        column: _crossings(dataset, lambda pair, read=read: [read(pair)]) for column, read in _READ.items()
-    }
+    crossings = {column: _crossings(dataset, lambda pair, read=read: [read(pair)]) for column, read in _READ.items()}
     crossings[AUDIO] = _crossings(dataset, lambda pair: dataset.fingerprints[pair.pair_id])
     means = dataset.mean_scores()
     return SplitAudit(
@@ -215,19 +211,13 @@ def split_columns(dataset: PairDataset) -> tuple[str, ...]:
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
         by, split_hash = tuple(stored["by"]), stored["split_hash"]
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
-        raise DataError(
-            f"{path}: not readable; accepted: the file that `empathy-judge split` writes"
-        ) from None
+        raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
     if split_hash != dataset.split_hash() or not set(by) <= set(_READ):
-        raise DataError(
-            f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`"
-        )
+        raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
     return by
 
 
-def _crossings(
-    dataset: PairDataset, read: Callable[[Pair], Iterable[str | None]]
-) -> dict[str, tuple[str, ...]]:
+def _crossings(dataset: PairDataset, read: Callable[[Pair], Iterable[str | None]]) -> dict[str, tuple[str, ...]]:
     """Value -> its splits, where there are several."""
     splits: dict[str, set[str]] = defaultdict(set)
     for pair in dataset.pairs:
@@ -245,9 +235,7 @@ def _describe(pairs: Sequence[Pair], total: int, means: pd.DataFrame) -> dict[st
         "groups": len({pair.group_id for pair in pairs}),
         "systems": len({pair.system_id for pair in pairs} - {None}),
         "speakers": len({pair.response_speaker for pair in pairs} - {None}),
-        "mean_scores": {
-            str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()
-        },
+        "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
     }
 
 

@@ -114,9 +114,7 @@ def _lin(x: np.ndarray, y: np.ndarray) -> float:
     return 2 * covariance / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
 
 
-def _correlation(
-    score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray, np.ndarray], float]
-) -> Statistic:
+def _correlation(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:
     x, y, result = _complete(score, human)
     if result.reason is not None:
         return result

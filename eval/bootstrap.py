@@ -58,9 +58,7 @@ class Resamples:
         n_groups = len(names)
         if n_groups == 0:
             return cls(codes, np.zeros((resamples, 0)))
-        counts = np.random.default_rng(seed).multinomial(
-            n_groups, np.full(n_groups, 1 / n_groups), size=resamples
-        )
+        counts = np.random.default_rng(seed).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=resamples)
         return cls(codes, counts.astype(np.float64))
 
     @property
@@ -102,9 +100,7 @@ def estimate(name: str, score: np.ndarray, human: np.ndarray, resamples: Resampl
         return point
     kept = ~(np.isnan(score) | np.isnan(human))
     resamples = resamples.select(kept)
-    return with_interval(
-        point, statistic_draws(name, score[kept], human[kept], resamples), resamples.n_groups
-    )
+    return with_interval(point, statistic_draws(name, score[kept], human[kept], resamples), resamples.n_groups)
 
 
 def with_interval(point: Statistic, draws: np.ndarray, n_groups: int) -> Statistic:

@@ -66,17 +66,13 @@ def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> s
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(5.2, 1.0 + 0.6 * len(rows)), layout="constrained")
         axes = figure.subplots()
-        lowest = min(
-            [0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)]
-        )
+        lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
         axes.set_xlim(lowest - (0.03 if lowest < 0 else 0.0), 1.0)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.axvline(0, color=_GRID, linewidth=0.8)
         for position, row in enumerate(rows):
             _bar(axes, position, row)
-        for place, (label, value) in zip(
-            ("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False
-        ):
+        for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
             axes.axvline(value, color=_MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"{label} {value:.2f}",

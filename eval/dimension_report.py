@@ -57,9 +57,7 @@ class Judged:
         return cls(all_items, items, score, human, drawn, statistic_draws("spearman", score, human, drawn))
 
 
-def dimension_report(
-    dimension: Dimension, judged: Judged, ratings: pd.DataFrame, seed: int
-) -> DimensionReport:
+def dimension_report(dimension: Dimension, judged: Judged, ratings: pd.DataFrame, seed: int) -> DimensionReport:
     """Everything about a dimension except checks and slices.
 
     Args:
@@ -71,8 +69,7 @@ def dimension_report(
     table = RatingTable.of(ratings, dimension.name, judged.items["pair_id"].tolist())
     panel = measure(table, judged.resamples, seed)
     agreement = {
-        name: statistic_report(estimate(name, judged.score, judged.human, judged.resamples))
-        for name in STATISTICS
+        name: statistic_report(estimate(name, judged.score, judged.human, judged.resamples)) for name in STATISTICS
     }
     full = spearman(judged.score, judged.human)
     return {
@@ -118,9 +115,7 @@ def check_report(judged: Judged, check: str) -> CheckReport:
     full_draws = statistic_draws("spearman", score, human, seen)
     drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
     if left.value is not None and full.value is not None:
-        drop = with_interval(
-            Statistic(full.value - left.value, n=left.n), full_draws - left_draws, seen.n_groups
-        )
+        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, seen.n_groups)
     return {
         "spearman": statistic_report(with_interval(left, left_draws, seen.n_groups)),
         "drop": statistic_report(drop),

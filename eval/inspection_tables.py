@@ -40,7 +40,9 @@ def _durations(found: Inspection) -> Table:
 
 
 def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("dimension", "scale", "mean", "raters per pair", "one rater against the others", "panel mean", "alpha")
+    table = Table(
+        "dimension", "scale", "mean", "raters per pair", "one rater against the others", "panel mean", "alpha"
+    )
     for name, scores in found.scores.items():
         panel, raters = agreement[name], found.raters_per_pair[name]
         mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"

@@ -25,8 +25,7 @@ def response_only(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     said.
     """
     return tuple(
-        dataclasses.replace(pair, context=(), situation=None, context_text=None, context_speaker=None)
-        for pair in pairs
+        dataclasses.replace(pair, context=(), situation=None, context_text=None, context_speaker=None) for pair in pairs
     )
 
 
@@ -47,9 +46,7 @@ def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """
     groups = np.unique([group_of(pair) for pair in pairs], return_inverse=True)[1]
     if len(np.unique(groups)) < 2:
-        raise DataError(
-            f"contexts cannot be swapped between groups: the {len(pairs)} pairs are all of one group"
-        )
+        raise DataError(f"contexts cannot be swapped between groups: the {len(pairs)} pairs are all of one group")
     contexts = np.unique(_context_keys(pairs), return_inverse=True)[1]
     rng = np.random.default_rng(seed)
     if 2 * np.bincount(groups).max() <= len(pairs):
@@ -78,9 +75,7 @@ def silent(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         AudioError: If a file cannot be opened.
     """
     lengths: dict[AudioSource, tuple[int, int]] = {}
-    for source in (
-        clip for pair in pairs for clip in (*(turn.audio for turn in pair.context), pair.response)
-    ):
+    for source in (clip for pair in pairs for clip in (*(turn.audio for turn in pair.context), pair.response)):
         if source not in lengths:
             info = probe(source)
             lengths[source] = (round(info.seconds * info.rate), info.rate)

@@ -197,9 +197,7 @@ def _leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Esti
             continue
         raters[rater_id] = spearman(table.scores[own], others_mean[own])
         if (rho := raters[rater_id].value) is None:
-            raters[rater_id] = replace(
-                raters[rater_id], reason="this rater or the mean of the others is constant"
-            )
+            raters[rater_id] = replace(raters[rater_id], reason="this rater or the mean of the others is constant")
             continue
         value, weight = value + rho * len(own), weight + len(own)
         items = table.items[own]
@@ -232,9 +230,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int) -> Estimate
     if not defined:
         return Estimate(Statistic(None, n=len(shared), reason="the ratings are constant"), undefined)
     seen = resamples.select(shared)
-    per_halving = np.stack(
-        [statistic_draws("spearman", *pair, seen) for pair in halves[:HALVINGS_IN_RESAMPLES]]
-    )
+    per_halving = np.stack([statistic_draws("spearman", *pair, seen) for pair in halves[:HALVINGS_IN_RESAMPLES]])
     usable = ~np.isnan(per_halving)
     with np.errstate(invalid="ignore"):
         draws = np.where(usable, per_halving, 0.0).sum(axis=0) / usable.sum(axis=0)
@@ -242,9 +238,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int) -> Estimate
     return Estimate(with_interval(point, draws, seen.n_groups), draws)
 
 
-def _halves(
-    table: RatingTable, shared: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _halves(table: RatingTable, shared: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Mean rating of the shared items by either half of the panel, each of shape (shared items,).
 
     An item with an odd number of raters gives the larger half to the side that has more of them.

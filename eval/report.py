@@ -49,9 +49,7 @@ def write_report(report: AgreementReport, items: pd.DataFrame, out: Path) -> Non
 def render_page(report: AgreementReport, items: pd.DataFrame) -> str:
     """The page as HTML that needs no other file. Every value is escaped: names and ids come from outside."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters.update(
-        two=wording.number, percent=wording.percent, signed=wording.signed, plain="{:g}".format
-    )
+    environment.filters.update(two=wording.number, percent=wording.percent, signed=wording.signed, plain="{:g}".format)
     return environment.from_string(TEMPLATE).render(
         report=report,
         style=Markup(STYLE),
@@ -83,9 +81,7 @@ def terminal_table(report: AgreementReport) -> Table:
         table.add_row(label, *(Text(cell(d)) for d in report["dimensions"].values()))
     for check, results in report["checks"].items():
         label = f"{wording.CHECK_TITLES[check].lower()}: Spearman"
-        table.add_row(
-            label, *(Text(wording.ranged(results[name]["spearman"])) for name in report["dimensions"])
-        )
+        table.add_row(label, *(Text(wording.ranged(results[name]["spearman"])) for name in report["dimensions"]))
     return table
 
 
@@ -103,17 +99,11 @@ def _section(name: str, report: AgreementReport, items: pd.DataFrame) -> dict[st
         "headline": wording.headline(report, dimension),
         "warnings": wording.warnings(dimension),
         "bars": Markup(_listening_chart(name, dimension, report)) if checks else "",
-        "checks": [
-            wording.check_view(check, result, dimension["spearman"]) for check, result in checks.items()
-        ],
-        "scatter": Markup(
-            charts.scatter(score, human, scale, f"{name}: judge score against mean human score")
-        )
+        "checks": [wording.check_view(check, result, dimension["spearman"]) for check, result in checks.items()],
+        "scatter": Markup(charts.scatter(score, human, scale, f"{name}: judge score against mean human score"))
         if len(rows)
         else "",
-        "calibration": Markup(
-            charts.calibration(score, human, scale, f"{name}: mean human score by judge score")
-        )
+        "calibration": Markup(charts.calibration(score, human, scale, f"{name}: mean human score by judge score"))
         if len(rows)
         else "",
         "measures": {

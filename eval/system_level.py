@@ -51,9 +51,7 @@ def system_agreement(
 
     def means(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.stack(
-                [(weights * values) @ member / (weights @ member) for values in (score, human)], axis=1
-            )
+            return np.stack([(weights * values) @ member / (weights @ member) for values in (score, human)], axis=1)
 
     judge_points, human_points = means(np.ones((1, len(codes))))[0]
     drawn = resamples.apply(means).reshape(-1, 2, len(names))

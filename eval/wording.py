@@ -116,9 +116,7 @@ def check_view(name: str, check: CheckReport, full: StatisticReport) -> CheckVie
         return CheckView(title, "not run", "none", f"No score: {reason}.")
     moved = f" Scores move by {number(check['mean_change'])} rating points on average."
     if full["value"] is None:
-        return CheckView(
-            title, "undefined", "none", f"The full score is undefined: {full['reason']}." + moved
-        )
+        return CheckView(title, "undefined", "none", f"The full score is undefined: {full['reason']}." + moved)
     if left["value"] is None:
         text = f"{_TAKEN_AWAY[name]} nothing is left to order the items by: {left['reason']}."
         return CheckView(title, "nothing left", "good", text + moved)
@@ -156,9 +154,7 @@ def warnings(dimension: DimensionReport) -> list[str]:
         found.append(f"{coverage['out_of_scale']} scores lie outside the rating scale.")
     judge, human = dimension["judge"]["sd"], dimension["human"]["sd"]
     if judge is not None and human and judge < human / 2:
-        found.append(
-            f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle."
-        )
+        found.append(f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle.")
     return found
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
@@ -96,7 +96,8 @@ def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
     if adapter is not None:
         adapter.peft_config["default"].base_model_name_or_path = judge.settings.backbone
         adapter.peft_config["default"].inference_mode = True
-        adapter.save_pretrained(str(folder / "adapter"))
+        # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
+        adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
     # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
     save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": _scales(judge.dimensions)})
@@ -181,7 +182,8 @@ def _build(path: Path, description: Mapping[str, Any], backbone: str | None) -> 
 
 
 def fingerprint(judge: EmpathyJudge) -> str:
-    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is loaded in."""
+    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is
+    loaded in."""
     digest = hashlib.sha256()
     for name, weight in sorted(judge.network.named_parameters()):
         if "lora_" not in name:
@@ -201,9 +203,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/"
-        ) from None
+        raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
 
@@ -226,19 +226,23 @@ def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[
         raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
 
 
+def _check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    for key, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {key!r} has values that are not finite")
+
+
 def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
     (adapter,) = judge.adapter
     if adapter is None:
         return
     path = folder / ADAPTER_FILE
     found, _ = read_tensors(path)
-    check_keys(path, found, get_peft_model_state_dict(adapter))
+    check_keys(path, found, get_peft_model_state_dict(adapter, save_embedding_layers=False))
     # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
     if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
         raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
-    bad = [key for key, tensor in found.items() if not tensor.isfinite().all()]
-    if bad:
-        raise UserError(f"{path}: {bad[0]!r} has values that are not finite")
+    _check_finite(path, found)
     set_peft_model_state_dict(adapter, found)
 
 
@@ -251,6 +255,7 @@ def _load_head(judge: EmpathyJudge, folder: Path) -> None:
         raise UserError(
             f"{path}: trained for {trained}, but {JUDGE_FILE} says {_scales(judge.dimensions)}: scales must be the same"
         )
+    _check_finite(path, found)
     judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
 
 
@@ -285,6 +290,11 @@ def _parse(path: Path, description: Mapping[str, Any]) -> tuple[JudgeSettings, t
         lora = LoraSettings(**settings.pop("lora"))
         dimensions = tuple(Dimension(**dimension) for dimension in description["dimensions"])
         description["backbone_fingerprint"][:12]
-        return JudgeSettings(lora=lora, **settings), dimensions
+        parsed = JudgeSettings(lora=lora, **settings)
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: {error}") from None
+    for name, hint in get_type_hints(JudgeSettings).items():
+        accepted = get_args(hint) if get_origin(hint) is Literal else ()
+        if accepted and getattr(parsed, name) not in accepted:
+            raise UserError(f"{path}: {name} {getattr(parsed, name)!r}; accepted: {', '.join(accepted)}")
+    return parsed, dimensions

@@ -38,9 +38,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     ]
     for dimension in description["dimensions"]:
         better = "higher" if dimension["higher_is_better"] else "lower"
-        lines.append(
-            f"| {dimension['name']} | {dimension['minimum']:g} to {dimension['maximum']:g} | {better} |"
-        )
+        lines.append(f"| {dimension['name']} | {dimension['minimum']:g} to {dimension['maximum']:g} | {better} |")
     lines += ["", "## Agreement with raters", "", *_agreement(report)]
     settings = description["settings"]
     lora = settings["lora"]
@@ -73,9 +71,7 @@ def _agreement(report: Mapping[str, Any] | None) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for name, found in report["dimensions"].items():
-        checks = [
-            report["checks"].get(check, {}).get(name, {}) for check in ("response_only", "context_swapped")
-        ]
+        checks = [report["checks"].get(check, {}).get(name, {}) for check in ("response_only", "context_swapped")]
         cells = [
             name,
             str(found["n_items"]),

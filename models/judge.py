@@ -61,9 +61,7 @@ class EmpathyJudge(nn.Module):
             settings.backbone, settings.revision, DTYPES[settings.dtype], settings.attention
         )
         self.network = self.backbone.network  # registers its weights with this module
-        self.adapter: tuple[PeftModel | None] = (
-            add_lora(self.backbone, settings.lora),
-        )  # a tuple hides it from torch
+        self.adapter: tuple[PeftModel | None] = (add_lora(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
         self.head = RegressionHead(self.backbone.hidden_size, dimensions)
 
@@ -79,9 +77,7 @@ class EmpathyJudge(nn.Module):
             pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
         return self.head(pooled)
 
-    def build_inputs(
-        self, pairs: Sequence[Pair], audio: Mapping[AudioSource, Tensor] | None = None
-    ) -> Inputs:
+    def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, Tensor] | None = None) -> Inputs:
         """Decode the clips of these pairs and build what `forward` reads, on the CPU.
 
         Args:
@@ -102,9 +98,7 @@ class EmpathyJudge(nn.Module):
             clips, states = None, torch.cat([audio[source] for source in distinct])
         counts = dict(zip(distinct, lengths, strict=True))
         starts = dict(zip(distinct, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
-        rows = [
-            torch.arange(starts[source], starts[source] + counts[source]) for row in sources for source in row
-        ]
+        rows = [torch.arange(starts[source], starts[source] + counts[source]) for row in sources for source in row]
         per_pair = [[counts[source] for source in row] for row in sources]
         ids, mask, is_audio = self.backbone.prepare_text(pairs, per_pair, self.settings.padding_side)
         return Inputs(
@@ -118,7 +112,8 @@ class EmpathyJudge(nn.Module):
 
     @torch.no_grad()
     def encode_clips(self, samples: Sequence[np.ndarray]) -> list[Tensor]:
-        """Audio states of each decoded clip `(states, audio size)`, on the CPU: what the audio tower makes of it now."""
+        """Audio states of each decoded clip `(states, audio size)`, on the CPU: what the audio tower makes of
+        it now."""
         prepared = self.backbone.prepare_clips(samples)
         on_device = Clips(prepared.features.to(self.device), prepared.lengths.to(self.device))
         packed = self.backbone.encode_audio(on_device).cpu()

@@ -46,6 +46,8 @@ def add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     if not settings.parts:
         return None
     for name in settings.parts:
+        if name not in backbone.parts:
+            raise UserError(f"LoRA on {name!r}: accepted: {', '.join(backbone.parts)}")
         if not _targets(backbone.network, backbone.parts[name]):
             raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
     # One anchored pattern: a bare list such as ["q_proj"] would reach the audio tower too (ms-swift#1747)

@@ -26,9 +26,7 @@ class ResponseMean(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         # where() and not multiplication: states at padding may be NaN
-        kept = torch.where(
-            response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device)
-        )
+        kept = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         return kept.sum(1) / response_mask.sum(1, keepdim=True)
 
 
@@ -44,9 +42,7 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         real = attention_mask.bool()
-        hidden = torch.where(
-            real[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device)
-        )
+        hidden = torch.where(real[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         weights = self.score(hidden)[..., 0].masked_fill(~real, -torch.inf).softmax(-1)
         return (weights[..., None] * hidden).sum(1)
 

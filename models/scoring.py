@@ -52,9 +52,7 @@ class PairScorer:
         inputs = self.judge.build_inputs(pairs, states)
         return self.judge(inputs.to(self.judge.device)).cpu()
 
-    def _encode(
-        self, pairs: Sequence[Pair]
-    ) -> tuple[dict[AudioSource, Tensor], dict[AudioSource, AudioError]]:
+    def _encode(self, pairs: Sequence[Pair]) -> tuple[dict[AudioSource, Tensor], dict[AudioSource, AudioError]]:
         wanted = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
         states = {source: self._states[key] for source in wanted if (key := _key(source)) in self._states}
         failed: dict[AudioSource, AudioError] = {}

@@ -18,9 +18,7 @@ class AtomicCheckpoints(CheckpointIO):
     Lightning's own writer goes through a temporary folder that may lie on another disk, where a rename is a copy.
     """
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Write `checkpoint` to `path`."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

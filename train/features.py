@@ -34,17 +34,16 @@ def encode_all(judge: EmpathyJudge, pairs: Iterable[Pair]) -> dict[AudioSource, 
         UserError: If LoRA sits in the audio tower, so that its output changes while it is trained.
     """
     if "audio_tower" in judge.settings.lora.parts:
-        raise UserError(
-            "cache_audio: true with LoRA on audio_tower: accepted is cache_audio: false, or LoRA elsewhere"
-        )
+        raise UserError("cache_audio: true with LoRA on audio_tower: accepted is cache_audio: false, or LoRA elsewhere")
     sources = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
     console = Console(file=sys.stderr)
     states: dict[AudioSource, Tensor] = {}
     starts = range(0, len(sources), _BATCH)
-    training = judge.training
+    modes = {module: module.training for module in judge.modules()}
     judge.eval()
     for start in track(starts, "encoding clips", console=console, disable=not console.is_terminal):
         batch = sources[start : start + _BATCH]
         states.update(zip(batch, judge.encode_clips([judge.decode(source) for source in batch]), strict=True))
-    judge.train(training)
+    for module, training in modes.items():  # judge.train() would wake dropout in the frozen backbone
+        module.training = training
     return states

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,31 @@ from rich.console import Console
 
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
-from ..models.checkpoints import BEST, LAST
+from ..models.checkpoints import BEST, LAST, read_checkpoint
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
 # Values of Trainer that this program sets itself
-_OURS = {"callbacks", "default_root_dir", "use_distributed_sampler", "num_sanity_val_steps", "plugins"}
+_OURS = {
+    "callbacks",
+    "default_root_dir",
+    "enable_model_summary",
+    "num_sanity_val_steps",
+    "plugins",
+    "use_distributed_sampler",
+}
+# What Lightning and its neighbours say about things that are meant
+_EXPECTED_WARNINGS = (
+    r".*module\(s\) in eval mode",  # the frozen backbone
+    r".*overridden `transfer_batch_to_device`",
+    r".*does not have many workers",
+    r".*`is_gradient_checkpointing` is deprecated",
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r".*Checkpoint directory .* exists and is not empty",  # resuming
+    r".*number of training batches",
+)
 
 
 def build_parser() -> ArgumentParser:
@@ -33,16 +52,10 @@ def build_parser() -> ArgumentParser:
         exit_on_error=True,
     )
     parser.add_argument("--config", action="config", help="YAML file; later arguments override it")
-    parser.add_argument(
-        "--run", type=str, required=True, help="folder of this run: checkpoints, logs, resolved config"
-    )
-    parser.add_argument(
-        "--resume", type=bool, default=False, help="continue from the last checkpoint in --run"
-    )
+    parser.add_argument("--run", type=str, required=True, help="folder of this run: checkpoints, logs, resolved config")
+    parser.add_argument("--resume", type=bool, default=False, help="continue from the last checkpoint in --run")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
-    parser.add_argument(
-        "--patience", type=int, default=3, help="validations without a better Spearman before stopping"
-    )
+    parser.add_argument("--patience", type=int, default=3, help="validations without a better Spearman before stopping")
     parser.add_class_arguments(JudgeModule, "model")
     parser.add_class_arguments(PairDataModule, "data", skip={"seed"}, instantiate=False)
     parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
@@ -101,6 +114,7 @@ def fit(
     Raises:
         UserError: If validation Spearman was undefined throughout, so that there is no best checkpoint.
     """
+    _hush()
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False,
@@ -119,6 +133,7 @@ def fit(
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
         ],
         enable_progress_bar=interactive and bar is not False,
+        enable_model_summary=False,  # the module prints what is trained, part by part
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share
         num_sanity_val_steps=0,
@@ -126,7 +141,9 @@ def fit(
     )
     fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     path = run / CHECKPOINTS / BEST
-    if not path.is_file():
+    # Lightning keeps a first checkpoint although the value it watches is NaN
+    if not path.is_file() or None in read_checkpoint(path)["description"]["provenance"]["validation"].values():
+        path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: validation Spearman was undefined after every epoch")
     return path
 
@@ -136,18 +153,20 @@ def _starting_point(run: Path, resume: bool) -> Path | None:
     for line in passed_over:
         Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
     if resume and checkpoint is None:
-        raise UserError(
-            f"{run / CHECKPOINTS}: nothing to resume from; accepted: a run with a whole {LAST} or {BEST}"
-        )
+        raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; accepted: a run with a whole {LAST} or {BEST}")
     if not resume and checkpoint is not None:
-        raise UserError(
-            f"{run}: already holds a run; accepted: another --run, or --resume true to continue it"
-        )
+        raise UserError(f"{run}: already holds a run; accepted: another --run, or --resume true to continue it")
     return checkpoint if resume else None
+
+
+def _hush() -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in _EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def _default_loggers(run: Path) -> list[Logger]:
     return [
-        CSVLogger(run, name="logs", version="csv"),
+        CSVLogger(run / "logs", name="csv"),  # a version for each start: it would delete the file of the last one
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]

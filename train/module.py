@@ -94,9 +94,7 @@ class JudgeModule(L.LightningModule):
         )
         self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
         self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
-        self.strict_loading = (
-            False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
-        )
+        self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self.judge: EmpathyJudge | None = None
         self._audio = None
         self._validated: list[tuple[Tensor, Tensor]] = []
@@ -121,9 +119,19 @@ class JudgeModule(L.LightningModule):
         return data
 
     def setup(self, stage: str) -> None:
-        """Build the judge for the dimensions of the data and print what will be trained."""
+        """Build the judge for the dimensions of the data and print what will be trained.
+
+        Raises:
+            UserError: If the backbone cannot be loaded, or a dimension has no rating to train on.
+        """
         if self.judge is not None:
             return
+        for column, dimension in enumerate(self.data.dimensions):
+            if self.data.train.scores[:, column].isnan().all():
+                raise UserError(
+                    f"{self.data.path}: nobody rated {dimension.name!r} in split 'train'; accepted: ratings of every "
+                    "dimension, or a dataset without this one"
+                )
         self.judge = EmpathyJudge(self.judge_settings, self.data.dimensions)
         self.judge.head.start_at(self.data.train.scores.nanmean(0))
         self.data.collate = self.collate
@@ -148,9 +156,15 @@ class JudgeModule(L.LightningModule):
         """Move a batch; Lightning does not look into frozen dataclasses."""
         return Batch(batch.indices.to(device), batch.inputs.to(device), batch.targets.to(device))
 
-    def on_train_epoch_start(self) -> None:
-        """Seed dropout by epoch, so that a resumed run repeats what the uninterrupted one does."""
-        torch.manual_seed(self.data.seed * 1_000_003 + self.current_epoch * 1_009 + self.global_rank)
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed dropout by epoch and batch, so that a resumed run repeats what the uninterrupted one does.
+
+        By epoch alone would not do: a data loader draws from the same generator, in a resumed run before the epoch
+        starts and otherwise after.
+        """
+        torch.manual_seed(
+            self.data.seed * 1_000_003 + self.current_epoch * 100_003 + batch_idx * 1_009 + self.global_rank
+        )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Mean squared error in units of the scale, so that dimensions on different scales count alike."""
@@ -191,9 +205,7 @@ class JudgeModule(L.LightningModule):
         if self.trainer.world_size > 1:
             gathered = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(gathered, (indices, scores))
-        whole = torch.full(
-            (len(self.data.validation), len(self.built.dimensions)), torch.nan, dtype=torch.float64
-        )
+        whole = torch.full((len(self.data.validation), len(self.built.dimensions)), torch.nan, dtype=torch.float64)
         for part_indices, part_scores in gathered:
             whole[part_indices] = part_scores
         return whole.numpy()
@@ -206,12 +218,11 @@ class JudgeModule(L.LightningModule):
             decay = self.weight_decay if weight.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(weight)
         optimizer = torch.optim.AdamW(
-            [
-                {"params": weights, "lr": rate, "weight_decay": decay}
-                for (rate, decay), weights in groups.items()
-            ]
+            [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()]
         )
-        steps = int(self.trainer.estimated_stepping_batches)
+        steps = self.trainer.estimated_stepping_batches
+        if steps == math.inf:
+            raise UserError("trainer: max_epochs -1 and max_steps -1; accepted: one of them above 0")
         rise = max(1, round(self.warmup * steps))
 
         def share(step: int) -> float:
@@ -242,9 +253,7 @@ class JudgeModule(L.LightningModule):
                 raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {now[key]!r}")
         for key in ("content_hash", "split_hash"):
             if now["provenance"][key] != then["provenance"][key]:
-                raise UserError(
-                    f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}"
-                )
+                raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
         self._validation = dict(then["provenance"]["validation"])
 
     def _description(self) -> dict[str, Any]:

@@ -112,9 +112,7 @@ def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
 def _check_header(header: list[str], path: Path) -> None:
     twice = [name for name in header if header.count(name) > 1]
     if twice:
-        raise DataError(
-            f"{path}: column {shown(twice[0])} stands twice in the header; accepted: each name once"
-        )
+        raise DataError(f"{path}: column {shown(twice[0])} stands twice in the header; accepted: each name once")
 
 
 def _read_jsonl(path: Path, text: str) -> SourceTable:

@@ -173,9 +173,7 @@ def _store_audio(
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
             cells.append(find_clip(turn["audio"], folder, table.place(position, columns["context_audio"])))
-        cells.append(
-            find_clip(row["response_audio"], folder, table.place(position, columns["response_audio"]))
-        )
+        cells.append(find_clip(row["response_audio"], folder, table.place(position, columns["response_audio"])))
     stored = iter(store_clips(cells, stage, embed))
     for row in rows:
         context = [next(stored) for _ in row["context_audio"]]
@@ -258,9 +256,7 @@ def _score_columns(
     if wide is not False:
         here = [name for name in dimensions if name in table.columns and name != names.get("score")]
         if "rater_id" in names and here:
-            fits["wide (rater_id and a column per dimension)"] = [
-                _ScoreColumn(d, None, d) for d in dimensions
-            ]
+            fits["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
         split = [(column, *column.partition(":")) for column in table.columns]
         both = [_ScoreColumn(column, r, d) for column, d, _, r in split if d in dimensions and r]
         if both:

@@ -92,9 +92,7 @@ def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) 
     """
     missing = [column for column in SCORE_COLUMNS if column not in table]
     if missing:
-        raise ValueError(
-            f"judge {judge.name}: its table has no column {missing[0]!r}; it has {list(table.columns)}"
-        )
+        raise ValueError(f"judge {judge.name}: its table has no column {missing[0]!r}; it has {list(table.columns)}")
     for column, known in (
         ("pair_id", {pair.pair_id for pair in pairs}),
         ("dimension", set(judge.dimensions)),
@@ -104,9 +102,7 @@ def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) 
             raise ValueError(f"judge {judge.name}: row for {column} {unknown[0]!r}, which was not asked for")
     again = table.duplicated(["pair_id", "dimension"]).to_numpy(bool)
     if again.any():
-        raise ValueError(
-            f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(again.argmax())]!r}"
-        )
+        raise ValueError(f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(again.argmax())]!r}")
     wrong = np.isfinite(table["score"].to_numpy(np.float64)) != (table["status"] == OK).to_numpy()
     if wrong.any():
         row = table.iloc[int(wrong.argmax())]

@@ -56,9 +56,7 @@ class ScoresFile:
         keys = [[(pair.pair_id, dimension) for dimension in self.dimensions] for pair in pairs]
         shape = (len(pairs), len(self.dimensions))
         scores = np.array([self._scores.get(key, math.nan) for row in keys for key in row]).reshape(shape)
-        spread = np.array([self._uncertainties.get(key, math.nan) for row in keys for key in row]).reshape(
-            shape
-        )
+        spread = np.array([self._uncertainties.get(key, math.nan) for row in keys for key in row]).reshape(shape)
         table = score_table(pairs, self.dimensions, scores, spread)
         table.loc[table["status"] != OK, "status"] = f"not in {self._file_name}"
         return table

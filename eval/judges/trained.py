@@ -21,9 +21,7 @@ from . import OK, score_table
 class TrainedJudge:
     """Implements `Judge` for a judge folder."""
 
-    def __init__(
-        self, loaded: LoadedJudge, name: str, device: str | None = None, batch_size: int = 16
-    ) -> None:
+    def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, batch_size: int = 16) -> None:
         """Put a loaded judge on a device.
 
         Args:

@@ -16,7 +16,7 @@ from ...data_modules.errors import UserError
 from .base import Backbone
 
 NANO = "nano"
-_NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
+NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 
 
 def load_backbone(
@@ -33,7 +33,7 @@ def load_backbone(
     Raises:
         UserError: If there is no such checkpoint, or no file for its family.
     """
-    path = str(_NANO_FOLDER) if name == NANO else name
+    path = str(NANO_FOLDER) if name == NANO else name
     try:
         model_type = AutoConfig.from_pretrained(path, revision=revision).model_type
     except (OSError, ValueError) as error:
@@ -41,16 +41,10 @@ def load_backbone(
         raise UserError(
             f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
         ) from None
-    families = sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("base", "prompt")
-    )
+    families = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("base", "prompt"))
     if model_type not in families:
-        raise UserError(
-            f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families)}"
-        )
-    backbone: Backbone = importlib.import_module(f".{model_type}", __name__).load(
-        path, revision, dtype, attention
-    )
+        raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families)}")
+    backbone: Backbone = importlib.import_module(f".{model_type}", __name__).load(path, revision, dtype, attention)
     backbone.name = name
     backbone.network.requires_grad_(False).eval()
     return backbone

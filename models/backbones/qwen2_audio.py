@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +14,15 @@ from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Clips, Inputs, Part, quiet_transformers
 from .prompt import messages
+
+
+PARTS: Mapping[str, Part] = {
+    "language_model": Part(
+        "language_model", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    ),
+    "projector": Part("multi_modal_projector", ("linear",)),
+    "audio_tower": Part("audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")),
+}
 
 
 def load(name: str, revision: str | None, dtype: torch.dtype, attention: str) -> Qwen2AudioBackbone:
@@ -38,16 +47,9 @@ def load(name: str, revision: str | None, dtype: torch.dtype, attention: str) ->
 class Qwen2AudioBackbone:
     """Implements `Backbone`; see there for its attributes."""
 
-    parts = {
-        "language_model": Part(
-            "language_model", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-        ),
-        "projector": Part("multi_modal_projector", ("linear",)),
-        "audio_tower": Part("audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")),
-    }
-
     def __init__(self, network: Qwen2AudioModel, processor, name: str, revision: str | None) -> None:
         self.network: nn.Module = network
+        self.parts = PARTS
         self.name = name
         self.revision = revision
         self._model = network

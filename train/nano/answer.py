@@ -25,9 +25,7 @@ _BATCH = 24
 _QUESTIONS = 6  # closed questions about one pair of clips
 _DESCRIBE = 0.3  # share of pairs that are described as well
 _ALONE = 0.15  # share of responses without a context
-_SILENT_CLIP = AudioClip(
-    np.zeros(1600, np.float32), 16_000
-)  # stands for any clip where only the chat's text counts
+_SILENT_CLIP = AudioClip(np.zeros(1600, np.float32), 16_000)  # stands for any clip where only the chat's text counts
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,7 @@ class Listener:
             for indices in batches_by_length(store, 64, torch.Generator().manual_seed(0)):
                 mel, lengths, _ = store.batch(indices)
                 packed = backbone.encode_audio(Clips(mel, lengths))
-                for i, states in zip(
-                    indices, split_by_clip(packed, [store.tokens(i) for i in indices]), strict=True
-                ):
+                for i, states in zip(indices, split_by_clip(packed, [store.tokens(i) for i in indices]), strict=True):
                     self.states[i] = states.half()
 
     def delivery(self, index: int) -> Delivery:
@@ -83,9 +79,7 @@ class Writer:
             self._cache[text] = self._processor.tokenizer(text)["input_ids"]
         return self._cache[text]
 
-    def chat(
-        self, counts: Sequence[int], exchanges: Sequence[tuple[str, str]]
-    ) -> tuple[list[int], list[bool]]:
+    def chat(self, counts: Sequence[int], exchanges: Sequence[tuple[str, str]]) -> tuple[list[int], list[bool]]:
         """Ids and answer marks of a chat about clips of so many audio tokens (the response last)."""
         context = (Turn("user", _SILENT_CLIP),) if len(counts) == 2 else ()
         ids: list[int] = []
@@ -106,9 +100,7 @@ class Writer:
             is_answer += [False] * len(asked) + [True] * len(answered) + [False]
         return ids, is_answer
 
-    def batch(
-        self, listener: Listener, rows: Sequence[tuple[int | None, int, list[tuple[str, str]]]]
-    ) -> Dialogue:
+    def batch(self, listener: Listener, rows: Sequence[tuple[int | None, int, list[tuple[str, str]]]]) -> Dialogue:
         """Chats about (context clip or None, response clip, exchanges)."""
         made, states = [], []
         for context, response, exchanges in rows:
@@ -161,10 +153,11 @@ def train_language_model(
         optimizer.step()
         schedule.step()
         totals += (answers.item(), delivery.item())
-        if step % 250 == 0:
-            mean = totals / 250
+        if step % 100 == 0:
+            mean = totals / 100
             print(
-                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, {time.monotonic() - start:.0f} s",
+                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, "
+                f"{time.monotonic() - start:.0f} s",
                 flush=True,
             )
             totals[:] = 0
@@ -225,9 +218,7 @@ def measure_answers(
     return rows
 
 
-def _draw(
-    listener: Listener, rng: np.random.Generator
-) -> Iterator[tuple[int | None, int, list[tuple[str, str]]]]:
+def _draw(listener: Listener, rng: np.random.Generator) -> Iterator[tuple[int | None, int, list[tuple[str, str]]]]:
     for _ in range(_BATCH):
         context, response = rng.integers(len(listener.store), size=2).tolist()
         context = None if rng.random() < _ALONE else context
@@ -245,13 +236,9 @@ def _answer_loss(model: Qwen2AudioForConditionalGeneration, hidden: Tensor, dial
     return nn.functional.cross_entropy(predicted, dialogue.input_ids[:, 1:][dialogue.is_answer[:, 1:]])
 
 
-def _delivery_loss(
-    readouts: nn.ModuleList, pooled: Tensor, store: ClipStore, rows: Sequence[tuple]
-) -> Tensor:
+def _delivery_loss(readouts: nn.ModuleList, pooled: Tensor, store: ClipStore, rows: Sequence[tuple]) -> Tensor:
     responses = [response for _, response, _ in rows]
     loss = readouts[0].clip_loss(pooled, store.measures[responses], store.labels[responses])
     with_context = [row for row, (context, _, _) in enumerate(rows) if context is not None]
     contexts = [rows[row][0] for row in with_context]
-    return loss + readouts[1].clip_loss(
-        pooled[with_context], store.measures[contexts], store.labels[contexts]
-    )
+    return loss + readouts[1].clip_loss(pooled[with_context], store.measures[contexts], store.labels[contexts])

@@ -38,8 +38,8 @@ class Clip:
 
     Attributes:
         mel: Log-mel spectrogram `(frames, bins)`, float16, as the feature extractor makes it.
-        measures: `MEASURES` in octaves above 150 Hz, semitones, syllables per second, dB full scale, semitones and 0..1;
-            NaN = unknown.
+        measures: `MEASURES` in octaves above 150 Hz, semitones, syllables per second, dB full scale, semitones and
+            0..1; NaN = unknown.
         labels: Index of each of `LABELS`; -1 = unknown.
         frames: Octaves above 150 Hz (NaN = unvoiced) and dB full scale for each audio token `(tokens, 2)`.
     """
@@ -99,10 +99,9 @@ def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Cal
         yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard)
 
 
-def real_shards(
-    rows: list[dict[str, str]], folder: Path, copies: int, seed: int
-) -> Iterator[Callable[[], list[Clip]]]:
-    """Work packages over recordings listed in `metadata.csv`; each is used clean once and degraded `copies - 1` times."""
+def real_shards(rows: list[dict[str, str]], folder: Path, copies: int, seed: int) -> Iterator[Callable[[], list[Clip]]]:
+    """Work packages over recordings listed in `metadata.csv`; each is used clean once and degraded `copies -
+    1` times."""
     for start in range(0, len(rows), _SHARD // 5):
         yield partial(_read_shard, rows[start : start + _SHARD // 5], folder, copies, seed * 100_000 + start)
 
@@ -142,9 +141,7 @@ def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
         )
         samples = _surround(_to_rate(*speak(text, voice, tone)), rng)
         pitched = samples
-        if (
-            tone.quality != "modal"
-        ):  # the tracker does not follow breathy and rough voices: measure a modal twin
+        if tone.quality != "modal":  # the tracker does not follow breathy and rough voices: measure a modal twin
             twin = _to_rate(*speak(text, voice, replace(tone, quality="modal")))
             pitched = np.zeros_like(samples)
             start = int(np.argmax(np.abs(samples) > 0.05 * np.abs(samples).max()))
@@ -201,10 +198,11 @@ def _describe(
 
 
 def pitch_range(octaves: np.ndarray) -> float:
-    """Semitones between the 20th and 80th percentile of token pitches `(tokens,)`, NaN with fewer than four voiced ones.
+    """Semitones between the 20th and 80th percentile of token pitches `(tokens,)`, NaN with fewer than four voiced
+    ones.
 
-    Tokens more than 9 semitones off the median are tracking errors. Of several spreads tried, this one follows the range
-    that the synthesiser was asked for best (Spearman 0.89 over 250 clips; 10th to 90th percentile 0.82).
+    Tokens more than 9 semitones off the median are tracking errors. Of several spreads tried, this one follows the
+    range that the synthesiser was asked for best (Spearman 0.89 over 250 clips; 10th to 90th percentile 0.82).
     """
     voiced = octaves[~np.isnan(octaves)]
     near = voiced[np.abs(voiced - np.median(voiced)) < 0.75] if voiced.size else voiced
@@ -221,14 +219,12 @@ def _per_token(values: np.ndarray, tokens: int) -> np.ndarray:
 def _mel(samples: np.ndarray) -> np.ndarray:
     from .architecture import HOP, MEL_BINS, SECONDS
 
-    extractor = WhisperFeatureExtractor(
-        feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024
-    )
+    extractor = WhisperFeatureExtractor(feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024)
     # zeros after the end, as in a padded batch, so that the last frames look the same here and in use
     padded = np.concatenate([samples, np.zeros(2048, np.float32)])
-    features = extractor(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)[
-        "input_features"
-    ][0]
+    features = extractor(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)["input_features"][
+        0
+    ]
     return np.asarray(features).T[: samples.size // HOP]
 
 
@@ -308,9 +304,7 @@ class ClipStore:
         """Mel `(batch, bins, frames)` with silence as padding, frames per clip `(batch,)`, and token targets
         `(batch, tokens, 2)` with NaN as padding."""
         indices = list(indices)
-        spans = [
-            slice(self.mel_starts[i], self.mel_starts[i] + FRAMES_PER_TOKEN * self.tokens(i)) for i in indices
-        ]
+        spans = [slice(self.mel_starts[i], self.mel_starts[i] + FRAMES_PER_TOKEN * self.tokens(i)) for i in indices]
         mels = [self.mel[span].float() for span in spans]
         lengths = torch.tensor([len(mel) for mel in mels])
         longest = min(int(lengths.max()) + FRAMES_PER_TOKEN, _MAX_FRAMES)

@@ -44,9 +44,7 @@ class Readouts(nn.Module):
         )
         loss = 2 * (error * known).sum() / known.sum()
         for column, layer in enumerate(self.labels):
-            wrong = nn.functional.cross_entropy(
-                layer(states), labels[:, column], ignore_index=-1, reduction="sum"
-            )
+            wrong = nn.functional.cross_entropy(layer(states), labels[:, column], ignore_index=-1, reduction="sum")
             loss = loss + 0.4 * wrong / (labels[:, column] >= 0).sum().clamp(min=1)
         return loss
 
@@ -69,9 +67,7 @@ def train_tower(
     weights = [weight for weight in tower.parameters() if weight.requires_grad] + list(readouts.parameters())
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     batches = -(-len(corpus) // _BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 2e-3, total_steps=epochs * batches, pct_start=0.08
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=epochs * batches, pct_start=0.08)
     start = time.monotonic()
     for epoch in range(epochs):
         total = 0.0
@@ -112,9 +108,7 @@ def split_by_clip(states: Tensor, counts: list[int]) -> list[Tensor]:
     return list(states.split(counts))
 
 
-def _loss(
-    backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], generator: torch.Generator
-) -> Tensor:
+def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], generator: torch.Generator) -> Tensor:
     mel, lengths, targets = corpus.batch(indices)
     gain = (torch.rand(len(indices), generator=generator) * 2 - 1) * _GAIN_DB
     measures = corpus.measures[indices].clone()
@@ -155,7 +149,5 @@ def _heard(backbone, readouts: Readouts, store: ClipStore) -> str:
     for column, name in enumerate(LABELS):
         known = store.labels[:, column] >= 0
         if known.any():
-            words.append(
-                f"{name} {(chosen[known, column] == store.labels[known, column]).float().mean():.2f}"
-            )
+            words.append(f"{name} {(chosen[known, column] == store.labels[known, column]).float().mean():.2f}")
     return ", ".join(words)

@@ -54,7 +54,8 @@ SCALES = (
     Scale("pitch", "How high is the pitch of the {clip}?", _FIVE, (-0.5, -0.15, 0.25, 0.6)),
     Scale("pitch_range", "How wide is the pitch range of the {clip}?",
           ("flat", "narrow", "medium", "wide", "very wide"), (1.0, 2.0, 3.0, 4.2)),
-    Scale("rate", "How fast is the {clip}?", ("very slow", "slow", "medium", "fast", "very fast"), (3.0, 4.3, 5.5, 6.7)),
+    Scale("rate", "How fast is the {clip}?",
+          ("very slow", "slow", "medium", "fast", "very fast"), (3.0, 4.3, 5.5, 6.7)),
     Scale("level", "How loud is the {clip}?", ("very soft", "soft", "medium", "loud", "very loud"),
           (-36.0, -31.0, -26.0, -21.0)),
     Scale("pitch_shift", "Is the pitch of the {clip} lowered or raised for its speaker?",
@@ -100,10 +101,7 @@ def _comparison_answer(comparison: Comparison, context: Delivery | None, respons
 
 
 def _description(of_context: bool, context: Delivery | None, response: Delivery) -> str | None:
-    parts = [
-        (scale.measure.replace("_", " "), _scale_answer(scale, of_context, context, response))
-        for scale in SCALES
-    ]
+    parts = [(scale.measure.replace("_", " "), _scale_answer(scale, of_context, context, response)) for scale in SCALES]
     parts += [(name, _label_answer(name, of_context, context, response)) for name in LABELS]
     known = [f"{name} {answer}" for name, answer in parts if answer is not None]
     return ", ".join(known) if known else None
@@ -112,9 +110,7 @@ def _description(of_context: bool, context: Delivery | None, response: Delivery)
 def _about(clip: str) -> list[Question]:
     of_context = clip == "context"
     made = [
-        Question(
-            f"{s.measure} of {clip}", s.question.format(clip=clip), partial(_scale_answer, s, of_context)
-        )
+        Question(f"{s.measure} of {clip}", s.question.format(clip=clip), partial(_scale_answer, s, of_context))
         for s in SCALES
     ]
     made += [
