@@ -300,7 +300,7 @@ def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.Argu
 def _add_data_commands(commands: Any) -> None:
     one = _add(commands, "demo", demo, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
-    one.add_argument("--groups", type=int, default=300, help="scripts in the sample, 15 pairs each (default: 300)")
+    one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
     one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
 
     one = _add(

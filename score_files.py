@@ -48,6 +48,7 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None) -> int:
     )
     if out is None:
         return _write(scorer, scored, sys.stdout)
+    out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:
         with open(unfinished, "w", encoding="utf-8", newline="") as file:

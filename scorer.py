@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import overload
 
@@ -89,7 +90,8 @@ class Scorer:
             return one
         count = len(response)
         texts = [None] * count if situation is None else situation
-        if not isinstance(context, list) or len(context) != count or len(texts) != count:
+        is_list = isinstance(context, list) and not isinstance(texts, str)  # a text has a length too
+        if not is_list or len(context) != count or len(texts) != count:
             raise UserError(f"{count} responses need a list of {count} contexts (and of {count} situations, if any)")
         pairs = [
             make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
@@ -111,14 +113,16 @@ def clip(audio: Audio) -> AudioSource:
     """Bring what users pass to the form that the package reads.
 
     Raises:
-        UserError: For samples without a rate.
+        UserError: For samples without a rate, and for what is no clip at all.
     """
-    if isinstance(audio, tuple):
-        samples, rate = audio
-        return Clip(np.asarray(samples, dtype=np.float32), int(rate))
-    if isinstance(audio, np.ndarray):
-        raise UserError("samples without a rate; accepted: a path, bytes of an audio file, or (samples, rate in Hz)")
-    return audio
+    if isinstance(audio, str | Path | bytes | Clip):
+        return audio
+    if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Real):
+        return Clip(np.asarray(audio[0]), int(audio[1]))  # integers are left as they are: Clip refuses them
+    raise UserError(
+        f"clip of type {type(audio).__name__}, samples without a rate?; accepted: a path, bytes of an audio file, or "
+        "(samples, rate in Hz)"
+    )
 
 
 def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:

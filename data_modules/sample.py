@@ -60,7 +60,7 @@ SYSTEMS = {f"house-style-{tone}": tone for tone in RESPONSE_TONES}
 """Simulated systems; each speaks half of its responses in a tone of its own, whatever the context."""
 RATERS = 8
 _MISSING = 0.25
-_SHARD = 30  # groups that one fresh process makes; espeak-ng keeps state between sentences
+_SHARD = 100  # groups that one fresh process makes; espeak-ng keeps state between sentences
 _SHAPES = {
     "context_variant": (5, 3),
     "tone_variant": (3, 5),
@@ -74,7 +74,7 @@ class _Spoken:
 
 
 def make_sample(
-    folder: Path, groups: int = 300, seed: int = 0, workers: int = 2, overwrite: bool = False
+    folder: Path, groups: int = 200, seed: int = 0, workers: int = 2, overwrite: bool = False
 ) -> pd.DataFrame:
     """Write the sample as a pair dataset.
 

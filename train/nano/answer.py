@@ -6,9 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
@@ -21,7 +24,8 @@ from .corpus import ClipStore
 from .listen import Readouts, batches_by_length, normalisation, split_by_clip
 from .questions import CLOSED, OPEN, Delivery, Question
 
-_BATCH = 24
+_BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
+_SAVE_EVERY = 500
 _QUESTIONS = 6  # closed questions about one pair of clips
 _DESCRIBE = 0.3  # share of pairs that are described as well
 _ALONE = 0.15  # share of responses without a context
@@ -126,22 +130,27 @@ def train_language_model(
     listener: Listener,
     steps: int,
     seed: int,
+    kept: Path,
 ) -> None:
-    """Train projector and language model in place; the audio tower stays as it is.
+    """Train projector and language model in place; the audio tower stays as it is. An interrupted call is continued by
+    the next one from the weights in `kept`, at the same place of the learning rate's schedule.
 
     Beside the answers, linear readouts of both clips' delivery from the mean over the response's tokens are trained, so
     that a head that pools there finds delivery without another layer having to fetch it.
     """
-    rng = np.random.default_rng(seed)
     writer = Writer(processor)
     width = model.config.text_config.hidden_size
     readouts = nn.ModuleList([Readouts(width, *normalisation(listener.store)) for _ in range(2)])
     weights = [w for n, w in model.named_parameters() if "audio_tower" not in n] + list(readouts.parameters())
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
+    trained = nn.ModuleDict({"model": model, "readouts": readouts})
+    first = _continue(trained, kept)
+    for _ in range(first):
+        schedule.step()
     start, totals = time.monotonic(), np.zeros(2)
-    for step in range(1, steps + 1):
-        rows = list(_draw(listener, rng))
+    for step in range(first + 1, steps + 1):
+        rows = list(_draw(listener, np.random.default_rng([seed, step])))
         dialogue = writer.batch(listener, rows)
         hidden = run(model, dialogue)
         answers = _answer_loss(model, hidden, dialogue)
@@ -153,14 +162,29 @@ def train_language_model(
         optimizer.step()
         schedule.step()
         totals += (answers.item(), delivery.item())
-        if step % 100 == 0:
-            mean = totals / 100
+        if step % _SAVE_EVERY == 0:
+            mean = totals / _SAVE_EVERY
+            seconds = time.monotonic() - start
             print(
-                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, "
-                f"{time.monotonic() - start:.0f} s",
+                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, {seconds:.0f} s",
                 flush=True,
             )
             totals[:] = 0
+            state = {
+                name: weight.contiguous() for name, weight in trained.state_dict().items() if "lm_head" not in name
+            }
+            save_file(state, kept, metadata={"step": str(step)})
+
+
+def _continue(trained: nn.ModuleDict, kept: Path) -> int:
+    """Load what an interrupted call left and return how many steps it had done."""
+    if not kept.exists():
+        return 0
+    with safe_open(kept, framework="pt") as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        step = int(file.metadata()["step"])
+    trained.load_state_dict(state, strict=False)  # the LM head is tied to the embeddings and not stored
+    return step
 
 
 def run(model: Qwen2AudioForConditionalGeneration, dialogue: Dialogue) -> Tensor:

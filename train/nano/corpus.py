@@ -60,7 +60,7 @@ def build_corpora(folder: Path, real_speech: Path | None, clips: int, seed: int)
     voices = make_voices(_TRAIN_VOICES + _UNSEEN_VOICES, seed)
     shards = {
         "train": list(synthetic_shards(clips, voices[_UNSEEN_VOICES:], seed)),
-        "unseen_voices": list(synthetic_shards(clips // 16, voices[:_UNSEEN_VOICES], seed + 1)),
+        "unseen_voices": list(synthetic_shards(max(clips // 16, _UNSEEN_VOICES), voices[:_UNSEEN_VOICES], seed + 1)),
     }
     if real_speech is not None:
         rows = read_metadata(real_speech)
