@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
             return train(words[1:])
         parsed = _parser().parse_args(words)
+        parsed.command = shlex.join(["empathy-judge", *words])
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)
     except UserError as error:
@@ -185,7 +187,8 @@ def score(options: argparse.Namespace) -> int:
     from .score_files import score_manifest
     from .scorer import Scorer
 
-    if (options.response is None) == (options.manifest is None):
+    one_pair = options.context is not None and options.response is not None
+    if one_pair == (options.manifest is not None) or (options.context is not None and not one_pair):
         raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
     scorer = Scorer.from_pretrained(options.judge, backbone=options.backbone, device=options.device)
     if options.manifest is not None:
@@ -396,7 +399,6 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--seed", type=int, default=0, help="of bootstrap and context swaps")
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
-    one.set_defaults(command="empathy-judge " + " ".join(sys.argv[1:]))
 
 
 def _add_device_options(one: argparse.ArgumentParser) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 
+from .data_modules.audio import AudioSource
 from .data_modules.errors import UserError
 from .data_modules.folders import CARD_FILE
 from .data_modules.sample import DIMENSION, make_sample
-from .data_modules.schema import PairDataset
+from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
@@ -85,19 +89,21 @@ def _clear(out: Path) -> None:
         shutil.rmtree(out / name, ignore_errors=True)
 
 
-def _score_examples(out: Path, dataset: PairDataset, say) -> None:
+def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None]) -> None:
     """Score the best and the worst rated response to one context, as a user would."""
     scorer = Scorer.from_pretrained(out / "judge")
     rated = dataset.mean_scores()[DIMENSION.name]
-    pairs = dataset.subset("test").pairs
-    first = pairs[0].context[0].audio
-    rivals = sorted((pair for pair in pairs if pair.context[0].audio == first), key=lambda pair: rated[pair.pair_id])
-    for pair in (rivals[-1], rivals[0]):
-        score = scorer.score(first, pair.response)[DIMENSION.name]
+    answers: dict[AudioSource, list[Pair]] = {}
+    for pair in dataset.subset("test").pairs:
+        answers.setdefault(pair.context[0].audio, []).append(pair)
+    # the context whose answers differ most in the ears of the panel
+    rivals = max(answers.values(), key=lambda pairs: np.ptp([rated[pair.pair_id] for pair in pairs]))
+    for pair in (max(rivals, key=lambda p: rated[p.pair_id]), min(rivals, key=lambda p: rated[p.pair_id])):
+        score = scorer.score(pair.context[0].audio, pair.response)[DIMENSION.name]
         say(f"    {pair.pair_id}: judge {score:.2f}, panel {rated[pair.pair_id]:.2f} (scale 1 to 5)")
 
 
-def _meaning(report) -> str:
+def _meaning(report: Mapping[str, Any]) -> str:
     found = report["dimensions"][DIMENSION.name]
     checks = report["checks"]
     alone = checks["response_only"][DIMENSION.name]["spearman"]["value"]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import overload
 
 import numpy as np
-import torch
 
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError
 from .data_modules.schema import Dimension, Pair, Turn
 from .models.artifact import load_any
-from .models.scoring import PairScorer
+from .models.scoring import PairScorer, choose_device
 
 Audio = AudioSource | tuple[np.ndarray, int]
 """A path, the bytes of an audio file, or samples with their rate in Hz: `(array, rate)`."""
@@ -34,8 +33,7 @@ class Scorer:
         loaded = load_any(folder, backbone)
         self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
         self.description = loaded.description
-        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._scorer = PairScorer(loaded.judge.to(chosen), batch_size)
+        self._scorer = PairScorer(loaded.judge.to(choose_device(device)), batch_size)
 
     @classmethod
     def from_pretrained(

@@ -76,6 +76,7 @@ class PairDataModule(L.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.collate: Collate | None = None
+        self.first_epoch = 0  # of a resumed run: workers start before Lightning sets the sampler's epoch
 
     def setup(self, stage: str) -> None:
         """Load the dataset and check its split.
@@ -107,6 +108,7 @@ class PairDataModule(L.LightningDataModule):
             raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
         rank, ranks = self.trainer.global_rank, self.trainer.world_size
         sampler = EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=rank, ranks=ranks)
+        sampler.set_epoch(self.first_epoch)
         return DataLoader(
             pairs,
             batch_size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import torch
 from torch.utils.data import Sampler
@@ -29,7 +30,7 @@ class EpochSampler(Sampler[int]):
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
-            order += order[: -self.size % self.ranks]
+            order = list(islice(cycle(order), len(self) * self.ranks))
         return iter(order[self.rank :: self.ranks])
 
     def __len__(self) -> int:

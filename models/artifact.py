@@ -103,7 +103,9 @@ def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
     save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": _scales(judge.dimensions)})
     judge.backbone.save_processor(str(folder / "processor"))
     (folder / "README.md").write_text(card, encoding="utf-8")
-    text = json.dumps(loaded.description, indent=2, allow_nan=False)
+    files = [HEAD_FILE] if adapter is None else [HEAD_FILE, ADAPTER_FILE]
+    hashes = {name: _sha256(folder / name) for name in files}
+    text = json.dumps({**loaded.description, "sha256": hashes}, indent=2, allow_nan=False)
     (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -130,6 +132,11 @@ def load_judge(folder: Path, backbone: str | None = None) -> LoadedJudge:
     judge = _build(folder / JUDGE_FILE, description, backbone)
     _load_adapter(judge, folder)
     _load_head(judge, folder)
+    for name in (HEAD_FILE,) if judge.adapter[0] is None else (HEAD_FILE, ADAPTER_FILE):
+        if _sha256(folder / name) != description.get("sha256", {}).get(name):
+            raise UserError(
+                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
+            )
     return LoadedJudge(judge.eval().requires_grad_(False), description)
 
 
@@ -265,6 +272,11 @@ def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
         for name, value in judge.state_dict().items()
         if name.startswith(("head.", "pooling."))
     }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _scales(dimensions: tuple[Dimension, ...]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError
+from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair
 from .judge import EmpathyJudge
 
@@ -84,6 +84,21 @@ def _key(source: AudioSource) -> Hashable:
         facts = Path(source).stat()
         return str(source), facts.st_mtime_ns, facts.st_size
     return source
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of that name; without a name a GPU if there is one.
+
+    Raises:
+        UserError: If torch knows no such device or cannot use it here.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r}: accepted: cpu, or cuda where a GPU is usable: {reason}") from None
+    return device
 
 
 def sources_of(pair: Pair) -> list[AudioSource]:

@@ -78,7 +78,7 @@ def train(arguments: Sequence[str]) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
     L.seed_everything(config.seed, workers=True, verbose=False)
-    built = parser.instantiate_classes(config)
+    built = parser.instantiate(config)
     return fit(
         built.model,
         PairDataModule(**built.data, seed=config.seed),
@@ -149,6 +149,8 @@ def fit(
 
 
 def _starting_point(run: Path, resume: bool) -> Path | None:
+    for unfinished in (run / CHECKPOINTS).glob(".*.unfinished"):  # left by a kill
+        unfinished.unlink()
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:
         Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)

@@ -255,6 +255,7 @@ class JudgeModule(L.LightningModule):
             if now["provenance"][key] != then["provenance"][key]:
                 raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
         self._validation = dict(then["provenance"]["validation"])
+        self.data.first_epoch = checkpoint["epoch"] + 1
 
     def _description(self) -> dict[str, Any]:
         card = self.data.dataset.card

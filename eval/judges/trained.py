@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from ...data_modules.errors import AudioError, UserError
 from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import LoadedJudge, load_any
-from ...models.scoring import PairScorer
+from ...models.scoring import PairScorer, choose_device
 from . import OK, score_table
 
 
@@ -30,12 +29,11 @@ class TrainedJudge:
             device: "cpu", "cuda", ...; None = a GPU if there is one.
             batch_size: Pairs per forward pass.
         """
-        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.name = name
         self.description = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
-        self._scorer = PairScorer(loaded.judge.to(chosen), batch_size)
+        self._scorer = PairScorer(loaded.judge.to(choose_device(device)), batch_size)
 
     @classmethod
     def load(cls, folder: Path, backbone: str | None = None, device: str | None = None, batch_size: int = 16):

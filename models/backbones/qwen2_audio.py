@@ -15,7 +15,6 @@ from ...data_modules.schema import Pair
 from .base import Clips, Inputs, Part, quiet_transformers
 from .prompt import messages
 
-
 PARTS: Mapping[str, Part] = {
     "language_model": Part(
         "language_model", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -55,9 +55,7 @@ class Source:
         ratings = self.table("ratings.csv", self.ratings)
         return import_table(pairs, ratings, self.out, **(arguments | options))
 
-    def tone(
-        self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any
-    ) -> str:
+    def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
         """Writes a sine of half of full scale into the folder."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,9 +70,7 @@ class Source:
             if path.suffix == ".jsonl":
                 file.writelines(json.dumps(row) + "\n" for row in rows)
                 return path
-            header = (
-                list(rows[0]) if rows else ["pair_id", "response_audio", "rater_id", "dimension", "score"]
-            )
+            header = list(rows[0]) if rows else ["pair_id", "response_audio", "rater_id", "dimension", "score"]
             writer = csv.DictWriter(file, header, delimiter="\t" if path.suffix == ".tsv" else ",")
             writer.writeheader()
             writer.writerows(rows)

@@ -70,9 +70,7 @@ class TestWhatIsImported:
         source.pairs[2]["pair_id"] = "NA"
         source.pairs = source.pairs[:3]
         source.ratings = [
-            {"pair_id": p, "rater_id": r, "score": 3}
-            for p in ("001", "1", "NA")
-            for r in ("007", "7", "null")
+            {"pair_id": p, "rater_id": r, "score": 3} for p in ("001", "1", "NA") for r in ("007", "7", "null")
         ]
         dataset = source.load()
         assert [pair.pair_id for pair in dataset.pairs] == ["001", "1", "NA"]
@@ -184,9 +182,7 @@ class TestLayouts:
 
     @pytest.mark.parametrize("suffix", ["csv", "CSV", "tsv", "jsonl"])
     def test_long(self, source: Any, suffix: str) -> None:
-        pairs = source.table("pairs." + suffix.lower(), source.pairs).rename(
-            source.folder / f"pairs.{suffix}"
-        )
+        pairs = source.table("pairs." + suffix.lower(), source.pairs).rename(source.folder / f"pairs.{suffix}")
         ratings = source.table("r." + suffix.lower(), self.long()).rename(source.folder / f"r.{suffix}")
         assert scores(run(source, pairs, ratings, dimensions=[EMPATHY, WARMTH])) == WANTED
 
@@ -233,9 +229,7 @@ class TestLayouts:
     def test_column_per_rater_only_on_demand(self, source: Any) -> None:
         rows = [{"pair_id": "000-0", "a": 1, "b": 2}, {"pair_id": "001-0", "a": "", "b": 5}]
         pairs, ratings = source.table("pairs.csv", source.pairs), source.table("ratings.csv", rows)
-        with pytest.raises(
-            DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*accepted: pair_id"
-        ):
+        with pytest.raises(DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*accepted: pair_id"):
             run(source, pairs, ratings)
         empathy = {key: score for key, score in WANTED.items() if key[2] == "empathy"}
         assert scores(run(source, pairs, ratings, wide=True)) == empathy
@@ -257,9 +251,7 @@ class TestLayouts:
             {"role": "user", "audio": "clips/context0.wav"},
             {"role": "assistant", "audio": "clips/000-0.wav"},
         ]
-        rows = [
-            {"pair_id": 7, "context_audio": turns, "response_audio": "clips/000-1.wav", "situation": "a\nb"}
-        ]
+        rows = [{"pair_id": 7, "context_audio": turns, "response_audio": "clips/000-1.wav", "situation": "a\nb"}]
         ratings = source.table("r.jsonl", [{"pair_id": 7, "rater_id": 1, "score": 4}])
         dataset = run(source, source.table("p.jsonl", rows), ratings)
         assert dataset.pairs[0].pair_id == "7"
@@ -344,9 +336,7 @@ class TestBadAudio:
         os.symlink(secret.resolve().parent, source.folder / "folder")
         path = path.format(root=source.folder.parent)
         source.pairs[1]["response_audio"] = path
-        with pytest.raises(
-            DataError, match=r"row 2 \(line 3\), column 'response_audio'.*leaves the folder"
-        ) as caught:
+        with pytest.raises(DataError, match=r"row 2 \(line 3\), column 'response_audio'.*leaves the folder") as caught:
             source.load()
         assert repr(path) in str(caught.value)
         assert not source.out.exists()
@@ -384,9 +374,7 @@ class TestBadTables:
     def test_scores_in_json(self, source: Any, score: Any) -> None:
         source.ratings[1]["score"] = score
         pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
-        with pytest.raises(
-            DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"
-        ):
+        with pytest.raises(DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"):
             run(source, pairs, ratings)
         source.assert_nothing_written()
 
@@ -394,9 +382,7 @@ class TestBadTables:
         for row in source.pairs:
             row["empathy:anna"] = 3
         source.pairs[3]["empathy:anna"] = 9
-        with pytest.raises(
-            DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "
-        ):
+        with pytest.raises(DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "):
             run(source, source.table("pairs.csv", source.pairs), None)
 
     def test_the_users_column_name_is_shown(self, source: Any) -> None:
@@ -411,15 +397,11 @@ class TestBadTables:
 
     def test_unknown_pairs_are_counted(self, source: Any) -> None:
         source.ratings[2]["pair_id"] = source.ratings[5]["pair_id"] = "x"
-        refused(
-            source, r"ratings\.csv, row 3 \(line 4\), column 'pair_id': value 'x'; no such pair.*\(1 more\)"
-        )
+        refused(source, r"ratings\.csv, row 3 \(line 4\), column 'pair_id': value 'x'; no such pair.*\(1 more\)")
 
     def test_unknown_dimension(self, source: Any) -> None:
         source.ratings[7]["dimension"] = "warmth"
-        refused(
-            source, r"ratings\.csv, row 8 \(line 9\), column 'dimension': value 'warmth'; accepted: empathy"
-        )
+        refused(source, r"ratings\.csv, row 8 \(line 9\), column 'dimension': value 'warmth'; accepted: empathy")
 
     def test_duplicate_pair(self, source: Any) -> None:
         source.pairs[3]["pair_id"] = "000-0"
@@ -427,9 +409,7 @@ class TestBadTables:
 
     def test_duplicate_rating(self, source: Any) -> None:
         source.ratings.append(dict(source.ratings[2], score=4))
-        refused(
-            source, r"ratings\.csv, row 9 \(line 10\), column 'pair_id': value '000-1'; .* row 3 \(line 4\)"
-        )
+        refused(source, r"ratings\.csv, row 9 \(line 10\), column 'pair_id': value '000-1'; .* row 3 \(line 4\)")
 
     def test_missing_rater(self, source: Any) -> None:
         source.ratings[1]["rater_id"] = ""
@@ -470,9 +450,7 @@ class TestBadTables:
         line = data.splitlines(keepends=True)
         pairs.write_bytes(b"".join([*line[:2], line[2].replace(b"g0", b"caf\xe9"), *line[3:]]))
         offset = pairs.read_bytes().index(b"\xe9")
-        with pytest.raises(
-            DataError, match=rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8"
-        ):
+        with pytest.raises(DataError, match=rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8"):
             run(source, pairs, source.table("r.csv", source.ratings))
         pairs.write_text(data.decode(), encoding="utf-16")
         with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff at offset 0 is not UTF-8"):
@@ -497,9 +475,7 @@ class TestBadTables:
         with pytest.raises(DataError, match="column 'pair_id' stands twice in the header"):
             run(source, pairs, ratings)
 
-    @pytest.mark.parametrize(
-        "line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000]
-    )
+    @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
     def test_broken_json(self, source: Any, line: str) -> None:
         path = source.folder / "pairs.jsonl"
         path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")

@@ -85,9 +85,7 @@ def test_clips_that_changed_after_the_import(source: Any) -> None:
     ]
     assert "not a sound file" in found.problems[0].detail
     assert found.seconds["context"].count == 1
-    assert (
-        Problem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
-    )
+    assert Problem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
 
 
 def test_full_scale_of_8_bit_files_is_seen(source: Any) -> None:

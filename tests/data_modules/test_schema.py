@@ -20,9 +20,7 @@ from empathy_judge.data_modules.folders import staged_folder
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 
-CARD = DatasetCard(
-    "tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none"
-)
+CARD = DatasetCard("tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none")
 
 
 @pytest.fixture
@@ -64,9 +62,7 @@ def edit(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     pq.write_table(change(pq.read_table(path)), path)
 
 
-def set_column(
-    name: str, values: list[Any], kind: pa.DataType | None = None
-) -> Callable[[pa.Table], pa.Table]:
+def set_column(name: str, values: list[Any], kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
         index = table.schema.get_field_index(name)
         return table.set_column(index, name, pa.array(values, kind or table.schema.field(name).type))
@@ -129,9 +125,7 @@ def test_split_hash(written: Path) -> None:
 def test_content_hash(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     pairs, ratings = tables
 
-    def content(
-        pairs: pd.DataFrame = pairs, ratings: pd.DataFrame = ratings, card: DatasetCard = CARD
-    ) -> str:
+    def content(pairs: pd.DataFrame = pairs, ratings: pd.DataFrame = ratings, card: DatasetCard = CARD) -> str:
         return write_dataset(source.folder, card, pairs, ratings).content_hash
 
     start = content()
@@ -147,9 +141,7 @@ def test_content_hash(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) ->
         content(pairs=pairs.assign(situation=["lost\nkey", None, None])),
         content(pairs=pairs.assign(group_id=["g", "h", "h"])),
         content(pairs=pairs.assign(response_audio=["clips/000-1.wav", *pairs["response_audio"][1:]])),
-        content(
-            card=dataclasses.replace(CARD, dimensions=(Dimension("empathy", 1, 7, 1), CARD.dimensions[1]))
-        ),
+        content(card=dataclasses.replace(CARD, dimensions=(Dimension("empathy", 1, 7, 1), CARD.dimensions[1]))),
     ]
     assert len({start, *others}) == 7
 
@@ -386,6 +378,4 @@ def test_float32_scores_keep_to_the_steps(source: Any, tables: tuple[pd.DataFram
     scores = np.array([3.3, 1.1, 4.7, 0.25], np.float32)
     write_dataset(source.folder, card, pairs, ratings.assign(score=scores))
     with pytest.raises(DataError, match=r"row 2, column 'score': value 1\.149"):
-        write_dataset(
-            source.folder, card, pairs, ratings.assign(score=scores + np.array([0, 0.05, 0, 0], np.float32))
-        )
+        write_dataset(source.folder, card, pairs, ratings.assign(score=scores + np.array([0, 0.05, 0, 0], np.float32)))

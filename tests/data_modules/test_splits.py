@@ -45,9 +45,7 @@ def folder(dataset_folder: Path, tmp_path: Path) -> Path:
 def members(folder: Path, column: str) -> dict[str, set[str | None]]:
     found: dict[str, set[str | None]] = defaultdict(set)
     for pair in PairDataset.load(folder).pairs:
-        found[{"group_id": pair.group_id, "response_speaker": pair.response_speaker or ""}[column]].add(
-            pair.split
-        )
+        found[{"group_id": pair.group_id, "response_speaker": pair.response_speaker or ""}[column]].add(pair.split)
     return found
 
 
@@ -73,9 +71,7 @@ def test_stratification_brings_the_means_together(folder: Path) -> None:
         audit = split_dataset(folder, stratify=stratify, seed=seed, overwrite=True)
         return float(np.ptp([part["mean_scores"]["empathy"] for part in audit.splits.values()]))
 
-    with_strata, without = (
-        np.mean([spread(stratify, seed) for seed in range(8)]) for stratify in (True, False)
-    )
+    with_strata, without = (np.mean([spread(stratify, seed) for seed in range(8)]) for stratify in (True, False))
     assert with_strata < 0.6 * without
 
 
@@ -160,25 +156,19 @@ def test_impossible_requests_write_nothing(folder: Path, options: dict[str, Any]
 
 def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
     dataset = PairDataset.load(folder)
-    write_splits(
-        folder, ["test" if pair.pair_id in ("001-1", "002-0") else "train" for pair in dataset.pairs]
-    )
+    write_splits(folder, ["test" if pair.pair_id in ("001-1", "002-0") else "train" for pair in dataset.pairs])
     dataset = PairDataset.load(folder)
     assert audit_splits(dataset).crossings["group_id"] == {"g1": ("test", "train"), "g2": ("test", "train")}
     with pytest.raises(DataError) as caught:
         check_splits(dataset)
     row = 1 + [pair.pair_id for pair in dataset.pairs].index("001-1")
-    assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(
-        caught.value
-    )
+    assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(caught.value)
 
 
 def test_a_group_in_two_splits_of_the_source_is_refused(source: Any) -> None:
     for row, split in zip(source.pairs, ["train", "train", "train", "test"], strict=True):
         row["split"] = split
-    with pytest.raises(
-        DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; accepted"
-    ):
+    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; accepted"):
         check_splits(source.load())
 
 

@@ -51,9 +51,7 @@ def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
 
 def test_one_seed_gives_one_interval_and_another_seed_another() -> None:
     x, y, groups = tied_scores(80, seed=4)
-    first, again, other = (
-        estimate("spearman", x, y, Resamples.draw(groups, 200, seed)) for seed in (0, 0, 1)
-    )
+    first, again, other = (estimate("spearman", x, y, Resamples.draw(groups, 200, seed)) for seed in (0, 0, 1))
     assert first == again
     assert first.value == other.value
     assert (first.low, first.high) != (other.low, other.high)
@@ -67,9 +65,7 @@ def test_selected_items_share_the_draws() -> None:
         STATISTICS["mae"](*(v[np.repeat(np.flatnonzero(chosen), counts[chosen])] for v in (x, y))).value
         for counts in resamples.apply(lambda weights: weights).astype(int)
     ]
-    np.testing.assert_allclose(
-        statistic_draws("mae", x[chosen], y[chosen], resamples.select(chosen)), expected
-    )
+    np.testing.assert_allclose(statistic_draws("mae", x[chosen], y[chosen], resamples.select(chosen)), expected)
 
 
 def test_nan_items_are_left_out_of_value_and_interval() -> None:
@@ -142,9 +138,7 @@ def simulated(seed: int, groups: int = 40, size: int = 4) -> tuple[np.ndarray, n
     ("name", "truth"),
     [("spearman", 6 / np.pi * np.arcsin(0.3)), ("bias", 0.0)],
 )
-def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(
-    name: str, truth: float
-) -> None:
+def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(name: str, truth: float) -> None:
     covered = {"groups": 0, "items": 0}
     for seed in range(100):
         x, y, groups = simulated(seed)

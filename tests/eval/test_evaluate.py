@@ -64,18 +64,14 @@ def assert_has_type(value: Any, annotation: Any, where: str) -> None:
         for own in value:
             assert_has_type(own, get_args(annotation)[0], f"{where}[]")
     elif origin in (Union, types.UnionType):
-        accepted = tuple(int if kind is float else kind for kind in get_args(annotation)) + get_args(
-            annotation
-        )
+        accepted = tuple(int if kind is float else kind for kind in get_args(annotation)) + get_args(annotation)
         assert isinstance(value, accepted), where
     else:
         assert isinstance(value, annotation), f"{where}: {value!r}"
         assert not (annotation is int and isinstance(value, bool)), where
 
 
-def test_a_judge_that_knows_the_truth_reaches_everything(
-    make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_a_judge_that_knows_the_truth_reaches_everything(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     report = evaluate(make_judge(), make_dataset(), split="test", resamples=100).report
     own = report["dimensions"]["empathy"]
     for name in ("spearman", "pearson", "kendall", "ccc"):
@@ -88,9 +84,7 @@ def test_a_judge_that_knows_the_truth_reaches_everything(
     assert (own["n_items"], own["n_groups"], own["n_raters"], own["n_ratings"]) == (60, 15, 4, 240)
 
 
-def test_statistics_ceilings_and_shares_of_a_noisy_judge(
-    make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset(n_groups=40, noise=0.8)
     judge = make_judge(noise=0.7)
     report, items = evaluate(judge, dataset, split="test", resamples=200, seed=3)
@@ -147,9 +141,7 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(
 def test_a_check_that_leaves_equal_scores_is_undefined_not_zero(
     make_dataset: MakeDataset, make_judge: MakeJudge
 ) -> None:
-    check = evaluate(make_judge(), make_dataset(), split="test", resamples=20).report["checks"]["silent"][
-        "empathy"
-    ]
+    check = evaluate(make_judge(), make_dataset(), split="test", resamples=20).report["checks"]["silent"]["empathy"]
     assert (check["spearman"]["value"], check["drop"]["value"]) == (None, None)
     assert check["spearman"]["reason"] == "the judge scores are constant"
     assert check["n"] == 60
@@ -161,9 +153,7 @@ def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(
 ) -> None:
     dataset, unrated = make_dataset(noise=0.5), "pair-20"
     dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
-    judge = Failing(
-        make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"]
-    )
+    judge = Failing(make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
     report, items = evaluate(judge, dataset, split="test", resamples=50)
     own = report["dimensions"]["empathy"]
     assert own["coverage"] == {
@@ -242,9 +232,7 @@ def test_slices_and_systems(make_dataset: MakeDataset, make_judge: MakeJudge) ->
     assert level["pearson"]["value"] == pytest.approx(means.corr().iloc[0, 1])
     assert level["kendall"]["value"] == pytest.approx(kendalltau(means["score"], means["human_mean"])[0])
     assert level["pearson"]["low"] <= level["pearson"]["value"] <= level["pearson"]["high"]
-    assert {row["system_id"]: row["judge"] for row in level["systems"]} == pytest.approx(
-        means["score"].to_dict()
-    )
+    assert {row["system_id"]: row["judge"] for row in level["systems"]} == pytest.approx(means["score"].to_dict())
 
 
 def test_two_systems_have_no_system_level(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
@@ -259,9 +247,7 @@ def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(
 ) -> None:
     dataset = make_dataset(noise=0.3)
     judge = make_judge(noise=0.4)
-    judge.score(dataset.pairs).to_csv(
-        tmp_path / "s.csv", index=False, columns=["pair_id", "dimension", "score"]
-    )
+    judge.score(dataset.pairs).to_csv(tmp_path / "s.csv", index=False, columns=["pair_id", "dimension", "score"])
     direct = evaluate(judge, dataset, split="test", resamples=50).report
     report = evaluate(ScoresFile(tmp_path / "s.csv"), dataset, split="test", resamples=50).report
     assert report["judge"] == "scores:s.csv"
@@ -272,9 +258,7 @@ def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(
         assert result["spearman"]["reason"] == "a file of scores cannot score changed pairs"
 
 
-def test_checks_that_need_a_context_or_groups_say_so(
-    make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_checks_that_need_a_context_or_groups_say_so(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset(n_groups=6)
     bare = tuple(replace(pair, context=(), situation=None, context_text=None) for pair in dataset.pairs)
     report = evaluate(make_judge(), replace(dataset, pairs=bare), split=None, resamples=10).report
@@ -282,15 +266,11 @@ def test_checks_that_need_a_context_or_groups_say_so(
         assert report["checks"][check]["empathy"]["spearman"]["reason"] == "no pair has a context"
     together = tuple(replace(pair, group_id="g") for pair in dataset.pairs)
     report = evaluate(make_judge(), replace(dataset, pairs=together), split=None, resamples=10).report
-    assert (
-        report["checks"]["context_swapped"]["empathy"]["spearman"]["reason"] == "all pairs are of one group"
-    )
+    assert report["checks"]["context_swapped"]["empathy"]["spearman"]["reason"] == "all pairs are of one group"
     assert report["checks"]["response_only"]["empathy"]["spearman"]["value"] is not None
 
 
-def test_the_report_follows_its_schema_and_is_strict_json(
-    make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_the_report_follows_its_schema_and_is_strict_json(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth", "clarity"))
     judges = [
         make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
@@ -300,9 +280,7 @@ def test_the_report_follows_its_schema_and_is_strict_json(
     for judge in judges:
         report = evaluate(judge, dataset, split="test", resamples=20, provenance={"artifact": "abc"}).report
         assert_has_type(json.loads(json.dumps(report, allow_nan=False)), AgreementReport, "report")
-    first = evaluate(
-        judges[0], dataset, split="test", resamples=20, checks=False, command="evaluate x"
-    ).report
+    first = evaluate(judges[0], dataset, split="test", resamples=20, checks=False, command="evaluate x").report
     assert list(first["dimensions"]) == ["empathy", "warmth"]
     assert first["left_out"] == {"not_judged": ["clarity"], "not_rated": ["humour"]}
     assert first["checks"] == {}
@@ -319,18 +297,14 @@ def test_the_same_seed_gives_the_same_report(make_dataset: MakeDataset, make_jud
     )
     assert first.report == again.report
     pd.testing.assert_frame_equal(first.items, again.items)
-    assert (
-        first.report["dimensions"]["empathy"]["spearman"] != other.report["dimensions"]["empathy"]["spearman"]
-    )
+    assert first.report["dimensions"]["empathy"]["spearman"] != other.report["dimensions"]["empathy"]["spearman"]
 
 
 def test_what_a_user_can_mend_is_a_user_error(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset()
     with pytest.raises(DataError, match="slice 'color'; accepted: setting, system_id"):
         evaluate(make_judge(), dataset, split="test", slices=("color",))
-    with pytest.raises(
-        DataError, match="judge tone judge scores charm; dataset tones has ratings of empathy"
-    ):
+    with pytest.raises(DataError, match="judge tone judge scores charm; dataset tones has ratings of empathy"):
         evaluate(make_judge(dimensions=("charm",)), dataset, split="test")
     with pytest.raises(DataError, match="no pair is in split 'dev'"):
         evaluate(make_judge(), dataset, split="dev")

@@ -98,8 +98,7 @@ def test_the_swap_is_seeded_and_random() -> None:
 def test_another_group_with_the_same_context_is_avoided_where_possible() -> None:
     pairs = pairs_in_groups([2] * 20)
     shared = [
-        replace(pair, context=(Turn("user", clip(int(pair.group_id[1:]) % 2)),), situation=None)
-        for pair in pairs
+        replace(pair, context=(Turn("user", clip(int(pair.group_id[1:]) % 2)),), situation=None) for pair in pairs
     ]
     for before, after in zip(shared, context_swapped(shared, seed=3), strict=True):
         before_clip, after_clip = before.context[0].audio, after.context[0].audio

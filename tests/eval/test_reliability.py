@@ -170,12 +170,8 @@ def test_raters_who_disagree_leave_no_panel_ceiling() -> None:
 def test_other_dimensions_and_other_pairs_do_not_count() -> None:
     _, scores = simulated(30, 3, 0.0, 1.0, 0.0, seed=8)
     table = long(scores)
-    more = pd.concat(
-        [table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])]
-    )
-    assert reliability(more, "d", groups_of(30), resamples=20) == reliability(
-        table, "d", groups_of(30), resamples=20
-    )
+    more = pd.concat([table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])])
+    assert reliability(more, "d", groups_of(30), resamples=20) == reliability(table, "d", groups_of(30), resamples=20)
 
 
 @pytest.fixture
@@ -197,9 +193,7 @@ def test_alphas_of_the_published_expert_ratings(published: Path) -> None:
     }
     assert len(alphas) == 21
     with (published / "ratings_long.csv").open(newline="") as file:
-        ratings = [
-            row for row in csv.DictReader(file) if row["annotator"] in ("expert1", "expert2", "expert3")
-        ]
+        ratings = [row for row in csv.DictReader(file) if row["annotator"] in ("expert1", "expert2", "expert3")]
     for (dataset, dimension), alpha in alphas.items():
         own = [row for row in ratings if row["dataset"] == dataset and row["dimension"] == dimension]
         table = pd.DataFrame(

@@ -50,9 +50,7 @@ def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Evaluation:
     return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
 
 
-def test_the_three_files_hold_the_report_the_items_and_the_page(
-    evaluation: Evaluation, tmp_path: Path
-) -> None:
+def test_the_three_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
     out = tmp_path / "new" / "report"
     write_report(evaluation.report, evaluation.items, out)
     assert sorted(path.name for path in out.iterdir()) == ["agreement.json", "index.html", "items.csv"]
@@ -63,9 +61,7 @@ def test_the_three_files_hold_the_report_the_items_and_the_page(
     assert (out / "index.html").read_text(encoding="utf-8") == render_page(*evaluation)
 
 
-def test_a_report_with_nan_is_refused_before_anything_is_written(
-    evaluation: Evaluation, tmp_path: Path
-) -> None:
+def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Evaluation, tmp_path: Path) -> None:
     evaluation.report["provenance"]["loss"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
         write_report(evaluation.report, evaluation.items, tmp_path / "report")
@@ -201,9 +197,7 @@ def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
         ("response_only", statistic(0.40, None, None), statistic(0.40, None, None), "no interval"),
     ],
 )
-def test_the_verdict_on_a_listening_check(
-    name: str, left: StatisticReport, drop: StatisticReport, mark: str
-) -> None:
+def test_the_verdict_on_a_listening_check(name: str, left: StatisticReport, drop: StatisticReport, mark: str) -> None:
     check: CheckReport = {"spearman": left, "drop": drop, "mean_change": 0.5, "n": 60, "failed": {}}
     view = wording.check_view(name, check, statistic(0.8, 0.75, 0.85))
     assert view.mark == mark
@@ -214,9 +208,7 @@ def test_the_verdict_on_a_listening_check(
 def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = "[bold]judge[/bold]"
-    found = evaluate(
-        judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50
-    )
+    found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
     console = Console(width=90, color_system=None)
     with console.capture() as capture:
         console.print(terminal_table(found.report))

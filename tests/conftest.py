@@ -1,0 +1,190 @@
+"""A random backbone of the true architecture and a tiny rated dataset, made once; nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+
+if TYPE_CHECKING:
+    from empathy_judge.models.judge import EmpathyJudge
+
+# Before torch is imported, here and in the processes that tests start: sums in one fixed order, and no model hub
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+RATE = 16_000
+CONFIGS = Path(__file__).parents[1] / "configs"
+GROUPS, PER_GROUP, RATERS = 8, 3, 3
+
+
+def tone(seconds: float, hertz: float, level: float, noise: float = 0.0, rate: int = RATE) -> np.ndarray:
+    """A sine with noise on it `(samples,)`, float32."""
+    count = round(seconds * rate)
+    sine = np.sin(2 * np.pi * hertz * np.arange(count) / rate)
+    rough = np.random.default_rng(round(hertz)).normal(size=count)
+    return (level * ((1 - noise) * sine + noise * rough)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def make_tone() -> Callable[..., np.ndarray]:
+    """`tone`: seconds, Hz, level, share of noise."""
+    return tone
+
+
+@pytest.fixture(scope="session")
+def make_backbone() -> Callable[[Path, int], Path]:
+    """Saves Qwen2-Audio in miniature with random weights, and its processor, to a folder; the seed makes the weights.
+
+    They are larger than those of an untrained model: the audio must matter.
+    """
+    import torch
+    from empathy_judge.models.backbones.prompt import QUESTION
+    from empathy_judge.train.nano.architecture import build_model, build_processor
+
+    def make(folder: Path, seed: int) -> Path:
+        processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"])
+        torch.manual_seed(seed)
+        model = build_model(processor)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.ndim > 1 and "embed_positions" not in name:
+                    weight.mul_(2)
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def backbone_folder(make_backbone: Callable[[Path, int], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random backbone of seed 0."""
+    return make_backbone(tmp_path_factory.mktemp("backbone"), 0)
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 pairs in 8 groups on two scales: 12 to train on, 9 (an odd number) for validation, 3 for the test.
+
+    The louder and higher a response, the better its rating. Three raters with biases; one rates every other pair only.
+    """
+    from empathy_judge.data_modules.schema import DatasetCard, Dimension, write_dataset
+    from empathy_judge.data_modules.splits import split_dataset
+
+    folder = tmp_path_factory.mktemp("dataset") / "tones"
+    folder.mkdir()
+    pairs, ratings = [], []
+    for group in range(GROUPS):
+        soundfile.write(folder / f"context{group}.wav", tone(0.5 + 0.1 * group, 90 + 30 * group, 0.3, 0.2), RATE)
+        for member in range(PER_GROUP):
+            number = group * PER_GROUP + member
+            loudness, height = number % 5 / 4, number % 7 / 6
+            name = f"p{number:02d}"
+            samples = tone(0.4 + 0.067 * number, 120 + 300 * height + number, 0.05 + 0.5 * loudness, 0.1)
+            soundfile.write(folder / f"{name}.wav", samples, RATE)
+            pairs.append(
+                {
+                    "pair_id": name,
+                    "group_id": f"g{group}",
+                    "context_audio": f"context{group}.wav",
+                    "response_audio": f"{name}.wav",
+                    "situation": "A parent is late." if group % 3 == 0 else None,
+                    "system_id": f"s{member}",
+                }
+            )
+            for rater in range(RATERS):
+                if rater < RATERS - 1 or number % 2:
+                    empathy = round(1.5 + 2 * loudness + height) + rater % 2
+                    warmth = 1.0 + 4 * loudness + 3 * height + 0.5 * rater
+                    ratings += [(name, f"r{rater}", "empathy", empathy), (name, f"r{rater}", "warmth", warmth)]
+    card = DatasetCard(
+        name="tones",
+        dimensions=(Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)),
+        source="made for a test",
+        licence="CC0-1.0",
+        synthetic=True,
+    )
+    columns = ["pair_id", "rater_id", "dimension", "score"]
+    write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
+    split_dataset(folder, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_judge(backbone_folder: Path) -> Callable[..., EmpathyJudge]:
+    """Builds judges on the random backbone whose adapters, pooling and head are random too, as after training."""
+    import torch
+    from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+    from empathy_judge.models.lora import LoraSettings
+
+    def make(lora: LoraSettings | None = None, seed: int = 1, **settings: Any) -> EmpathyJudge:
+        settings = {"backbone": str(backbone_folder), **settings}
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            lora_settings = lora or LoraSettings(rank=4, alpha=8.0)
+            judge = EmpathyJudge(JudgeSettings(lora=lora_settings, **settings), dimensions())
+            for name, weight in judge.trainable().items():
+                weight.add_((0.02 if "lora_" in name else 0.1) * torch.randn(weight.shape))
+        return judge.eval()
+
+    return make
+
+
+def dimensions() -> tuple[Any, ...]:
+    """Two scales that differ in both ends."""
+    from empathy_judge.data_modules.schema import Dimension
+
+    return (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
+
+
+@pytest.fixture(scope="session")
+def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A judge on disk. Tests that change it copy it first."""
+    from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
+    from empathy_judge.models.card import render_card
+
+    judge = make_judge()
+    description = describe(judge, Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}))
+    folder = tmp_path_factory.mktemp("artifact") / "judge"
+    save_judge(LoadedJudge(judge, description), folder, render_card(description, None))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def train_arguments(backbone_folder: Path, dataset_folder: Path) -> Callable[..., list[str]]:
+    """Words after `empathy-judge train` for a small run; values given as `model__lora_rank=4` override the rest."""
+
+    def arguments(run: Path, **overrides: Any) -> list[str]:
+        values = {
+            "model.backbone": str(backbone_folder),
+            "model.lora_rank": 4,
+            "data.path": str(dataset_folder),
+            "data.batch_size": 4,
+            "data.eval_batch_size": 4,
+            "trainer.max_epochs": 4,
+            "trainer.log_every_n_steps": 1,
+            "patience": 50,
+            "run": str(run),
+            **{name.replace("__", "."): value for name, value in overrides.items()},
+        }
+        words = ["--config", str(CONFIGS / "nano.yaml")]
+        return words + [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+    return arguments
+
+
+@pytest.fixture(scope="session")
+def trained_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of four epochs. Tests that change it copy it first."""
+    from empathy_judge.train.fit import train
+
+    run = tmp_path_factory.mktemp("runs") / "run"
+    train(train_arguments(run))
+    return run

@@ -1,0 +1,56 @@
+"""Measured delivery follows what the synthesiser was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchaudio
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.espeak import Tone, Voice, speak
+
+TEXT = "The parcel came on Tuesday with the morning post."
+MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
+
+
+def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
+    samples, rate = speak(TEXT, voice, tone)
+    return prosody.summarise(
+        prosody.track(torchaudio.functional.resample(torch.from_numpy(samples), rate, prosody.RATE).numpy())
+    )
+
+
+@pytest.mark.parametrize("hertz", [80.0, 120.0, 220.0, 400.0])
+def test_pitch_of_a_pulse_train(hertz: float) -> None:
+    time = np.arange(prosody.RATE) / prosody.RATE
+    harmonics = sum(np.sin(2 * np.pi * hertz * k * time) / k for k in range(1, 9))
+    frames = prosody.track((0.1 * harmonics).astype(np.float32))
+    assert prosody.summarise(frames).pitch == pytest.approx(hertz, rel=0.02)
+    assert prosody.summarise(frames).pitch_range < 0.3
+
+
+def test_noise_has_no_pitch() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, prosody.RATE).astype(np.float32)
+    found = prosody.summarise(prosody.track(noise))
+    assert np.isnan(found.pitch)
+    assert found.level == pytest.approx(-20, abs=0.5)
+
+
+@pytest.mark.parametrize("voice", [MAN, WOMAN])
+def test_tone_is_heard(voice: Voice) -> None:
+    neutral = _measure(voice, Tone())
+    assert neutral.pitch == pytest.approx(voice.pitch, rel=0.06)
+    shift = 12 * np.log2(_measure(voice, Tone(pitch=4)).pitch / neutral.pitch)
+    assert shift == pytest.approx(4, abs=0.8)
+    ranges = [_measure(voice, Tone(range=r)).pitch_range for r in (0.1, 1, 3)]
+    assert ranges[0] < 0.8 < ranges[1] < ranges[2]
+    levels = [_measure(voice, Tone(level=level)).level for level in (-38, -24)]
+    assert levels[1] - levels[0] == pytest.approx(14, abs=0.5)
+    durations = [_measure(voice, Tone(rate=rate)).seconds for rate in (120, 240)]
+    assert durations[0] / durations[1] > 1.6
+    assert _measure(voice, Tone(quality="breathy")).harmonicity < neutral.harmonicity - 0.15
+
+
+@pytest.mark.parametrize(("text", "count"), [("The parcel came on Tuesday.", 7), ("I see.", 2), ("a table", 3)])
+def test_syllables(text: str, count: int) -> None:
+    assert prosody.count_syllables(text) == count

@@ -1,0 +1,328 @@
+"""A judge on disk comes back as it was, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import (
+    LoadedJudge,
+    Provenance,
+    describe,
+    fingerprint,
+    load_any,
+    load_judge,
+    save_judge,
+)
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.lora import LoraSettings
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
+ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None})
+
+
+@pytest.fixture
+def folder(judge_folder: Path, tmp_path: Path) -> Path:
+    """A copy of a judge, to be spoilt."""
+    return Path(shutil.copytree(judge_folder, tmp_path / "judge"))
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset_folder: Path):
+    return PairDataset.load(dataset_folder).pairs[:6]
+
+
+@torch.no_grad()
+def scores_of(judge: EmpathyJudge, pairs) -> torch.Tensor:
+    return judge(judge.build_inputs(pairs))
+
+
+def wrapped(judge: EmpathyJudge) -> LoadedJudge:
+    return LoadedJudge(judge, describe(judge, ORIGIN))
+
+
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Change the tensors of a safetensors file and keep its metadata."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata=metadata)
+
+
+def edit(path: Path, change: Callable[[dict], object]) -> None:
+    """Change a JSON file."""
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def refused(folder: Path, *texts: str) -> None:
+    with pytest.raises(UserError) as found:
+        load_judge(folder)
+    for text in texts:
+        assert text in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("pooling", ["last_token", "response_mean", "attention"])
+@pytest.mark.parametrize("parts", [["language_model", "projector", "audio_tower"], []], ids=["lora", "head alone"])
+def test_the_score_before_saving_is_the_score_after_loading(pooling, parts, make_judge, pairs, tmp_path):
+    judge = make_judge(LoraSettings(parts=parts, rank=3, alpha=7.5), pooling=pooling, padding_side="left")
+    before = scores_of(judge, pairs)
+    save_judge(wrapped(judge), tmp_path / "judge", "card")
+    assert torch.equal(before, scores_of(judge, pairs))  # saving changes nothing
+    loaded = load_judge(tmp_path / "judge")
+    assert torch.equal(before, scores_of(loaded.judge, pairs))
+    assert before.std(0).min() > 1e-3
+    assert loaded.judge.settings == judge.settings
+    assert loaded.judge.dimensions == judge.dimensions
+    assert not loaded.judge.training
+    assert not loaded.judge.trainable()
+    assert (tmp_path / "judge" / "adapter").exists() == bool(parts)
+
+
+def test_a_loaded_judge_can_be_saved_again(folder, pairs, tmp_path):
+    loaded = load_judge(folder)
+    save_judge(loaded, tmp_path / "again", "card")
+    assert torch.equal(scores_of(loaded.judge, pairs), scores_of(load_any(tmp_path / "again").judge, pairs))
+    for name in (ADAPTER, HEAD):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_what_the_folder_holds(judge_folder):
+    files = {str(path.relative_to(judge_folder)) for path in judge_folder.rglob("*") if path.is_file()}
+    assert files == {
+        "judge.json", "head.safetensors", "README.md", "adapter/adapter_config.json", ADAPTER,
+        "processor/chat_template.jinja", "processor/processor_config.json",
+        "processor/tokenizer.json", "processor/tokenizer_config.json",
+    }  # fmt: skip
+    for path in judge_folder.rglob("*.*"):
+        assert path.suffix in (".json", ".safetensors", ".md", ".txt", ".jinja")
+        if path.suffix == ".safetensors":
+            load_file(path)  # fails for anything else
+        else:
+            path.read_text(encoding="utf-8")
+    assert (judge_folder / ADAPTER).stat().st_size < 500_000  # the frozen 3 M weights (12 MB) are not in it
+    assert (judge_folder.stat().st_mode & 0o777) == 0o755
+    description = json.loads((judge_folder / JUDGE).read_text())
+    assert description["schema_version"] == 1
+    assert description["provenance"]["validation"] == {"empathy": 0.5, "warmth": None}
+    assert [d["name"] for d in description["dimensions"]] == ["empathy", "warmth"]
+    assert (description["sampling_rate"], description["max_seconds"]) == (16_000, 10.0)
+    assert set(load_file(judge_folder / HEAD)) == {
+        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
+    }  # fmt: skip
+
+
+def test_the_card_says_what_is_known(judge_folder):
+    card = (judge_folder / "README.md").read_text()
+    assert "**Synthetic.**" in card
+    assert "| empathy | 1 to 5 | higher |" in card
+    assert "| warmth | 0 to 10 | higher |" in card
+    assert "Not measured yet" in card
+
+
+# ---------------------------------------------------------------- adapters
+
+
+def first(tensors: dict[str, torch.Tensor], part: str) -> str:
+    return next(key for key in sorted(tensors) if part in key)
+
+
+def test_an_adapter_of_another_rank_is_refused(folder, make_judge, tmp_path):
+    save_judge(wrapped(make_judge(LoraSettings(rank=2))), tmp_path / "other", "card")
+    shutil.copy(tmp_path / "other" / ADAPTER, folder / ADAPTER)
+    refused(folder, ADAPTER, "has shape (2, ", "expected (4, ")
+
+
+def test_an_adapter_of_another_part_is_refused(folder, make_judge, tmp_path):
+    save_judge(wrapped(make_judge(LoraSettings(parts=["projector"], rank=4))), tmp_path / "other", "card")
+    shutil.copy(tmp_path / "other" / ADAPTER, folder / ADAPTER)
+    refused(folder, ADAPTER, "missing 'base_model.model.language_model.layers.0", "more")
+
+
+def test_a_renamed_adapter_key_is_refused(folder):
+    def rename(tensors):
+        tensors["base_model.model.elsewhere.lora_B.weight"] = tensors.pop(first(tensors, "lora_B"))
+
+    gone = first(load_file(folder / ADAPTER), "lora_B")
+    rewrite(folder / ADAPTER, rename)
+    refused(folder, ADAPTER, f"missing '{gone}'", "unexpected 'base_model.model.elsewhere.lora_B.weight'")
+
+
+def test_an_adapter_that_changes_nothing_is_refused(folder):
+    rewrite(folder / ADAPTER, lambda tensors: [w.zero_() for key, w in tensors.items() if "lora_B" in key])
+    refused(folder, ADAPTER, "every lora_B is zero")
+
+
+def test_an_adapter_that_is_not_finite_is_refused(folder):
+    key = first(load_file(folder / ADAPTER), "lora_A")
+    rewrite(folder / ADAPTER, lambda tensors: tensors[key].view(-1)[3:4].fill_(float("nan")))
+    refused(folder, ADAPTER, key, "not finite")
+
+
+def test_a_missing_adapter_is_refused(folder):
+    (folder / ADAPTER).unlink()
+    refused(folder, ADAPTER, "missing")
+
+
+# ---------------------------------------------------------------- head
+
+
+def test_a_missing_head_key_is_refused(folder):
+    rewrite(folder / HEAD, lambda tensors: tensors.pop("head.linear.bias"))
+    refused(folder, HEAD, "missing 'head.linear.bias'")
+
+
+def test_an_extra_head_key_is_refused(folder):
+    rewrite(folder / HEAD, lambda tensors: tensors.update({"head.gate.weight": torch.zeros(2)}))
+    refused(folder, HEAD, "unexpected 'head.gate.weight'")
+
+
+def test_a_head_of_another_shape_is_refused(folder):
+    rewrite(folder / HEAD, lambda tensors: tensors.update({"head.linear.bias": torch.zeros(3)}))
+    refused(folder, HEAD, "'head.linear.bias' has shape (3,), expected (2,)")
+
+
+def test_a_head_that_is_not_finite_is_refused(folder):
+    rewrite(folder / HEAD, lambda tensors: tensors["head.linear.bias"].fill_(float("nan")))
+    refused(folder, HEAD, "'head.linear.bias'", "not finite")
+
+
+def test_a_frozen_weight_in_the_head_file_is_refused(folder, pairs):
+    name = "network.language_model.norm.weight"
+    rewrite(folder / HEAD, lambda tensors: tensors.update({name: torch.zeros(192)}))
+    refused(folder, HEAD, f"unexpected '{name}'")
+
+
+# ---------------------------------------------------------------- judge.json
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("maximum", 7), ("minimum", 0), ("name", "calm"), ("higher_is_better", False)]
+)
+def test_a_changed_scale_is_refused(key, value, folder):
+    edit(folder / JUDGE, lambda values: values["dimensions"][0].update({key: value, "step": None}))
+    refused(folder, HEAD, JUDGE, "scales must be the same", str(value).lower() if value is False else str(value))
+
+
+def test_scales_in_another_order_are_refused(folder):
+    edit(folder / JUDGE, lambda values: values["dimensions"].reverse())
+    refused(folder, HEAD, "scales must be the same")
+
+
+def test_a_changed_backbone_is_refused(folder, make_backbone, tmp_path):
+    other = str(make_backbone(tmp_path / "other", 5))
+    with pytest.raises(UserError, match=rf"backbone '{other}' has other weights than the judge was trained on"):
+        load_judge(folder, other)
+
+
+def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folder, pairs, tmp_path):
+    moved = shutil.copytree(backbone_folder, tmp_path / "moved")
+    expected = scores_of(load_judge(folder).judge, pairs)
+    edit(folder / JUDGE, lambda values: values["settings"].update(backbone=str(tmp_path / "gone")))
+    refused(folder, f"backbone '{tmp_path / 'gone'}'")
+    assert torch.equal(expected, scores_of(load_judge(folder, str(moved)).judge, pairs))
+
+
+def test_another_schema_version_is_refused(folder):
+    edit(folder / JUDGE, lambda values: values.update(schema_version=2))
+    refused(folder, JUDGE, "schema_version must be 1")
+
+
+@pytest.mark.parametrize("key", ["settings", "dimensions", "backbone_fingerprint"])
+def test_a_judge_file_that_lacks_a_key_is_refused(key, folder):
+    edit(folder / JUDGE, lambda values: values.pop(key))
+    refused(folder, JUDGE, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pooling", "median"), ("dtype", "int8"), ("padding_side", "top"), ("surplus", 1)]
+)
+def test_a_judge_file_with_a_wrong_setting_is_refused(key, value, folder):
+    edit(folder / JUDGE, lambda values: values["settings"].update({key: value}))
+    refused(folder, JUDGE, key)
+
+
+def test_a_judge_file_with_a_wrong_lora_part_is_refused(folder):
+    edit(folder / JUDGE, lambda values: values["settings"]["lora"].update(parts=["decoder"]))
+    refused(folder, "LoRA on 'decoder'", "language_model, projector, audio_tower")
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("name", [ADAPTER, HEAD])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.7])
+def test_a_truncated_file_is_refused(name, share, folder):
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: int(len(whole) * share)])
+    refused(folder, name, "not a readable safetensors file")
+
+
+def test_a_truncated_judge_file_is_refused(folder):
+    (folder / JUDGE).write_text((folder / JUDGE).read_text()[:200])
+    refused(folder, JUDGE, "not JSON")
+
+
+def test_a_missing_judge_file_is_refused(folder):
+    (folder / JUDGE).unlink()
+    refused(folder, str(folder), "it has no judge.json")
+    with pytest.raises(UserError, match=r"accepted: a judge folder \(with judge.json\), a run folder or a checkpoint"):
+        load_any(folder)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(folder, make_judge):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=f"{folder}: exists; accepted: a folder that does not exist yet"):
+        save_judge(wrapped(make_judge()), folder, "card")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_an_empty_folder_may_become_a_judge(make_judge, tmp_path):
+    (tmp_path / "judge").mkdir()
+    save_judge(wrapped(make_judge()), tmp_path / "judge", "card")
+    assert (tmp_path / "judge" / JUDGE).is_file()
+
+
+@pytest.mark.parametrize("failing", ["json", "rename"])
+def test_an_export_that_fails_leaves_nothing(failing, make_judge, tmp_path, monkeypatch):
+    loaded = wrapped(make_judge())
+    if failing == "json":  # the last file to be written
+        loaded = replace(loaded, description={"score": float("nan")})
+    else:
+        monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises((ValueError, OSError)):
+        save_judge(loaded, tmp_path / "deep" / "judge", "card")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_saving_and_loading_ask_no_hub(make_judge, tmp_path, monkeypatch, backbone_folder):
+    """PEFT looks a base model up on the hub when it is no local folder."""
+    asked = []
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", lambda name, _: asked.append(name))
+    judge = make_judge()
+    judge.settings = replace(judge.settings, backbone="nano")
+    save_judge(wrapped(judge), tmp_path / "judge", "card")
+    assert asked == []
+    load_judge(tmp_path / "judge", str(backbone_folder))
+    assert asked == []
+    assert json.loads((tmp_path / "judge/adapter/adapter_config.json").read_text())["base_model_name_or_path"] == "nano"
+
+
+def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_judge, make_backbone, tmp_path):
+    plain = fingerprint(make_judge(LoraSettings(parts=[])))
+    assert fingerprint(make_judge(LoraSettings(parts=["language_model", "audio_tower"], rank=2), seed=9)) == plain
+    assert fingerprint(make_judge(dtype="bfloat16")) == plain
+    assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain

@@ -1,0 +1,178 @@
+"""The short path through the backbone against the official model on the full window."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Backbone
+from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.lora import LoraSettings
+from safetensors.torch import load_file, save_file
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
+
+RATE, WINDOW = 16_000, 160_000
+
+
+def noise(samples: int, seed: int = 0) -> np.ndarray:
+    """A clip that is loud up to its end, where cutting it differs most from padding it."""
+    return np.random.default_rng(seed).normal(scale=0.2, size=samples).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def backbone(backbone_folder: Path) -> Backbone:
+    return load_backbone(str(backbone_folder))
+
+
+@pytest.fixture(scope="module")
+def official(backbone_folder: Path) -> Qwen2AudioForConditionalGeneration:
+    return Qwen2AudioForConditionalGeneration.from_pretrained(backbone_folder).eval()
+
+
+@pytest.fixture(scope="module")
+def processor(backbone_folder: Path):
+    return AutoProcessor.from_pretrained(backbone_folder)
+
+
+# 0.05 s is the shortest clip that is accepted; 159_999 and the window leave no room for zeros behind the clip
+LENGTHS = (800, 6_400, 21_931, 16_321, 64_000, 159_999, WINDOW)
+
+
+@torch.no_grad()
+def test_audio_states_on_the_real_length_equal_the_official_ones(backbone, official, processor):
+    clips = [noise(length, seed) for seed, length in enumerate(LENGTHS)]
+    seen = []
+    hook = official.model.multi_modal_projector.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        for clip in clips:
+            text = "<|audio_bos|><|AUDIO|><|audio_eos|>"
+            inputs = processor(text=text, audio=[clip], sampling_rate=RATE, return_tensors="pt")
+            assert inputs["input_features"].shape[-1] == WINDOW // 320  # the plain path: padded to the window
+            official(**inputs)
+    finally:
+        hook.remove()
+    expected = [
+        given.reshape(-1, given.shape[-1])[: backbone.audio_tokens(length)]
+        for given, length in zip(seen, LENGTHS, strict=True)
+    ]
+    for group in (slice(0, 3), slice(0, 4), slice(0, 7), slice(6, 7)):
+        states = backbone.encode_audio(backbone.prepare_clips(clips[group]))
+        assert states.shape == torch.cat(expected[group]).shape
+        assert (states - torch.cat(expected[group])).abs().max() <= 1e-5
+    assert torch.cat(expected).std() > 0.1  # the comparison is not one of zeros
+
+
+@torch.no_grad()
+def test_states_of_a_short_clip_do_not_depend_on_the_longest_in_the_batch(backbone):
+    short = noise(9_000)
+    alone = backbone.encode_audio(backbone.prepare_clips([short]))
+    beside = backbone.encode_audio(backbone.prepare_clips([short, noise(100_000, 1)]))[: len(alone)]
+    assert (alone - beside).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_every_length_has_as_many_tokens_as_states(backbone, processor):
+    lengths = [800, 801, 959, 960, 961, 1_279, 1_280, 1_281, 5_119, 5_120, 5_121, WINDOW - 1, WINDOW]
+    states = backbone.encode_audio(backbone.prepare_clips([noise(length) for length in lengths]))
+    assert len(states) == sum(backbone.audio_tokens(length) for length in lengths)
+    for length in lengths:
+        ids = processor(text="<|AUDIO|>", audio=[noise(length)], sampling_rate=RATE)["input_ids"]
+        assert np.size(ids) == backbone.audio_tokens(length)
+
+
+PAIRS = {
+    "context": Pair("a", Clip(noise(12_000), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),)),
+    "situation": Pair(
+        "b", Clip(noise(7_001, 2), RATE), (Turn("user", Clip(noise(9_999, 3), RATE)),), situation="Late again."
+    ),
+    "no context": Pair("c", Clip(noise(31_000, 4), RATE)),
+    "turns": Pair(
+        "d",
+        Clip(noise(8_000, 5), RATE),
+        tuple(
+            Turn(role, Clip(noise(6_000 + 700 * n, n), RATE)) for n, role in enumerate(("user", "assistant", "user"))
+        ),
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", PAIRS)
+def test_hidden_states_equal_those_of_the_official_model(name, make_judge, official, processor):
+    pair = PAIRS[name]
+    judge = make_judge(LoraSettings(parts=[]))
+    inputs = judge.build_inputs([pair])
+    chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
+    clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+    plain = processor(text=chat, audio=clips, sampling_rate=RATE, return_tensors="pt")
+    assert torch.equal(inputs.input_ids, plain["input_ids"])
+    expected = official.model(**plain).last_hidden_state
+    found = judge.backbone.hidden_states(inputs)
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    assert expected.std() > 0.1
+    is_audio = inputs.input_ids == official.config.audio_token_id
+    assert int(is_audio.sum()) == len(inputs.audio_index)
+    last = judge.backbone.audio_tokens(len(clips[-1]))
+    assert inputs.response_mask[0].nonzero()[:, 0].tolist() == is_audio[0].nonzero()[-last:, 0].tolist()
+
+
+def test_the_question_names_each_clip_in_order():
+    (message,) = messages(PAIRS["turns"])
+    text = "".join("*" if part["type"] == "audio" else part["text"] for part in message["content"])
+    assert text.startswith("Context, user: *\nContext, assistant: *\nContext, user: *\nResponse: *\n")
+    (message,) = messages(PAIRS["situation"])
+    assert message["content"][0]["text"] == "Situation: Late again.\n"
+
+
+def test_a_situation_may_not_stand_for_audio(make_judge):
+    with pytest.raises(UserError, match=r"pair 'x': situation text may not contain <\|AUDIO\|>"):
+        make_judge().build_inputs([Pair("x", Clip(noise(8_000), RATE), situation="a <|AUDIO|> b")])
+
+
+def broken(backbone_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(backbone_folder, tmp_path / "broken"))
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(backbone_folder, tmp_path):
+    folder = broken(backbone_folder, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    (gone,) = [key for key in tensors if key.endswith("audio_tower.layers.1.fc1.weight")]
+    del tensors[gone]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"missing \['audio_tower\.layers\.1\.fc1\.weight'\]"):
+        load_backbone(str(folder))
+
+
+def test_a_checkpoint_with_a_foreign_tensor_is_refused_by_name(backbone_folder, tmp_path):
+    folder = broken(backbone_folder, tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    prefix = next(iter(tensors)).split("audio_tower")[0].split("language_model")[0].split("multi_modal")[0]
+    tensors[f"{prefix}audio_tower.surplus"] = torch.zeros(3)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="surplus"):
+        load_backbone(str(folder))
+
+
+def test_unknown_backbones_are_refused(backbone_folder, tmp_path):
+    with pytest.raises(UserError, match=r"backbone 'no/such-model': accepted are 'nano', a hub id or a folder"):
+        load_backbone("no/such-model")
+    folder = broken(backbone_folder, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen2"}))
+    with pytest.raises(UserError, match=r"no file for family 'qwen2'; there are .*qwen2_audio"):
+        load_backbone(str(folder))
+
+
+def test_the_backbone_is_frozen_and_in_evaluation_mode(backbone):
+    assert not any(weight.requires_grad for weight in backbone.network.parameters())
+    assert not any(module.training for module in backbone.network.modules())
+    assert (backbone.sampling_rate, backbone.max_seconds) == (16_000, 10.0)
+    assert (backbone.audio_size, backbone.hidden_size) == (160, 192)

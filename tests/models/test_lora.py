@@ -1,0 +1,88 @@
+"""Adapters sit exactly where they were asked for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Part
+from empathy_judge.models.lora import LoraSettings, add_lora, parameter_table
+
+# The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
+LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
+WIDTHS = {
+    "language_model": 4 * (4 * (192 + 192) + 3 * (192 + 416)),
+    "projector": 160 + 192,
+    "audio_tower": 4 * (4 * (160 + 160) + 2 * (160 + 480)),
+}
+ROOTS = {"language_model": "language_model.", "projector": "multi_modal_projector.", "audio_tower": "audio_tower."}
+CHOICES = [
+    ["language_model"], ["projector"], ["audio_tower"], ["language_model", "projector"],
+    ["language_model", "projector", "audio_tower"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", CHOICES, ids="+".join)
+def test_each_part_gets_its_adapters_and_no_other_part_does(parts, make_judge):
+    judge = make_judge(LoraSettings(parts=parts, rank=3))
+    adapted = {name.rsplit(".lora_A", 1)[0] for name in judge.trainable() if ".lora_A" in name}
+    for part, root in ROOTS.items():
+        there = [name for name in adapted if name.startswith(f"network.{root}")]
+        assert len(there) == (LAYERS[part] if part in parts else 0), part
+    assert len(adapted) == sum(LAYERS[part] for part in parts)
+    lora = sum(w.numel() for name, w in judge.trainable().items() if "lora_" in name)
+    assert lora == 3 * sum(WIDTHS[part] for part in parts)
+    others = {name for name in judge.trainable() if "lora_" not in name}
+    assert others == {"head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias"}
+
+
+@pytest.mark.parametrize("parts", CHOICES, ids="+".join)
+def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
+    judge = make_judge(LoraSettings(parts=parts, rank=3))
+    table = parameter_table(judge.backbone, {"pooling": judge.pooling, "head": judge.head})
+    rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
+    numbers = {row[0]: [int(re.sub(",", "", cell)) for cell in row[1:]] for row in rows}
+    plain = {
+        name: sum(w.numel() for w in load_backbone(str(backbone_folder)).network.get_submodule(root[:-1]).parameters())
+        for name, root in ROOTS.items()
+    }
+    head = 192 + 192 + 2 * 192 + 2
+    for part in ROOTS:
+        lora, layers = (3 * WIDTHS[part], LAYERS[part]) if part in parts else (0, 0)
+        assert numbers[part] == [plain[part] + lora, lora, layers]
+    assert numbers["pooling"] == [0, 0, 0]
+    assert numbers["head"] == [head, head, 0]
+    assert numbers["all"] == [sum(numbers[name][i] for name in numbers if name != "all") for i in range(3)]
+    assert numbers["all"][0] == sum(weight.numel() for weight in judge.parameters())
+    assert numbers["all"][1] == sum(weight.numel() for weight in judge.trainable().values())
+
+
+def test_without_parts_only_the_head_is_trained(make_judge):
+    judge = make_judge(LoraSettings(parts=[]), pooling="attention")
+    assert set(judge.trainable()) == {
+        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
+        "pooling.score.weight", "pooling.score.bias",
+    }  # fmt: skip
+
+
+def test_the_update_is_scaled_by_alpha_over_rank(backbone_folder):
+    backbone = load_backbone(str(backbone_folder))
+    plain = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj").weight.clone()
+    add_lora(backbone, LoraSettings(rank=2, alpha=6.0))
+    layer = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj")
+    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    assert (up == 0).all()  # a fresh adapter changes nothing
+    torch.nn.init.normal_(up)
+    given = torch.randn(5, 192)
+    expected = given @ plain.T + 6.0 / 2 * (given @ down.T @ up.T)
+    torch.testing.assert_close(layer(given), expected)
+
+
+def test_a_part_without_such_layers_is_refused(backbone_folder):
+    backbone = load_backbone(str(backbone_folder))
+    backbone.parts = {**backbone.parts, "projector": Part("multi_modal_projector", ("absent",))}
+    with pytest.raises(UserError, match=r"LoRA on projector: backbone .* has no such linear layers"):
+        add_lora(backbone, LoraSettings(parts=["projector"]))

@@ -1,0 +1,57 @@
+"""The shipped backbone: small, plain to load, and it hears."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
+from empathy_judge.models.backbones.qwen2_audio import Qwen2AudioBackbone
+from empathy_judge.train.nano.answer import Listener, measure_answers
+from empathy_judge.train.nano.corpus import ClipStore, collect, make_voices, synthetic_shards
+from safetensors import safe_open
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
+
+
+def test_is_small_and_safe() -> None:
+    weights = NANO_FOLDER / "model.safetensors"
+    assert weights.stat().st_size <= 12_000_000
+    assert not [file.name for file in NANO_FOLDER.iterdir() if file.suffix in (".bin", ".pt", ".pkl", ".ckpt")]
+    with safe_open(weights, framework="pt") as file:
+        assert all(file.get_tensor(key).dtype == torch.float32 for key in file.keys())  # noqa: SIM118
+
+
+def test_loads_as_the_true_classes() -> None:
+    model, report = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert model.config.model_type == "qwen2_audio"
+    assert isinstance(AutoProcessor.from_pretrained(NANO_FOLDER), Qwen2AudioProcessor)
+    assert load_backbone("nano").hidden_size == model.config.text_config.hidden_size
+
+
+def test_readme_states_what_was_measured() -> None:
+    text = (NANO_FOLDER / "README.md").read_text(encoding="utf-8")
+    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
+    for name in ("unseen_voices", "real"):
+        for row in measured["accuracy"][name]:
+            assert f"| {row['question']} | {row['n']} | {row['majority']:.2f} | {row['accuracy']:.2f} |" in text
+
+
+@pytest.mark.slow
+def test_hears_delivery_of_voices_it_never_heard() -> None:
+    """Fresh voices, fresh tones: far above the commonest answer on every question."""
+    voices = make_voices(20, seed=991)
+    store = ClipStore.of(collect(synthetic_shards(120, voices, seed=991), "clips"))
+    model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER).eval()
+    processor = AutoProcessor.from_pretrained(NANO_FOLDER)
+    backbone = Qwen2AudioBackbone(model.model, processor, "nano", None)
+    rows = {r["question"]: r for r in measure_answers(model, processor, Listener(backbone, store), 100, seed=1)}
+    assert len(rows) == 20
+    for name in ("pitch", "rate", "level", "quality", "sex"):
+        for clip in ("context", "response"):
+            row = rows[f"{name} of {clip}"]
+            assert row["accuracy"] >= row["majority"] + 0.2, row
+    for name in ("pitch", "rate", "level"):
+        assert rows[f"more {name}"]["accuracy"] >= rows[f"more {name}"]["majority"] + 0.2

@@ -1,0 +1,210 @@
+"""The command: quick help, exit codes, one-line errors. What the commands compute is tested beside their parts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import soundfile
+from empathy_judge.cli import main
+
+RATE = 16_000
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "empathy_judge.cli", *words], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def clips(tmp_path: Path, make_tone) -> Path:
+    """A folder with a context and a response."""
+    for name, hertz in (("c", 150), ("r", 300)):
+        soundfile.write(tmp_path / f"{name}.wav", make_tone(0.6, hertz, 0.3), RATE)
+    return tmp_path
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a command prints when it is used wrongly."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in captured.err
+    return line
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_help_does_not_load_torch():
+    program = (
+        "import sys\n"
+        "from empathy_judge.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit as stop:\n"
+        "    assert stop.code == 0\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
+        "print('LOADED', sorted(heavy & sys.modules.keys()))\n"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    took = time.monotonic() - start
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+    assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
+    for name in ("demo", "import", "inspect", "split", "train", "evaluate", "compare", "score", "export"):
+        assert f"\n    {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["demo", "import", "inspect", "split", "evaluate", "compare", "score", "export"])
+def test_every_command_has_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as found:
+        main([name, "--help"])
+    assert found.value.code == 0
+    assert f"example: empathy-judge {name}" in capsys.readouterr().out
+
+
+def test_train_has_help_with_an_example(capsys):
+    with pytest.raises(SystemExit) as found:
+        main(["train", "--help"])
+    assert found.value.code == 0
+    out = capsys.readouterr().out
+    assert "example: empathy-judge train --config configs/nano.yaml" in " ".join(out.split())
+    assert "--model.lora_rank" in out
+    assert "Trainable" not in out
+
+
+# ---------------------------------------------------------------- bad usage
+
+
+@pytest.mark.parametrize("words", [[], ["frobnicate"], ["score"], ["split"], ["import", "table", "pairs.csv"]])
+def test_bad_words_are_bad_usage(words, capsys):
+    with pytest.raises(SystemExit) as found:
+        main(words)
+    assert found.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):
+    done = command("score", str(tmp_path / "no-judge"), "c.wav", "r.wav")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path / 'no-judge'}: accepted: a judge folder (with judge.json), a run folder or a checkpoint"
+    ]
+
+
+def test_train_with_an_unknown_key_is_bad_usage(capsys, train_arguments, tmp_path):
+    with pytest.raises(SystemExit) as found:
+        main(["train", *train_arguments(tmp_path / "run"), "--model.lora_rnak", "3"])
+    assert found.value.code == 2
+    assert "lora_rnak" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_run):
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
+    assert f"{tmp_path / 'nowhere'}: not a pair dataset" in line
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", model__backbone="no/such-backbone"))
+    assert "backbone 'no/such-backbone': accepted are 'nano', a hub id or a folder" in line
+    assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
+    assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
+
+
+# ---------------------------------------------------------------- score
+
+
+def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys):
+    assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert set(scores) == {"empathy", "warmth"}
+    assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"empathy {scores['empathy']:.3f} (1 to 5)",
+        f"warmth {scores['warmth']:.3f} (0 to 10)",
+    ]
+    assert main(["score", str(judge_folder), "-", str(clips / "r.wav"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) != scores  # without the context
+
+
+def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
+    assert "accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, "score", str(judge_folder))
+    words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
+    assert "accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, *words)
+
+
+def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
+    (clips / "text.wav").write_text("not audio")
+    line = failed(capsys, "score", str(judge_folder), str(clips / "c.wav"), str(clips / "text.wav"))
+    assert line == f"error: {clips / 'text.wav'}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"
+
+
+def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips):
+    (clips / "text.wav").write_text("not audio")
+    (clips / "m.csv").write_text("pair_id,context_audio,response_audio\na,c.wav,r.wav\nb,c.wav,text.wav\n")
+    out = clips / "out.csv"
+    words = ["score", str(judge_folder), "--manifest", str(clips / "m.csv"), "--out", str(out)]
+    assert main(words) == 1
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["status"] == "ok" for row in rows] == [True, False]
+    (clips / "text.wav").write_bytes((clips / "r.wav").read_bytes())
+    assert main(words) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert rows[0]["empathy"] == rows[1]["empathy"]
+
+
+def test_score_of_a_missing_manifest_is_one_line(judge_folder, clips, capsys):
+    line = failed(capsys, "score", str(judge_folder), "--manifest", str(clips / "absent.csv"))
+    assert str(clips / "absent.csv") in line
+
+
+# ---------------------------------------------------------------- export
+
+
+def test_export_makes_a_judge_that_scores_like_the_run(trained_run, clips, capsys):
+    judge = clips / "judge"
+    assert main(["export", str(trained_run), "--out", str(judge)]) == 0
+    assert capsys.readouterr().out == f"judge: {judge}\n"
+    printed = []
+    for source in (trained_run, trained_run / "checkpoints" / "best.ckpt", judge):
+        assert main(["score", str(source), str(clips / "c.wav"), str(clips / "r.wav"), "--json"]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0] == printed[1] == printed[2]
+    assert "Not measured yet" in (judge / "README.md").read_text()
+    assert f"{judge}: exists" in failed(capsys, "export", str(trained_run), "--out", str(judge))
+
+
+def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_folder, tmp_path, capsys):
+    """And what `evaluate` measures on the validation split is what training measured there."""
+    report = tmp_path / "report"
+    words = ["--data", str(dataset_folder), "--split", "validation", "--out", str(report), "--resamples", "20"]
+    assert main(["evaluate", str(trained_run), *words]) == 0
+    found = json.loads((report / "agreement.json").read_text())["dimensions"]
+    judge = tmp_path / "judge"
+    assert main(["export", str(trained_run), "--out", str(judge), "--report", str(report / "agreement.json")]) == 0
+    validation = json.loads((judge / "judge.json").read_text())["provenance"]["validation"]
+    card = (judge / "README.md").read_text()
+    for name in ("empathy", "warmth"):
+        assert found[name]["n_items"] == 9
+        assert found[name]["spearman"]["value"] == pytest.approx(validation[name], abs=1e-9)
+        assert f"| {name} | 9 | {validation[name]:.2f} " in card  # too few groups for an interval
+    assert "Not measured yet" not in card
+
+
+def test_export_refuses_what_is_no_run_and_leaves_nothing(trained_run, clips, capsys):
+    before = sorted(clips.iterdir())
+    assert "no such checkpoint" in failed(capsys, "export", str(clips), "--out", str(clips / "judge"))
+    (clips / "cut.ckpt").write_bytes((trained_run / "checkpoints" / "best.ckpt").read_bytes()[:1_000])
+    line = failed(capsys, "export", str(clips / "cut.ckpt"), "--out", str(clips / "judge"))
+    assert "cut.ckpt: half-written or damaged checkpoint" in line
+    (clips / "report.json").write_text("{")
+    words = ["export", str(trained_run), "--out", str(clips / "judge"), "--report", str(clips / "report.json")]
+    assert "report.json: not an agreement report" in failed(capsys, *words)
+    assert sorted(clips.iterdir()) == sorted([*before, clips / "cut.ckpt", clips / "report.json"])

@@ -1,0 +1,280 @@
+"""The trained judge as a call, and over a manifest."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from empathy_judge import Scorer
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError, DataError, UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.score_files import score_manifest
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=3)
+
+
+@pytest.fixture
+def clips(tmp_path: Path, make_tone) -> Path:
+    """A folder with `c.wav` and `r0.wav` ... `r3.wav`."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    soundfile.write(folder / "c.wav", make_tone(0.8, 150, 0.3), RATE, subtype="FLOAT")
+    for number in range(4):
+        tone = make_tone(0.5 + 0.2 * number, 200 + 90 * number, 0.1 + 0.2 * number, 0.1)
+        soundfile.write(folder / f"r{number}.wav", tone, RATE, subtype="FLOAT")
+    return folder
+
+
+def close(one: dict[str, float], other: dict[str, float]) -> bool:
+    assert one.keys() == other.keys() == {"empathy", "warmth"}
+    return all(abs(one[name] - other[name]) <= 1e-5 for name in one)
+
+
+def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
+    context, response = clips / "c.wav", clips / "r0.wav"
+    expected = scorer.score(context, response)
+    assert 1 < expected["empathy"] < 5
+    assert 0 < expected["warmth"] < 10
+    samples = [soundfile.read(path, dtype="float32")[0] for path in (context, response)]
+    ways = [
+        tuple(map(str, (context, response))),
+        (context.read_bytes(), response.read_bytes()),
+        tuple((array, RATE) for array in samples),
+        tuple((torch.from_numpy(array), RATE) for array in samples),
+        tuple((array.astype(np.float64), RATE) for array in samples),
+        tuple(Clip(array, RATE) for array in samples),
+        (str(context), (samples[1], RATE)),
+    ]
+    for first, second in ways:
+        assert close(scorer.score(first, second), expected)
+
+
+def test_one_and_many(scorer, clips):
+    responses = [clips / f"r{number}.wav" for number in range(4)]
+    contexts = [clips / "c.wav", None, clips / "r3.wav", clips / "c.wav"]
+    situations = ["The train is late.", None, None, None]
+    together = scorer.score(contexts, responses, situation=situations)
+    alone = [
+        scorer.score(context, response, situation=situation)
+        for context, response, situation in zip(contexts, responses, situations, strict=True)
+    ]
+    assert all(close(one, other) for one, other in zip(together, alone, strict=True))
+    assert np.ptp([one["warmth"] for one in together]) > 1e-2
+    assert scorer.score([], []) == []
+
+
+def test_context_and_situation_matter(scorer, clips):
+    response = clips / "r1.wav"
+    scores = [
+        scorer.score(None, response),
+        scorer.score(clips / "c.wav", response),
+        scorer.score(clips / "r3.wav", response),
+        scorer.score(clips / "c.wav", response, situation="Late."),
+    ]
+    for number, one in enumerate(scores):
+        assert not any(close(one, other) for other in scores[:number])
+
+
+def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):
+    from empathy_judge.eval.judges.trained import TrainedJudge
+
+    pairs = PairDataset.load(dataset_folder).pairs
+    table = TrainedJudge.load(judge_folder, device="cpu").score(pairs).set_index(["pair_id", "dimension"])["score"]
+    for pair, scores in scorer.score_pairs(pairs):
+        for name, value in scores.items():
+            assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
+
+
+def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
+    mono = make_tone(0.6, 300, 0.4)
+    soundfile.write(clips / "mono.wav", mono, RATE, subtype="FLOAT")
+    soundfile.write(clips / "twice.wav", np.stack([mono, mono], axis=1), RATE, subtype="FLOAT")
+    soundfile.write(clips / "eight.wav", mono, RATE, subtype="PCM_U8")
+    soundfile.write(clips / "wide.wav", np.stack([make_tone(0.6, 300, 0.4, rate=48_000)] * 2, axis=1), 48_000)
+    plain = scorer.score(None, clips / "mono.wav")
+    assert close(scorer.score(None, clips / "twice.wav"), plain)
+    other = scorer.score(None, clips / "r3.wav")
+    far = abs(other["warmth"] - plain["warmth"])
+    for name in ("eight.wav", "wide.wav"):  # quantised or resampled: near the plain clip, nearer than another clip
+        found = scorer.score(None, clips / name)
+        assert abs(found["warmth"] - plain["warmth"]) < far
+
+
+def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
+    soundfile.write(clips / "long.wav", make_tone(300, 100, 0.1), RATE)
+    (clips / "empty.wav").write_bytes(b"")
+    (clips / "text.wav").write_text("not audio")
+    (clips / "cut.wav").write_bytes((clips / "r0.wav").read_bytes()[:5_000])
+    for name, reason in (
+        ("long.wav", r"lasts 300\.0 s; accepted: at most 10 s"),
+        ("empty.wav", "empty"),
+        ("text.wav", "not a sound file"),
+        ("cut.wav", "cut off"),
+        ("absent.wav", "no such file"),
+    ):
+        for context, response in ((None, clips / name), (clips / name, clips / "r0.wav")):
+            with pytest.raises(AudioError, match=rf"{clips / name}: .*{reason}"):
+                scorer.score(context, response)
+        with pytest.raises(AudioError, match=str(clips / name)):
+            scorer.score([None, None], [clips / "r0.wav", clips / name])
+    with pytest.raises(AudioError, match="is nan"):
+        scorer.score(None, (np.array([0.1, np.nan] * 8_000, dtype=np.float32), RATE))
+
+
+@pytest.mark.parametrize(
+    ("context", "response", "situation"),
+    [
+        ([None], ["r0", "r1"], None),
+        ([None, None], ["r0"], None),
+        (None, ["r0"], None),
+        ("c", ["r0"], None),
+        ([None, None], ["r0", "r1"], ["only one"]),
+        ([None, None], ["r0", "r1"], "ab"),  # a text of as many letters as there are responses
+    ],
+)
+def test_lists_of_unequal_length_are_refused(context, response, situation, scorer):
+    with pytest.raises(UserError, match=rf"{len(response)} responses need a list of {len(response)} contexts"):
+        scorer.score(context, response, situation=situation)
+
+
+@pytest.mark.parametrize(
+    ("audio", "reason"),
+    [
+        (np.zeros(8_000, dtype=np.float32), "samples without a rate"),
+        ((np.zeros((2, 8_000), dtype=np.float32), RATE), "one-dimensional"),
+        ((np.full(8_000, 300, dtype=np.int16), RATE), "float samples"),  # not scaled to 1.0
+        (("a.wav", "b.wav"), "a path, bytes of an audio file"),
+    ],
+)
+def test_samples_of_another_form_are_refused(audio, reason, scorer):
+    with pytest.raises(UserError, match=reason):
+        scorer.score(None, audio)
+
+
+def test_a_run_folder_is_a_judge_too(trained_run, clips):
+    scorer = Scorer.from_pretrained(trained_run)
+    assert [d.name for d in scorer.dimensions] == ["empathy", "warmth"]
+    assert scorer.description["provenance"]["dataset"] == "tones"
+    assert 1 < scorer.score(None, clips / "r0.wav")["empathy"] < 5
+
+
+def test_no_judge_no_scorer(tmp_path):
+    with pytest.raises(UserError, match=rf"{tmp_path}: accepted: a judge folder"):
+        Scorer.from_pretrained(tmp_path)
+
+
+# ---------------------------------------------------------------- manifests
+
+
+def manifest(clips: Path, *rows: dict[str, str]) -> Path:
+    path = clips / "manifest.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def row(number: int, **values: str) -> dict[str, str]:
+    plain = {"pair_id": f"p{number}", "context_audio": "c.wav", "response_audio": f"r{number}.wav", "situation": ""}
+    return plain | values
+
+
+def test_rows_come_back_in_order(scorer, clips):
+    path = manifest(clips, row(2), row(0, context_audio=""), row(3, situation="Rain, again."), row(1))
+    assert score_manifest(scorer, path, clips / "out.csv") == 0
+    found = read(clips / "out.csv")
+    assert [one["pair_id"] for one in found] == ["p2", "p0", "p3", "p1"]
+    assert {one["status"] for one in found} == {"ok"}
+    expected = [
+        scorer.score(clips / "c.wav", clips / "r2.wav"),
+        scorer.score(None, clips / "r0.wav"),
+        scorer.score(clips / "c.wav", clips / "r3.wav", situation="Rain, again."),
+        scorer.score(clips / "c.wav", clips / "r1.wav"),
+    ]
+    for one, scores in zip(found, expected, strict=True):
+        assert close({name: float(one[name]) for name in scores}, scores)
+
+
+def test_rows_without_ids_are_numbered(scorer, clips, capsys):
+    path = manifest(clips, {"response_audio": "r0.wav"}, {"response_audio": "r1.wav"})
+    assert score_manifest(scorer, path, None) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pair_id,empathy,warmth,status"
+    assert [line.split(",")[0] for line in lines[1:]] == ["1", "2"]
+
+
+def test_a_bad_clip_has_a_status_and_the_others_their_scores(scorer, clips):
+    (clips / "text.wav").write_text("not audio")
+    path = manifest(clips, row(0), row(1, response_audio="text.wav"), row(2))
+    assert score_manifest(scorer, path, clips / "out.csv") == 1
+    found = read(clips / "out.csv")
+    assert [one["status"] == "ok" for one in found] == [True, False, True]
+    assert (found[1]["empathy"], found[1]["warmth"]) == ("", "")
+    assert "text.wav: not a sound file" in found[1]["status"]
+    assert float(found[2]["empathy"]) == pytest.approx(
+        scorer.score(clips / "c.wav", clips / "r2.wav")["empathy"], abs=1e-5
+    )
+
+
+def test_a_failure_leaves_the_old_scores(scorer, clips, monkeypatch):
+    out = clips / "out.csv"
+    out.write_text("old")
+    before = sorted(clips.iterdir())
+    path = manifest(clips, row(0), row(1))
+
+    plain = scorer.score_pairs
+
+    def stop(pairs):
+        yield next(plain(pairs))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scorer, "score_pairs", stop)
+    with pytest.raises(KeyboardInterrupt):
+        score_manifest(scorer, path, out)
+    assert out.read_text() == "old"
+    assert sorted(clips.iterdir()) == sorted([*before, path])
+
+
+def test_scores_go_to_a_folder_that_does_not_exist_yet(scorer, clips):
+    out = clips / "deep" / "out.csv"
+    assert score_manifest(scorer, manifest(clips, row(0)), out) == 0
+    assert [one["pair_id"] for one in read(out)] == ["p0"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "texts"),
+    [
+        ([row(0), row(1, pair_id="p0")], ["row 2", "'pair_id'", "'p0'", "unique ids"]),
+        ([row(0), row(1, response_audio="../c.wav")], ["row 2", "'response_audio'", "'../c.wav' leaves the folder"]),
+        ([row(0, context_audio="/etc/passwd")], ["row 1", "'context_audio'", "'/etc/passwd' leaves the folder"]),
+        ([row(0), row(1), row(2, response_audio="")], ["row 3", "'response_audio'", "empty"]),
+        ([row(0, response_audio="absent.wav")], ["row 1", "'absent.wav'", "no such file"]),
+        ([{"pair_id": "a", "audio": "r0.wav"}], ["no column 'response_audio'", "pair_id, audio"]),
+    ],
+    ids=["duplicate", "leaves", "absolute", "empty", "absent", "column"],
+)
+def test_a_bad_manifest_is_refused_before_anything_is_scored(rows, texts, scorer, clips):
+    path = manifest(clips, *rows)
+    before = sorted(clips.iterdir())
+    with pytest.raises(DataError) as found:
+        score_manifest(scorer, path, clips / "out.csv")
+    for text in [str(path), *texts]:
+        assert text in str(found.value)
+    assert "\n" not in str(found.value)
+    assert sorted(clips.iterdir()) == before

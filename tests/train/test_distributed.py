@@ -1,0 +1,126 @@
+"""Two processes (gloo, on the CPU) give what one gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.data_modules.sampler import EpochSampler
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+
+LAST = "checkpoints/last.ckpt"
+
+
+def run_command(arguments: list[str], **variables: str) -> None:
+    """`empathy-judge train` in processes of its own; its last words are shown where it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "empathy_judge.cli", "train", *arguments],
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def logged(run: Path, name: str) -> list[float]:
+    table = pd.concat([pd.read_csv(path) for path in sorted((run / "logs").rglob("metrics.csv"))])
+    return table[name].dropna().tolist()
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
+    """12 pairs in batches of 4, or of twice 2: the same sums. 9 validation pairs: an odd number, 5 and 4 of them."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    common = {"trainer__max_epochs": 2, "model__head_learning_rate": 0.001, "model__learning_rate": 0.0005}
+    train(train_arguments(one, **common))
+    run_command(train_arguments(
+        two, trainer__devices=2, trainer__strategy="ddp", data__batch_size=2, data__eval_batch_size=2, **common
+    ))  # fmt: skip
+    for name in ("val_spearman", "val_spearman/empathy", "val_spearman/warmth"):
+        assert len(logged(one, name)) == 2
+        assert logged(two, name) == pytest.approx(logged(one, name), abs=1e-9)
+    first, second = (read_checkpoint(run / LAST)["state_dict"] for run in (one, two))
+    assert first.keys() == second.keys()
+    # Adam divides by the size of a gradient, and so makes much of the rounding of one that is almost zero
+    moved = sum(float((value - value.mean()).abs().mean()) for value in first.values())
+    apart = sum(float((first[key] - second[key]).abs().mean()) for key in first)
+    assert apart < 1e-3 * moved
+    assert (first["judge.head.linear.weight"] - second["judge.head.linear.weight"]).abs().max() < 1e-4
+
+
+@pytest.mark.slow
+def test_two_processes_score_like_one(judge_folder, dataset_folder, tmp_path):
+    """Each process scores every second pair; put together, item by item, they are what one process gives."""
+    program = tmp_path / "part.py"
+    program.write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "from pathlib import Path\n"
+        "from empathy_judge.data_modules.schema import PairDataset\n"
+        "from empathy_judge.models.artifact import load_judge\n"
+        "from empathy_judge.models.scoring import PairScorer\n"
+        "judge, data, out, store, rank = *map(Path, sys.argv[1:5]), int(sys.argv[5])\n"
+        "dist.init_process_group('gloo', init_method=f'file://{store}', rank=rank, world_size=2)\n"
+        "pairs = PairDataset.load(data).pairs[rank::2]\n"
+        "mine = {pair.pair_id: scores for pair, scores in PairScorer(load_judge(judge).judge, 3 + rank).score(pairs)}\n"
+        "parts = [None, None]\n"
+        "dist.all_gather_object(parts, mine)\n"
+        "if rank == 0:\n"
+        "    torch.save(parts[0] | parts[1], out)\n"
+        "dist.destroy_process_group()\n"
+    )
+    out, store = tmp_path / "scores.pt", tmp_path / "store"
+    words = [sys.executable, str(program), str(judge_folder), str(dataset_folder), str(out), str(store)]
+    processes = [subprocess.Popen([*words, str(rank)]) for rank in range(2)]
+    try:
+        assert [process.wait(240) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    found = torch.load(out, weights_only=True)
+    pairs = PairDataset.load(dataset_folder).pairs
+    expected = {pair.pair_id: scores for pair, scores in PairScorer(load_judge(judge_folder).judge, 8).score(pairs)}
+    assert found.keys() == expected.keys()
+    assert max(float((found[name] - expected[name]).abs().max()) for name in found) <= 1e-5
+    assert torch.stack(list(found.values())).std(0).min() > 1e-3
+
+
+# ---------------------------------------------------------------- who reads what
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_item_is_validated_on_exactly_one_rank(size, ranks):
+    samplers = [EpochSampler(size, shuffle=False, rank=rank, ranks=ranks) for rank in range(ranks)]
+    read = [list(sampler) for sampler in samplers]
+    assert sorted(item for part in read for item in part) == list(range(size))
+    assert [len(sampler) for sampler in samplers] == [len(part) for part in read]
+
+
+@pytest.mark.parametrize("size", [7, 8, 9])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_rank_trains_on_equally_many_items(size, ranks):
+    samplers = [EpochSampler(size, shuffle=True, seed=4, rank=rank, ranks=ranks) for rank in range(ranks)]
+    read = [list(sampler) for sampler in samplers]
+    assert {len(part) for part in read} == {len(samplers[0])} == {-(-size // ranks)}
+    together = [item for part in read for item in part]
+    assert set(together) == set(range(size))
+    assert len(together) - size == -size % ranks  # as few twice as can be
+
+
+def test_the_order_is_that_of_seed_and_epoch():
+    def order(seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> list[int]:
+        sampler = EpochSampler(20, shuffle=True, seed=seed, rank=rank, ranks=ranks)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert order(1, 2) == order(1, 2)
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+    # two ranks read in turn what one reads: their batches together are its batches
+    assert [item for both in zip(order(1, 2, 0, 2), order(1, 2, 1, 2), strict=True) for item in both] == order(1, 2)

@@ -1,0 +1,275 @@
+"""Training through the command: what changes, what does not, and what the run folder holds."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.eval.agreement import spearman
+from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import build_parser, train
+from empathy_judge.train.module import JudgeModule
+
+
+def metrics(run: Path) -> pd.DataFrame:
+    """All rows that the CSV logger wrote."""
+    return pd.concat([pd.read_csv(path) for path in sorted((run / "logs").rglob("metrics.csv"))])
+
+
+def validation(run: Path) -> list[float]:
+    """Validation Spearman after each epoch."""
+    rows = metrics(run)
+    return rows.loc[rows["val_spearman"].notna(), "val_spearman"].tolist()
+
+
+def scores_of(judge, pairs) -> torch.Tensor:
+    return torch.stack([scores for _, scores in PairScorer(judge, 4).score(pairs)])
+
+
+def test_trainable_weights_change_and_frozen_ones_do_not(trained_run, backbone_folder):
+    loaded = load_run(trained_run / "checkpoints" / "last.ckpt").judge
+    fresh = dict(load_backbone(str(backbone_folder)).network.named_parameters())
+    frozen = {
+        name.replace(".base_layer", ""): weight
+        for name, weight in loaded.network.named_parameters()
+        if "lora_" not in name
+    }
+    assert frozen.keys() == fresh.keys()
+    assert all(torch.equal(weight, fresh[name]) for name, weight in frozen.items())
+    state = read_checkpoint(trained_run / "checkpoints" / "last.ckpt")["state_dict"]
+    up = [weight for name, weight in state.items() if "lora_B" in name]
+    assert len(up) == 28
+    assert all(weight.abs().max() > 1e-4 for weight in up)  # a fresh one is zero
+    assert (state["judge.head.norm.weight"] - 1).abs().max() > 1e-4
+
+
+def test_nothing_frozen_changes_in_memory_while_training(train_arguments, tmp_path, monkeypatch):
+    """The network that was trained, not one loaded afresh; and it is trained in evaluation mode."""
+    before: dict[str, torch.Tensor] = {}
+    after: dict[str, torch.Tensor] = {}
+    awake: set[str] = set()
+
+    def start(module: JudgeModule) -> None:
+        before.update({name: weight.detach().clone() for name, weight in module.built.named_parameters()})
+
+    def step(module: JudgeModule, *_: object) -> None:
+        awake.update(name for name, one in module.built.network.named_modules() if one.training and "lora" not in name)
+
+    def end(module: JudgeModule) -> None:
+        after.update({name: weight.detach().clone() for name, weight in module.built.named_parameters()})
+
+    monkeypatch.setattr(JudgeModule, "on_train_start", start)
+    monkeypatch.setattr(JudgeModule, "on_train_batch_start", step)
+    monkeypatch.setattr(JudgeModule, "on_train_end", end)
+    parts = '["language_model","projector","audio_tower"]'
+    train(train_arguments(
+        tmp_path / "run", trainer__max_epochs=1, model__lora_parts=parts, model__cache_audio="false",
+        model__pooling="attention", trainer__logger="false",
+    ))  # fmt: skip
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    trained = {name for name in before if "lora_" in name or name.startswith(("head.", "pooling."))}
+    # a constant added to every token's weight cancels in the softmax: its gradient is rounding
+    assert trained - {"pooling.score.bias"} <= changed <= trained
+    assert len([name for name in changed if "lora_B" in name]) == 28 + 1 + 24
+    assert not {name for name in awake if not name.endswith(("q_proj", "k_proj", "v_proj", "o_proj", "out_proj",
+                "fc1", "fc2", "gate_proj", "up_proj", "down_proj", "linear"))}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_tiny_set_is_learned_by_heart(train_arguments, dataset_folder, tmp_path):
+    run = tmp_path / "run"
+    train(train_arguments(run, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
+    losses = metrics(run)["train_loss"].dropna().tolist()  # three steps an epoch
+    assert sum(losses[:3]) / sum(losses[-3:]) > 10
+    part = PairDataset.load(dataset_folder).subset("train")
+    found = scores_of(load_run(run / "checkpoints" / "last.ckpt").judge, part.pairs).numpy()
+    for column, name in enumerate(("empathy", "warmth")):
+        assert (spearman(found[:, column], part.mean_scores()[name].to_numpy()).value or 0) > 0.9
+
+
+def test_a_checkpoint_holds_what_was_trained_and_no_frozen_weight(trained_run):
+    checkpoint = read_checkpoint(trained_run / "checkpoints" / "best.ckpt")
+    names = {name.removeprefix("judge.") for name in checkpoint["state_dict"]}
+    assert len([name for name in names if ".lora_A." in name]) == 28
+    assert {name for name in names if "lora_" not in name} == {
+        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
+    }  # fmt: skip
+    stored = sum(weight.numel() for weight in checkpoint["state_dict"].values())
+    size = (trained_run / "checkpoints" / "best.ckpt").stat().st_size
+    assert size < 3 * 4 * stored + 200_000  # with Adam's two moments
+    assert sorted(path.name for path in (trained_run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert checkpoint["description"]["provenance"]["dataset"] == "tones"
+    assert checkpoint["description"]["provenance"]["synthetic"] is True
+
+
+def test_the_best_checkpoint_has_the_best_validation_spearman(trained_run, dataset_folder):
+    values = validation(trained_run)
+    assert len(values) == 4
+    checkpoint = read_checkpoint(trained_run / "checkpoints" / "best.ckpt")
+    stored = checkpoint["description"]["provenance"]["validation"]
+    assert sum(stored.values()) / 2 == pytest.approx(max(values), abs=1e-6)
+    assert checkpoint["epoch"] == values.index(max(values))
+    # and it is what the weights give, over the whole split
+    part = PairDataset.load(dataset_folder).subset("validation")
+    found = scores_of(load_run(trained_run).judge, part.pairs).numpy()
+    for column, name in enumerate(("empathy", "warmth")):
+        again = spearman(found[:, column], part.mean_scores()[name].to_numpy())
+        assert again.n == 9
+        assert again.value == pytest.approx(stored[name], abs=1e-9)
+
+
+def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp_path):
+    pairs = PairDataset.load(dataset_folder).pairs
+    loaded = load_run(trained_run)
+    save_judge(loaded, tmp_path / "judge", "card")
+    exported = load_judge(tmp_path / "judge")
+    assert torch.equal(scores_of(loaded.judge, pairs), scores_of(exported.judge, pairs))
+    assert exported.description == loaded.description
+
+
+def test_the_resolved_configuration_can_be_run_again(trained_run, backbone_folder, dataset_folder):
+    stored = yaml.safe_load((trained_run / "config.yaml").read_text())
+    assert stored["model"]["backbone"] == str(backbone_folder)
+    assert stored["model"]["lora_rank"] == 4  # from the command line
+    assert stored["model"]["learning_rate"] == 0.002  # from nano.yaml
+    assert stored["model"]["weight_decay"] == 0.01  # nobody said so
+    assert stored["data"]["path"] == str(dataset_folder)
+    parser = build_parser()
+    again = parser.parse_args(["--config", str(trained_run / "config.yaml"), "--run", "elsewhere"])
+    assert again.model.as_dict() == {**stored["model"], "revision": None}  # what is None is left out
+    assert again.data.as_dict() == stored["data"]
+    assert again.trainer.max_epochs == 4
+
+
+def test_the_same_seed_gives_the_same_weights(trained_run, train_arguments, tmp_path):
+    train(train_arguments(tmp_path / "run"))
+    assert validation(tmp_path / "run") == validation(trained_run)
+    one = read_checkpoint(trained_run / "checkpoints" / "last.ckpt")["state_dict"]
+    two = read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["state_dict"]
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments, tmp_path):
+    train(train_arguments(tmp_path / "run", model__cache_audio="false", trainer__max_epochs=4))
+    assert validation(tmp_path / "run") == pytest.approx(validation(trained_run), abs=1e-6)
+    one = metrics(trained_run)["train_loss"].dropna().tolist()
+    two = metrics(tmp_path / "run")["train_loss"].dropna().tolist()
+    assert one == pytest.approx(two, rel=1e-3)
+
+
+def test_the_audio_of_a_trained_tower_is_not_cached(train_arguments, tmp_path):
+    with pytest.raises(UserError, match="cache_audio: true with LoRA on audio_tower"):
+        train(train_arguments(tmp_path / "run", model__lora_parts='["audio_tower"]'))
+
+
+def test_lora_dropout_acts_in_training_and_not_in_validation(trained_run, train_arguments, tmp_path):
+    train(train_arguments(tmp_path / "run", model__lora_dropout=0.5, trainer__max_epochs=1))
+    first, plain = metrics(tmp_path / "run"), metrics(trained_run)
+    losses, without = first["train_loss"].dropna().tolist(), plain["train_loss"].dropna().tolist()
+    assert losses[0] == pytest.approx(without[0], abs=1e-6)  # the adapter starts at zero
+    assert abs(losses[2] - without[2]) > 1e-6
+    # validation heard no dropout: the stored weights give the stored value
+    loaded = load_run(tmp_path / "run")
+    assert not any(module.training for module in loaded.judge.modules())
+
+
+def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments, tmp_path):
+    train(train_arguments(
+        tmp_path / "run", trainer__max_epochs=1, trainer__logger="lightning.pytorch.loggers.CSVLogger",
+        trainer__logger__save_dir=tmp_path / "mine",
+    ))  # fmt: skip
+    assert not (tmp_path / "run" / "logs").exists()
+    (path,) = (tmp_path / "mine").rglob("metrics.csv")
+    assert math.isfinite(pd.read_csv(path)["val_spearman"].dropna().item())
+
+
+def small(folder: Path, source: PairDataset, validation_pairs: int, rated: dict[str, str]) -> Path:
+    """The pairs of `source`, so many for validation; `rated` names dimensions that are rated in one split only."""
+    folder.mkdir()
+    pairs, ratings = [], []
+    for number, pair in enumerate(source.pairs):
+        split = "validation" if number < validation_pairs else "train"
+        assert isinstance(pair.response, Path)
+        (folder / pair.response.name).write_bytes(pair.response.read_bytes())
+        pairs.append({"pair_id": pair.pair_id, "group_id": pair.pair_id, "response_audio": pair.response.name,
+                      "split": split})  # fmt: skip
+        for name in ("empathy", "warmth"):
+            if rated.get(name, split) == split:
+                ratings.append((pair.pair_id, "r0", name, 1 + number % 5))
+    card = DatasetCard("small", (Dimension("empathy", 1, 5), Dimension("warmth", 0, 10)), "a test", "CC0-1.0")
+    columns = ["pair_id", "rater_id", "dimension", "score"]
+    write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
+    return folder
+
+
+def test_without_a_validation_spearman_there_is_no_best_checkpoint(train_arguments, dataset_folder, tmp_path, capsys):
+    data = small(tmp_path / "data", PairDataset.load(dataset_folder), 2, {})
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="no best checkpoint: validation Spearman was undefined"):
+        train(train_arguments(run, data__path=data, trainer__max_epochs=1))
+    assert not (run / "checkpoints" / "best.ckpt").exists()
+    assert "no Spearman for empathy: 2 items; a correlation needs at least 3" in capsys.readouterr().err
+
+
+def test_a_dimension_that_nobody_rated_cannot_be_trained(train_arguments, dataset_folder, tmp_path):
+    data = small(tmp_path / "data", PairDataset.load(dataset_folder), 4, {"warmth": "validation"})
+    with pytest.raises(UserError, match=r"nobody rated 'warmth' in split 'train'"):
+        train(train_arguments(tmp_path / "run", data__path=data, trainer__max_epochs=1))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ({"trainer__max_epochs": 2}, 6),
+        ({"trainer__max_epochs": 2, "trainer__accumulate_grad_batches": 2}, 4),
+        ({"trainer__max_epochs": 3, "trainer__limit_train_batches": 2}, 6),
+        ({"trainer__max_epochs": 2, "trainer__limit_train_batches": 0.7}, 4),
+        ({"trainer__max_epochs": 3, "trainer__max_steps": 5}, 5),
+    ],
+    ids=["epochs", "accumulated", "counted", "share", "steps"],
+)
+def test_learning_rates_rise_and_then_fall_to_zero(overrides, steps, train_arguments, tmp_path):
+    """Linear over the first half, then half a cosine: by hand for every step."""
+    run = tmp_path / "run"
+    arguments = train_arguments(run, model__warmup=0.5, trainer__logger="false", **overrides)
+    rates: list[float] = []
+
+    def note(module: JudgeModule, *_: object) -> None:
+        rates.extend(group["lr"] for group in module.optimizers().param_groups[:1])  # pyright: ignore
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JudgeModule, "on_before_optimizer_step", note)
+        train(arguments)
+    rise = round(steps / 2)
+    expected = [
+        (step + 1) / rise if step < rise else 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
+        for step in range(steps)
+    ]
+    assert rates == pytest.approx([0.002 * share for share in expected])
+
+
+def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
+    with pytest.raises(UserError, match="max_epochs -1 and max_steps -1"):
+        train(train_arguments(tmp_path / "run", trainer__max_epochs=-1))
+
+
+def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
+    with pytest.raises(UserError, match=r"not a pair dataset, it has no dataset.yaml"):
+        train(train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
+
+
+def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
+    train(train_arguments(
+        tmp_path / "run", trainer__max_epochs=6, patience=2, model__learning_rate=0, model__head_learning_rate=0
+    ))  # fmt: skip
+    assert len(validation(tmp_path / "run")) == 3  # the first, then two that are not better

@@ -1,0 +1,258 @@
+"""A run that was killed ends where the uninterrupted one does, and half-written files are never read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.models.checkpoints import damage, read_checkpoint
+from empathy_judge.train.checkpoints import AtomicCheckpoints, find_resumable
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+
+BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to be spoilt."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return read_checkpoint(path)["state_dict"]
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    """Weights, optimiser and validation of two finished runs, bit for bit."""
+    for name in (LAST, BEST):
+        first, second = read_checkpoint(one / name), read_checkpoint(other / name)
+        assert (first["epoch"], first["global_step"]) == (second["epoch"], second["global_step"])
+        assert first["state_dict"].keys() == second["state_dict"].keys()
+        for key, value in first["state_dict"].items():
+            assert torch.equal(value, second["state_dict"][key]), key
+        assert first["description"]["provenance"] == second["description"]["provenance"]
+        assert first["lr_schedulers"][0]["_last_lr"] == second["lr_schedulers"][0]["_last_lr"]
+        moments = [state["optimizer_states"][0]["state"] for state in (first, second)]
+        assert all(torch.equal(moments[0][key]["exp_avg"], moments[1][key]["exp_avg"]) for key in moments[0])
+
+
+def command(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "empathy_judge.cli", "train", *arguments]
+
+
+@pytest.mark.slow
+def test_a_killed_run_that_is_resumed_ends_like_the_uninterrupted_one(trained_run, train_arguments, tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(command(train_arguments(run)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            # steps are logged as they happen; a step of epoch 2 means that epochs 0 and 1 are in the checkpoint
+            if (run / LAST).is_file() and damage(run / LAST) is None and read_checkpoint(run / LAST)["epoch"] >= 1:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.02)
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        process.kill()
+    reached = read_checkpoint(run / LAST)["epoch"]
+    assert 1 <= reached < 3  # otherwise there was nothing left to do
+    train([*train_arguments(run), "--resume", "true"])
+    assert_same_end(run, trained_run)
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing is saved on the way out."""
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_run_stopped_after_any_epoch_ends_like_the_uninterrupted_one(
+    after, trained_run, train_arguments, tmp_path, monkeypatch
+):
+    """In one process, with dropout, which must repeat too; stopped in mid-epoch."""
+    arguments = {"model__lora_dropout": 0.3, "trainer__logger": "false"}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(train_arguments(whole, **arguments))
+    plain = JudgeModule.training_step
+
+    def step(module: JudgeModule, batch, batch_idx):
+        if module.current_epoch == after + 1 and batch_idx == 1:
+            raise Killed
+        return plain(module, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, "training_step", step)
+        with pytest.raises(Killed):
+            train(train_arguments(run, **arguments))
+    assert read_checkpoint(run / LAST)["epoch"] == after
+    train([*train_arguments(run, **arguments), "--resume", "true"])
+    assert_same_end(run, whole)
+    assert any(not torch.equal(weights(run / LAST)[key], value) for key, value in weights(trained_run / LAST).items())
+
+
+def test_a_resumed_run_with_workers_reads_what_the_uninterrupted_one_does(train_arguments, tmp_path, monkeypatch):
+    """Workers read ahead, so that the order must be right from the start."""
+    read: list[tuple[int, list[int]]] = []
+    plain = JudgeModule.training_step
+
+    def step(module: JudgeModule, batch, batch_idx):
+        read.append((module.current_epoch, batch.indices.tolist()))
+        return plain(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "training_step", step)
+    arguments = {"trainer__logger": "false", "data__num_workers": 1}
+    train(train_arguments(tmp_path / "whole", trainer__max_epochs=3, **arguments))
+    whole = read.copy()
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, **arguments))
+    read.clear()
+    train([*train_arguments(tmp_path / "run", trainer__max_epochs=3, **arguments), "--resume", "true"])
+    assert len(whole) == 9
+    assert read == whole[3:]
+
+
+def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
+    run = tmp_path / "run"
+    train(train_arguments(run, trainer__max_epochs=2))
+    before = pd.concat([pd.read_csv(path) for path in (run / "logs").rglob("metrics.csv")])
+    train([*train_arguments(run, trainer__max_epochs=4), "--resume", "true"])
+    after = pd.concat([pd.read_csv(path) for path in (run / "logs").rglob("metrics.csv")])
+    assert sorted(before["epoch"].dropna().unique()) == [0, 1]
+    assert sorted(after["epoch"].dropna().unique()) == [0, 1, 2, 3]
+    for epoch in (0, 1):
+        old, new = (t.loc[t["epoch"] == epoch, "val_spearman"].dropna().tolist() for t in (before, after))
+        assert old == new
+
+
+def test_a_truncated_checkpoint_is_passed_over(run, trained_run, train_arguments, capsys):
+    """The other one is taken, and the run still ends as it should."""
+    whole = (run / LAST).read_bytes()
+    (run / LAST).write_bytes(whole[: len(whole) // 2])
+    best = read_checkpoint(run / BEST)["epoch"]
+    chosen, passed_over = find_resumable(run / "checkpoints")
+    assert chosen == run / BEST
+    assert len(passed_over) == 1
+    assert passed_over[0].startswith(f"{run / LAST}: half-written or damaged checkpoint")
+    train([*train_arguments(run), "--resume", "true"])
+    assert f"passed over {run / LAST}" in capsys.readouterr().err
+    assert best <= 3
+    final = weights(run / LAST)
+    assert all(torch.equal(final[key], value) for key, value in weights(trained_run / LAST).items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_checkpoint_cut_anywhere_is_damaged(share, trained_run, tmp_path):
+    whole = (trained_run / LAST).read_bytes()
+    path = tmp_path / "cut.ckpt"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    assert damage(path) is not None
+    with pytest.raises(UserError, match=r"cut\.ckpt: half-written or damaged checkpoint"):
+        read_checkpoint(path)
+
+
+def test_a_flipped_byte_is_noticed(trained_run, tmp_path):
+    whole = bytearray((trained_run / LAST).read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path = tmp_path / "flipped.ckpt"
+    path.write_bytes(whole)
+    with pytest.raises(UserError, match=r"flipped\.ckpt: damaged checkpoint \(member "):
+        read_checkpoint(path)
+
+
+class Unwanted:
+    """What a checkpoint may not hold."""
+
+
+def test_a_checkpoint_with_code_in_it_is_not_read(tmp_path):
+    torch.save({"state_dict": {}, "surprise": Unwanted()}, tmp_path / "odd.ckpt")
+    with pytest.raises(UserError, match=r"odd\.ckpt: not a checkpoint of this program"):
+        read_checkpoint(tmp_path / "odd.ckpt")
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    writer, path = AtomicCheckpoints(), tmp_path / "last.ckpt"
+    writer.save_checkpoint({"epoch": torch.tensor(1)}, path)
+    plain = torch.save
+
+    def halfway(checkpoint, file):
+        plain(checkpoint, file)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", halfway)
+    with pytest.raises(OSError, match="disk full"):
+        writer.save_checkpoint({"epoch": torch.tensor(2)}, path)
+    assert read_checkpoint(path)["epoch"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_the_newest_whole_checkpoint_is_taken(run):
+    os.utime(run / BEST, (1, 1))
+    assert find_resumable(run / "checkpoints")[0] == run / LAST
+    os.utime(run / LAST, (0, 0))
+    assert find_resumable(run / "checkpoints")[0] == run / BEST
+    os.utime(run / LAST, (1, 1))
+    assert find_resumable(run / "checkpoints")[0] == run / LAST  # a tie: last is written after best
+    assert find_resumable(run / "nowhere") == (None, [])
+
+
+# ---------------------------------------------------------------- refused
+
+
+def refused(arguments: list[str], *texts: str) -> None:
+    with pytest.raises(UserError) as found:
+        train(arguments)
+    assert "\n" not in str(found.value)
+    for text in texts:
+        assert text in str(found.value)
+
+
+def test_a_checkpoint_of_another_rank_is_refused(run, train_arguments):
+    before = (run / LAST).read_bytes()
+    refused(
+        [*train_arguments(run, model__lora_rank=8), "--resume", "true"],
+        "lora_A.default.weight' has shape (4, 192), expected (8, 192)",
+    )
+    assert (run / LAST).read_bytes() == before
+
+
+def test_a_checkpoint_of_other_parts_is_refused(run, train_arguments):
+    refused(
+        [*train_arguments(run, model__lora_parts='["projector"]'), "--resume", "true"],
+        "missing 'judge.network.multi_modal_projector.linear.lora_A.default.weight'",
+    )
+
+
+def test_a_checkpoint_of_another_backbone_is_refused(run, train_arguments, make_backbone, tmp_path):
+    other = make_backbone(tmp_path / "other", 5)
+    refused([*train_arguments(run, model__backbone=other), "--resume", "true"], "trained with other backbone")
+
+
+def test_a_checkpoint_of_another_split_is_refused(run, train_arguments, dataset_folder, tmp_path):
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    split_dataset(data, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=3, overwrite=True)
+    refused(
+        [*train_arguments(run, data__path=data), "--resume", "true"],
+        "trained on other data: split_hash differs", str(data),
+    )  # fmt: skip
+
+
+def test_there_must_be_something_to_resume(train_arguments, tmp_path):
+    (tmp_path / "run").mkdir()
+    refused([*train_arguments(tmp_path / "run"), "--resume", "true"], str(tmp_path / "run"), "nothing to resume from")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_run_folder_in_use_is_left_alone(run, train_arguments):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused(train_arguments(run), f"{run}: already holds a run", "--resume true")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
