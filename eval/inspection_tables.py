@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -22,9 +23,9 @@ def inspection_tables(found: Inspection, agreement: Mapping[str, Mapping[str, An
         agreement: Dimension -> what `reliability` says.
     """
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
-    counts = Table("split", *next(iter(found.counts.values())), title=Text(title), title_justify="left")
-    for name, numbers in found.counts.items():
-        counts.add_row(Text(name), *(str(number) for number in numbers.values()))
+    counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
+    for fact in next(iter(found.counts.values())):
+        counts.add_row(fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
     yield counts
     yield _durations(found)
     yield _ratings(found, agreement)
@@ -40,22 +41,23 @@ def _durations(found: Inspection) -> Table:
 
 
 def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table(
-        "dimension", "scale", "mean", "raters per pair", "one rater against the others", "panel mean", "alpha"
-    )
+    table = Table("ratings", *(escape(name) for name in found.scores))
+    facts: dict[str, list[str]] = {}
     for name, scores in found.scores.items():
         panel, raters = agreement[name], found.raters_per_pair[name]
         mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"
         each = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
-        table.add_row(
-            Text(name),
-            str(scores["scale"]),
-            mean,
-            each,
-            wording.ranged(panel["spearman"]),
-            wording.ranged(panel["panel_mean"]),
-            wording.ranged(panel["krippendorff_alpha"]),
-        )
+        for fact, value in (
+            ("scale", str(scores["scale"])),
+            ("mean score", mean),
+            ("raters per pair", each),
+            ("one rater against the others (Spearman)", wording.ranged(panel["spearman"])),
+            ("best possible with the panel mean", wording.ranged(panel["panel_mean"])),
+            ("Krippendorff's alpha (interval)", wording.ranged(panel["krippendorff_alpha"])),
+        ):
+            facts.setdefault(fact, []).append(value)
+    for fact, values in facts.items():
+        table.add_row(fact, *values)
     return table
 
 

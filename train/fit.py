@@ -23,7 +23,7 @@ from .module import MONITOR, JudgeModule
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
 # Values of Trainer that this program sets itself
-_OURS = {
+_OURS: set[str | int] = {
     "callbacks",
     "default_root_dir",
     "enable_model_summary",
@@ -51,7 +51,11 @@ def build_parser() -> ArgumentParser:
         epilog="example: empathy-judge train --config configs/nano.yaml --data.path my_data --run runs/first",
         exit_on_error=True,
     )
-    parser.add_argument("--config", action="config", help="YAML file; later arguments override it")
+    parser.add_argument(
+        "--config",
+        action="config",
+        help="YAML file, repeatable; a later file overrides an earlier one, and arguments override files",
+    )
     parser.add_argument("--run", type=str, required=True, help="folder of this run: checkpoints, logs, resolved config")
     parser.add_argument("--resume", type=bool, default=False, help="continue from the last checkpoint in --run")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
@@ -72,7 +76,7 @@ def train(arguments: Sequence[str]) -> Path:
         UserError: If the run folder is taken, there is nothing to resume, or the data is not usable.
     """
     parser = build_parser()
-    config = parser.parse_args(list(arguments))
+    config = parser.parse_args(_config_first(arguments))
     run = Path(config.run)
     start = _starting_point(run, config.resume)
     run.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,18 @@ def fit(
         path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: validation Spearman was undefined after every epoch")
     return path
+
+
+def _config_first(arguments: Sequence[str]) -> list[str]:
+    """Files before single values, so that a value on the command line counts wherever it stands."""
+    files, values = [], []
+    words = iter(arguments)
+    for word in words:
+        if word == "--config":
+            files += [word, *([next(words)] if word is not arguments[-1] else [])]
+        else:
+            (files if word.startswith("--config=") else values).append(word)
+    return files + values
 
 
 def _starting_point(run: Path, resume: bool) -> Path | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor
 
@@ -210,7 +211,7 @@ class JudgeModule(L.LightningModule):
             whole[part_indices] = part_scores
         return whole.numpy()
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
         groups: dict[tuple[float, float], list[Tensor]] = {}
         for name, weight in self.built.trainable().items():

@@ -31,8 +31,13 @@ def load(name: str, revision: str | None, dtype: torch.dtype, attention: str) ->
         UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
     """
     with quiet_transformers():  # its report calls the LM head an error
-        network, report = Qwen2AudioModel.from_pretrained(
-            name, revision=revision, dtype=dtype, attn_implementation=attention, output_loading_info=True
+        # the stubs know neither the pair that output_loading_info returns nor None for the default revision
+        network, report = Qwen2AudioModel.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+            name,
+            revision=revision,  # pyright: ignore[reportArgumentType]
+            dtype=dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
         )
     unexpected = [key for key in report["unexpected_keys"] if "lm_head" not in key]
     if report["missing_keys"] or unexpected or report["mismatched_keys"]:
@@ -58,8 +63,8 @@ class Qwen2AudioBackbone:
         self._audio_token_id: int = network.config.audio_token_id
         self.sampling_rate: int = self._extractor.sampling_rate
         self.max_seconds = float(self._extractor.chunk_length)
-        self.audio_size: int = network.config.audio_config.d_model
-        self.hidden_size: int = network.config.text_config.hidden_size
+        self.audio_size: int = network.multi_modal_projector.linear.in_features
+        self.hidden_size: int = network.multi_modal_projector.linear.out_features
 
     def audio_tokens(self, samples: int) -> int:
         """Audio states of a clip of so many samples."""

@@ -139,12 +139,14 @@ def train_language_model(
     that a head that pools there finds delivery without another layer having to fetch it.
     """
     writer = Writer(processor)
-    width = model.config.text_config.hidden_size
-    readouts = nn.ModuleList([Readouts(width, *normalisation(listener.store)) for _ in range(2)])
-    weights = [w for n, w in model.named_parameters() if "audio_tower" not in n] + list(readouts.parameters())
+    width = model.lm_head.in_features
+    readouts = [Readouts(width, *normalisation(listener.store)) for _ in range(2)]
+    weights = [w for n, w in model.named_parameters() if "audio_tower" not in n] + [
+        w for readout in readouts for w in readout.parameters()
+    ]
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
-    trained = nn.ModuleDict({"model": model, "readouts": readouts})
+    trained = nn.ModuleDict({"model": model, "readouts": nn.ModuleList(readouts)})
     first = _continue(trained, kept)
     for _ in range(first):
         schedule.step()
@@ -260,7 +262,7 @@ def _answer_loss(model: Qwen2AudioForConditionalGeneration, hidden: Tensor, dial
     return nn.functional.cross_entropy(predicted, dialogue.input_ids[:, 1:][dialogue.is_answer[:, 1:]])
 
 
-def _delivery_loss(readouts: nn.ModuleList, pooled: Tensor, store: ClipStore, rows: Sequence[tuple]) -> Tensor:
+def _delivery_loss(readouts: Sequence[Readouts], pooled: Tensor, store: ClipStore, rows: Sequence[tuple]) -> Tensor:
     responses = [response for _, response, _ in rows]
     loss = readouts[0].clip_loss(pooled, store.measures[responses], store.labels[responses])
     with_context = [row for row, (context, _, _) in enumerate(rows) if context is not None]

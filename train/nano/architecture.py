@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AddedToken,
     Qwen2AudioConfig,
     Qwen2AudioForConditionalGeneration,
     Qwen2AudioProcessor,
@@ -58,12 +59,13 @@ def build_processor(texts: Iterable[str], vocabulary: int = 512) -> Qwen2AudioPr
     state = json.loads(bpe.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=state["vocab"],
-        merges=[tuple(pair) for pair in state["merges"]],
+        merges=[tuple(pair) for pair in state["merges"]],  # pyright: ignore[reportArgumentType] pairs, as in the file
         unk_token="<|endoftext|>",
         pad_token="<|endoftext|>",
         eos_token="<|im_end|>",
     )
-    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    special: list[str | AddedToken] = [AddedToken(token, special=True) for token in SPECIAL_TOKENS]
+    tokenizer.add_tokens(special)
     extractor = WhisperFeatureExtractor(
         feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024, return_attention_mask=True
     )
@@ -99,7 +101,7 @@ def build_model(processor: Qwen2AudioProcessor) -> Qwen2AudioForConditionalGener
             "bos_token_id": ids("<|endoftext|>"),
         },
         audio_token_index=ids("<|AUDIO|>"),
-        tie_word_embeddings=True,
+        tie_word_embeddings=True,  # pyright: ignore[reportCallIssue] a field of every configuration
     )
     model = Qwen2AudioForConditionalGeneration(config)
     positions = model.model.audio_tower.embed_positions.weight

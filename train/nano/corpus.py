@@ -285,7 +285,7 @@ class ClipStore:
 
     def save(self, path: Path) -> None:
         """Write everything to one `.npz` file."""
-        np.savez(path, **self.arrays)
+        np.savez(path, **self.arrays)  # pyright: ignore[reportArgumentType] takes the names for its own arguments
 
     @classmethod
     def load(cls, path: Path) -> ClipStore:

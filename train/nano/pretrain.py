@@ -42,7 +42,7 @@ def main() -> None:
                         "(clip, speaker_id, text, gender, age)")  # fmt: skip
     parser.add_argument("--clips", type=int, default=20_000, help="synthetic clips")
     parser.add_argument("--tower-epochs", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=7_000, help="steps of the language model")
+    parser.add_argument("--steps", type=int, default=5_500, help="steps of the language model")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     pretrain(
