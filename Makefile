@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/empathy_judge  # pyright cannot follow an editable install
 	touch $@
 
 demo: $(READY)

@@ -187,15 +187,15 @@ def score(options: argparse.Namespace) -> int:
     from .score_files import score_manifest
     from .scorer import Scorer
 
-    one_pair = options.context is not None and options.response is not None
-    if one_pair == (options.manifest is not None) or (options.context is not None and not one_pair):
+    clips = [clip for clip in (options.context, options.response) if clip is not None]
+    if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
     scorer = Scorer.from_pretrained(options.judge, backbone=options.backbone, device=options.device)
     if options.manifest is not None:
         failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out))
         return FAILED_CHECKS if failed else DONE
-    context = None if options.context in ("", "-") else options.context
-    scores = scorer.score(context, options.response, situation=options.situation)
+    context, response = clips
+    scores = scorer.score(None if context in ("", "-") else context, response, situation=options.situation)
     if options.json:
         print(json.dumps(scores))
     else:

@@ -35,7 +35,7 @@ def main() -> None:
     judge = EmpathyJudge(JudgeSettings(), (Dimension("empathy", 1, 5),)).eval()
     inputs = judge.build_inputs(pairs)
     clips = list(dict.fromkeys(source for pair in pairs for source in (pair.context[0].audio, pair.response)))
-    states = dict(zip(clips, judge.encode_clips([clip.samples for clip in clips]), strict=True))
+    states = dict(zip(clips, judge.encode_clips([judge.decode(clip) for clip in clips]), strict=True))
     cached = judge.build_inputs(pairs, states)
     naive = _naive(pairs)
     ways: dict[str, Callable[[], object]] = {

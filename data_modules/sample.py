@@ -104,7 +104,7 @@ def make_sample(
                 disable=not console.is_terminal,
             )
             rows = pd.DataFrame([row for shard in made for row in shard])
-        key = rows[["pair_id", "context_tone", "response_tone", "fit"]]
+        key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])
         write_dataset(staged, _card(groups, seed), pairs, ratings)
