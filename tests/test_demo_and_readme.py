@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
-    assert main(["demo", "--out", str(folder / "demo"), "--groups", "40", "--epochs", "1"]) == 0
+    assert main(["demo", "--out", str(folder / "demo"), "--groups", "40", "--epochs", "3"]) == 0
     dataset = PairDataset.load(folder / "demo" / "data")
     first = dataset.pairs[0]
     shutil.copy(str(first.context[0].audio), folder / "context.wav")
@@ -65,7 +65,7 @@ def test_demo_leaves_what_it_promises(workplace: Path) -> None:
 
 
 def test_small_demo_already_learns(workplace: Path) -> None:
-    """Forty scripts and one epoch: far above both oracles that hear one clip alone."""
+    """Forty scripts and three epochs: far above both oracles that hear one clip alone."""
     report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())
     assert report["dimensions"]["vocal_empathy"]["spearman"]["value"] > 0.5
 

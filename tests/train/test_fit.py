@@ -133,6 +133,8 @@ def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp
     save_judge(loaded, tmp_path / "judge", "card")
     exported = load_judge(tmp_path / "judge")
     assert torch.equal(scores_of(loaded.judge, pairs), scores_of(exported.judge, pairs))
+    hashes = exported.description.pop("sha256")  # only files have them
+    assert set(hashes) == {"head.safetensors", "adapter/adapter_model.safetensors"}
     assert exported.description == loaded.description
 
 
