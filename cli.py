@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shlex
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .data_modules.errors import UserError
 
 if TYPE_CHECKING:
+    from .data_modules.importers import Importer
     from .data_modules.schema import PairDataset
     from .eval.judges import Judge
 
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
             return train(words[1:])
+        if words[:1] == ["import"]:  # each source has options of its own
+            return import_(words[1:])
         parsed = _parser().parse_args(words)
         parsed.command = shlex.join(["empathy-judge", *words])
         run: Callable[[argparse.Namespace], int] = parsed.run
@@ -51,38 +55,49 @@ def demo(options: argparse.Namespace) -> int:
     return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs)
 
 
-def import_(options: argparse.Namespace) -> int:
+def import_(words: Sequence[str]) -> int:
     """Turn a source into a pair dataset."""
-    from .data_modules.importers.table import import_table
-    from .data_modules.ratings import parse_dimension
+    from .data_modules import importers
 
-    dataset = import_table(
-        options.path,
-        options.ratings,
+    parser = _import_parser(importers.names())
+    if not words or words[0].startswith("-"):
+        parser.parse_args(words)  # --help, or what is missing
+    name = parser.parse_args(words[:1]).source
+    importer = importers.load(name)
+    options = _source_parser(name, importer).parse_args(words[1:])
+
+    from .data_modules.intake.assemble import SKIPPED_FILE, assemble
+
+    imported = importer.read(Path(options.path), options)
+    card = dataclasses.replace(
+        imported.card,
+        name=options.name or imported.card.name,
+        source=options.origin or imported.card.source,
+        licence=options.licence or imported.card.licence,
+    )
+    dataset = assemble(
+        dataclasses.replace(imported, card=card),
         options.out,
-        name=options.name or Path(options.out).name,
-        columns=_mapping(options.column, "--column"),
-        rating_columns=_mapping(options.rating_column, "--rating-column"),
-        dimensions=[parse_dimension(text) for text in options.dimension],
-        wide={"wide": True, "long": False, None: None}[options.layout],
-        source=options.origin,
-        licence=options.licence,
-        synthetic=options.synthetic,
         overwrite=options.overwrite,
         embed_audio=options.embed_audio,
+        max_skipped=options.max_skipped,
     )
-    rated = dataset.ratings["pair_id"].nunique()
-    facts = {
-        "out": str(dataset.root),
-        "pairs": len(dataset.pairs),
-        "ratings": len(dataset.ratings),
-        "raters": dataset.ratings["rater_id"].nunique(),
-        "groups": len({pair.group_id for pair in dataset.pairs}),
-        "pairs_without_rating": len(dataset.pairs) - rated,
-        "content_hash": dataset.card.content_hash,
-        "description": dataset.card.description,
-    }
-    _print_facts(facts, options.json)
+    skipped = dataset.root / SKIPPED_FILE
+    _print_facts(
+        {
+            "out": str(dataset.root),
+            "pairs": len(dataset.pairs),
+            "ratings": len(dataset.ratings),
+            "raters": dataset.ratings["rater_id"].nunique(),
+            "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
+            "groups": len({pair.group_id for pair in dataset.pairs}),
+            "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
+            "content_hash": dataset.card.content_hash,
+            "description": dataset.card.description,
+            "skipped": str(skipped) if skipped.is_file() else None,
+        },
+        options.json,
+    )
     return DONE
 
 
@@ -243,14 +258,6 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
     return judge, judge.description
 
 
-def _mapping(items: Sequence[str], option: str) -> dict[str, str]:
-    pairs = [item.partition("=") for item in items]
-    for item, (ours, sign, theirs) in zip(items, pairs, strict=True):
-        if not (ours and sign and theirs):
-            raise UserError(f"{option} {item!r}: accepted: OURS=THEIRS, such as response_speaker=speaker_id")
-    return {ours: theirs for ours, _, theirs in pairs}
-
-
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
     held: dict[str, list[str]] = {}
     for item in items:
@@ -300,39 +307,47 @@ def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.Argu
     return parser
 
 
+def _import_parser(sources: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="empathy-judge import",
+        description="Turn a source into a pair dataset. Options of a source: empathy-judge import SOURCE --help",
+        epilog="example: empathy-judge import table pairs.csv --dimension empathy=1:5:1 --out data",
+    )
+    parser.add_argument("source", choices=sources, help="what kind of source it is")
+    return parser
+
+
+def _source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"empathy-judge import {name}",
+        description=importer.__doc__,
+        epilog=f"example: empathy-judge import {importer.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", help="the source")
+    parser.add_argument("--out", required=True, help="folder of the dataset to make")
+    importer.add_arguments(parser)
+    parser.add_argument("--name", help="name of the dataset (default: that of the source, else of --out)")
+    parser.add_argument("--origin", help="where the data comes from")
+    parser.add_argument("--licence", help="its terms of use")
+    parser.add_argument(
+        "--max-skipped", type=float, default=0.01, metavar="SHARE",
+        help="share of the pairs that may be unusable; they are listed in skipped.csv (default: 0.01)",
+    )  # fmt: skip
+    parser.add_argument("--embed-audio", action="store_true", help="keep audio inside pairs.parquet")
+    parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
 def _add_data_commands(commands: Any) -> None:
     one = _add(commands, "demo", demo, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
     one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
     one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
 
-    one = _add(
-        commands, "import", import_,
-        "empathy-judge import table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data",
-    )  # fmt: skip
-    one.add_argument("source", choices=["table"], help="what kind of source PATH is")
-    one.add_argument("path", help="table of pairs: CSV, TSV, JSONL or Parquet; audio paths are relative to it")
-    one.add_argument("--ratings", help="table of ratings, long or wide; without it they stand in the table of pairs")
-    one.add_argument("--out", required=True, help="folder of the dataset to make")
-    one.add_argument(
-        "--dimension",
-        action="append",
-        required=True,
-        metavar="NAME=LOW:HIGH[:STEP][:lower]",
-        help="scale; repeatable",
-    )
-    one.add_argument(
-        "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
-    )
-    one.add_argument("--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings")
-    one.add_argument("--name", help="name of the dataset (default: name of --out)")
-    one.add_argument("--origin", default="unknown", help="where the data comes from")
-    one.add_argument("--licence", default="unknown", help="its terms of use")
-    one.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
-    one.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
-    one.add_argument("--embed-audio", action="store_true", help="keep audio inside pairs.parquet")
-    one.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
-    one.add_argument("--json", action="store_true", help="print JSON")
+    # `import` is dispatched before this parser; here it only shows in the list
+    commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
     one = _add(commands, "inspect", inspect, "empathy-judge inspect data")
     one.add_argument("data", help="folder of a pair dataset")

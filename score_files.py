@@ -14,7 +14,7 @@ from rich.progress import track
 
 from .data_modules.errors import AudioError, DataError
 from .data_modules.folders import resolve_inside
-from .data_modules.importers.reading import SourceTable, read_table
+from .data_modules.intake.tables import SourceTable, read_table
 from .data_modules.schema import Pair
 from .scorer import Scorer, make_pair
 

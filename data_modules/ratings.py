@@ -93,14 +93,12 @@ def check_ratings(
         locate: What messages call a cell, where the table came from another layout.
 
     Raises:
-        DataError: On a missing column, an empty table, an unknown pair or dimension, a rater without a name,
+        DataError: On a missing column, an unknown pair or dimension, a rater without a name,
             a score that is no number, outside its scale or between its steps, or two scores of one rater for
             one thing.
     """
     _check_columns(ratings, RATING_COLUMNS, file)
     check = _Check(ratings, locate or locate_in(file))
-    if len(ratings) == 0:
-        raise DataError(f"{file}: the table holds no ratings")
     check.known("pair_id", pair_ids, "no such pair in the pairs table")
     check.dimension(dimensions)
     check.name("rater_id")

@@ -22,9 +22,8 @@ Ratings, by the header:
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -35,59 +34,76 @@ from typing import Any
 import pandas as pd
 
 from ..errors import DataError, shown
-from ..folders import staged_folder
-from ..ratings import RATING_COLUMNS, Dimension, check_ratings
+from ..intake.assemble import Imported
+from ..intake.clips import find_clip
+from ..intake.options import parse_mapping
+from ..intake.tables import SourceTable, read_table
+from ..ratings import RATING_COLUMNS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, check_pair_rows
-from ..schema import DatasetCard, PairDataset, write_dataset
-from .clips import find_clip, store_clips
-from .reading import SourceTable, read_table
+from ..schema import DatasetCard
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
-def import_table(
+EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of tables."""
+    parser.add_argument("--ratings", help="table of ratings; without it they stand in the table of pairs")
+    parser.add_argument(
+        "--dimension", action="append", required=True, metavar="NAME=LOW:HIGH[:STEP][:lower]",
+        help="scale; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
+    )
+    parser.add_argument(
+        "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
+    )
+    parser.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
+    parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads the tables that the command line names."""
+    return read_tables(
+        path,
+        options.ratings,
+        columns=parse_mapping(options.column, "--column"),
+        rating_columns=parse_mapping(options.rating_column, "--rating-column"),
+        dimensions=[parse_dimension(text) for text in options.dimension],
+        wide={"wide": True, "long": False, None: None}[options.layout],
+        synthetic=options.synthetic,
+    )
+
+
+def read_tables(
     pairs_path: str | Path,
     ratings_path: str | Path | None,
-    out: str | Path,
     *,
-    name: str,
     columns: Mapping[str, str],
     rating_columns: Mapping[str, str],
     dimensions: Sequence[Dimension],
-    wide: bool | None,
-    source: str,
-    licence: str,
+    wide: bool | None = None,
     synthetic: bool = False,
-    overwrite: bool = False,
-    embed_audio: bool = False,
-) -> PairDataset:
-    """Imports pairs and ratings; `out` appears complete or not at all.
-
-    Every clip is decoded once. Pairs without ratings are allowed.
+) -> Imported:
+    """Reads pairs and ratings. Pairs without ratings are allowed.
 
     Args:
         pairs_path: The table of pairs.
         ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
-        out: The dataset folder to make.
-        name: Name of the dataset.
         columns: Our column name -> that in the table of pairs, where they differ.
         rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``,
             ``score``).
         dimensions: The scales.
         wide: Whether the ratings are wide; None = see from the header.
-        source: Where the data comes from.
-        licence: Its terms of use.
         synthetic: Whether the ratings were not given by people.
-        overwrite: Replace a pair dataset at `out`.
-        embed_audio: Keep audio inside ``pairs.parquet`` instead of in a folder.
-
-    Returns:
-        The dataset as it loads.
 
     Raises:
-        DataError: If a table breaks the contract or a clip is unusable; file, row and column are named.
+        DataError: If a table breaks the contract or a clip is missing; file, row and column are named.
     """
-    card = DatasetCard(name, tuple(dimensions), source, licence, synthetic)
+    card = DatasetCard("", tuple(dimensions), "unknown", "unknown", synthetic)
     pairs_table = read_table(pairs_path)
     columns = _full_mapping(columns, PAIR_COLUMNS, pairs_table, ("pair_id", "response_audio"))
     rows = _pair_rows(pairs_table, columns)
@@ -105,11 +121,8 @@ def import_table(
         ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
     if ignored:
         card = dataclasses.replace(card, description=f"Columns not imported: {', '.join(ignored)}.")
-
-    with staged_folder(out, overwrite) as stage:
-        _store_audio(rows, pairs_table, columns, stage, embed_audio)
-        write_dataset(stage, card, pd.DataFrame(rows, dtype=object), ratings)
-    return PairDataset.load(out)
+    _find_audio(rows, pairs_table, columns)
+    return Imported(card, rows, ratings)
 
 
 def _full_mapping(
@@ -164,34 +177,16 @@ def _turns(value: Any, where: str) -> list[dict[str, Any]]:
     return [dict(turn) for turn in turns]
 
 
-def _store_audio(
-    rows: Sequence[dict[str, Any]], table: SourceTable, columns: Mapping[str, str], stage: Path, embed: bool
-) -> None:
-    """Replaces each clip in `rows` by its stored path or its bytes."""
+def _find_audio(rows: Sequence[dict[str, Any]], table: SourceTable, columns: Mapping[str, str]) -> None:
+    """Replaces what each cell of audio says by the clip that it refers to."""
     folder = table.path.parent.resolve()
-    cells = []
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
-            cells.append(find_clip(turn["audio"], folder, table.place(position, columns["context_audio"])))
-        cells.append(find_clip(row["response_audio"], folder, table.place(position, columns["response_audio"])))
-    stored = iter(store_clips(cells, stage, embed))
-    for row in rows:
-        context = [next(stored) for _ in row["context_audio"]]
-        response = next(stored)
+            turn["audio"] = find_clip(turn["audio"], folder, table.place(position, columns["context_audio"]))
+        where = table.place(position, columns["response_audio"])
+        row["response_audio"] = find_clip(row["response_audio"], folder, where)
         if "group_id" not in columns:
-            row["group_id"] = _derived_group(row, [clip.sha256 for clip in context], response.sha256)
-        row["context_audio"] = [
-            {"role": turn["role"], "audio": clip.content}
-            for turn, clip in zip(row["context_audio"], context, strict=True)
-        ]
-        row["response_audio"] = response.content
-
-
-def _derived_group(row: Mapping[str, Any], context: Sequence[str], response: str) -> str:
-    """See the head of this file."""
-    has_context = bool(context) or row["situation"] is not None
-    key = [*context, row["situation"]] if has_context else [response]
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+            row["group_id"] = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +232,8 @@ def _ratings(
         row, score_column = cells[position]
         return table.place(row, score_column if column == "score" else names.get(column, score_column))
 
+    if not ratings:
+        raise DataError(f"{table.path}: the table holds no ratings")
     check_ratings(frame, pair_ids, dimensions, table.path, locate)
     return frame.astype({"score": "float64"}), used
 

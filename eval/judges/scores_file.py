@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.errors import DataError, shown
-from ...data_modules.importers.reading import SourceTable, read_table
+from ...data_modules.intake.tables import SourceTable, read_table
 from ...data_modules.schema import Pair
 from . import OK, score_table
 

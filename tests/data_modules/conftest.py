@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.importers.table import import_table
+from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.intake.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -48,12 +49,12 @@ class Source:
     def load(self, **options: Any) -> PairDataset:
         """Writes both tables and imports them."""
         arguments: dict[str, Any] = {
-            "name": "tones", "columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], "wide": None,
-            "source": "test", "licence": "none",
+            "columns": {}, "rating_columns": {}, "dimensions": [EMPATHY],
         }  # fmt: skip
         pairs = self.table("pairs.csv", self.pairs)
         ratings = self.table("ratings.csv", self.ratings)
-        return import_table(pairs, ratings, self.out, **(arguments | options))
+        storing = {name: options.pop(name) for name in ("overwrite", "embed_audio", "max_skipped") if name in options}
+        return assemble(read_tables(pairs, ratings, **(arguments | options)), self.out, **storing)
 
     def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
         """Writes a sine of half of full scale into the folder."""

@@ -14,7 +14,8 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.importers.table import import_table
+from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.intake.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -33,15 +34,12 @@ def refused(source: Any, message: str, **options: Any) -> str:
 
 def run(source: Any, pairs: Path, ratings: Path | None, **options: Any) -> PairDataset:
     arguments: dict[str, Any] = {
-        "name": "tones",
         "columns": {},
         "rating_columns": {},
         "dimensions": [EMPATHY],
-        "wide": None,
-        "source": "test",
-        "licence": "none",
     }
-    return import_table(pairs, ratings, source.out, **(arguments | options))
+    storing = {name: options.pop(name) for name in ("overwrite", "embed_audio") if name in options}
+    return assemble(read_tables(pairs, ratings, **(arguments | options)), source.out, **storing)
 
 
 def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
@@ -287,7 +285,7 @@ class TestBadAudio:
         cut = (source.folder / "clips/001-1.wav").read_bytes()[:-1000]
         (source.folder / "clips/001-1.wav").write_bytes(cut)
         text = refused(source, r"pairs\.csv, row 2 \(line 3\), column 'response_audio': 000-1\.wav: .*empty")
-        assert text.endswith("(2 more unusable clips)")
+        assert text.endswith("(2 more unusable of 4 pairs); at most 1% may be skipped")
 
     @pytest.mark.parametrize(
         ("kind", "message"),

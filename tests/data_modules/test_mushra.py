@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from empathy_judge.data_modules.importers.table import import_table
+from empathy_judge.data_modules.importers.table import read_tables
 from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.intake.assemble import assemble
 from empathy_judge.data_modules.ratings import parse_dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import check_splits, split_dataset
@@ -18,18 +19,14 @@ pytestmark = pytest.mark.skipif(not MUSHRA.is_dir(), reason="EMPATHY_JUDGE_REAL_
 
 def test_import_inspect_and_split(tmp_path: Path) -> None:
     out = tmp_path / "mushra"
-    dataset = import_table(
+    imported = read_tables(
         MUSHRA / "pairs.csv",
         MUSHRA / "ratings.csv",
-        out,
-        name="mushra_codec",
         columns={"response_speaker": "speaker_id"},
         rating_columns={},
         dimensions=[parse_dimension("fidelity=0:100:1")],
-        wide=None,
-        source="test",
-        licence="see there",
     )
+    dataset = assemble(imported, out)
     assert (len(dataset.pairs), len(dataset.ratings)) == (128, 1216)
     assert dataset.pairs[0].pair_id == "stim_01_audiodec_8"
     assert dataset.mean_scores().loc["stim_01_audiodec_8", "fidelity"] == pytest.approx(77.182, abs=5e-4)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.progress import track
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, shown
 from ..folders import replace_file, resolve_inside
+from .archives import ArchiveMember
 
 AUDIO_FOLDER = "audio"
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -27,11 +28,11 @@ class ClipCell:
     """A clip that a table refers to.
 
     Attributes:
-        content: Absolute path of a file, or encoded bytes.
+        content: Absolute path of a file, file in an archive, or encoded bytes.
         where: The cell, for messages.
     """
 
-    content: Path | bytes
+    content: Path | ArchiveMember | bytes
     where: str
 
 
@@ -69,7 +70,7 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
     raise DataError(f"{where}: value {shown(value)}; accepted: the path of an audio file")
 
 
-def store_clips(cells: Sequence[ClipCell], stage: Path, embed: bool) -> list[StoredClip]:
+def store_clips(cells: Sequence[ClipCell], stage: Path, embed: bool) -> list[StoredClip | AudioError]:
     """Decodes every distinct clip once and stores it.
 
     A stored file is called by the hash of its content, so that its name tells nothing about system or rating.
@@ -80,12 +81,9 @@ def store_clips(cells: Sequence[ClipCell], stage: Path, embed: bool) -> list[Sto
         embed: Return the bytes instead of writing files.
 
     Returns:
-        One per cell, in the same order.
-
-    Raises:
-        DataError: If clips are unusable; the first is named, with the number of others.
+        One per cell, in the same order: the stored clip, or why it is unusable.
     """
-    first: dict[Path | bytes, ClipCell] = {}
+    first: dict[Path | ArchiveMember | bytes, ClipCell] = {}
     for cell in cells:
         first.setdefault(cell.content, cell)
     if not embed:
@@ -103,17 +101,14 @@ def store_clips(cells: Sequence[ClipCell], stage: Path, embed: bool) -> list[Sto
             console=Console(stderr=True), disable=not sys.stderr.isatty(),
         )  # fmt: skip
         stored = dict(zip(first, results, strict=True))
-    bad = [(first[content], result) for content, result in stored.items() if isinstance(result, AudioError)]
-    if bad:
-        cell, error = bad[0]
-        more = f" ({len(bad) - 1} more unusable clips)" if len(bad) > 1 else ""
-        raise DataError(f"{cell.where}: {error}{more}")
-    return [result for cell in cells if not isinstance(result := stored[cell.content], AudioError)]
+    return [stored[cell.content] for cell in cells]
 
 
 def _store(cell: ClipCell, stage: Path, embed: bool) -> StoredClip:
     if isinstance(cell.content, bytes):
         data, name, suffix = cell.content, f"{len(cell.content)} bytes of audio", ""
+    elif isinstance(cell.content, ArchiveMember):
+        data, name, suffix = cell.content.read(), cell.content.name, PurePosixPath(cell.content.name).suffix.lower()
     else:
         name, suffix = cell.content.name, cell.content.suffix.lower()
         try:

@@ -1,0 +1,1 @@
+"""What importers share: reading foreign tables and archives, storing clips, assembling the dataset folder."""
