@@ -16,7 +16,7 @@ demo: $(READY)
 	$(BIN)/empathy-judge demo --out demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -68,7 +68,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     )
     write_report(measured.report, measured.items, out / "report")
     step(4, "export: the judge as a folder that others can load")
-    save_judge(load_run(out / "run"), out / "judge", render_card(loaded.description, measured.report))
+    save_judge(loaded, out / "judge", render_card(loaded.description, measured.report))
     step(5, "score: one context, two answers")
     _score_examples(out, dataset, say)
     say(terminal_table(measured.report))

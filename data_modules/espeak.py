@@ -8,7 +8,9 @@ quality (modal, breathy, rough) vary independently and without limit.
 from __future__ import annotations
 
 import ctypes
+import multiprocessing.util
 import os
+import shutil
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -110,8 +112,11 @@ class _Engine:
     def __init__(self) -> None:
         import espeakng_loader
 
-        self._folder = tempfile.TemporaryDirectory(prefix="empathy-judge-voices-")
-        data = _link_data(Path(espeakng_loader.get_data_path()), Path(self._folder.name))
+        folder = Path(tempfile.mkdtemp(prefix="empathy-judge-voices-"))
+        # A worker process ends without atexit, so TemporaryDirectory would stay behind; multiprocessing's own
+        # finalizers run in workers and in the main process
+        multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)
+        data = _link_data(Path(espeakng_loader.get_data_path()), folder)
         self._voice_files = data / "voices" / "!v"
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         self.rate = self._library.espeak_Initialize(2, 0, str(data.parent).encode(), 0)  # 2 = synchronous retrieval

@@ -104,6 +104,8 @@ def make_sample(
                 disable=not console.is_terminal,
             )
             rows = pd.DataFrame([row for shard in made for row in shard])
+            pool.close()
+            pool.join()  # workers that are terminated instead leave their voice files behind
         key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])

@@ -47,7 +47,9 @@ def test_hears_delivery_of_voices_it_never_heard() -> None:
     model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER).eval()
     processor = AutoProcessor.from_pretrained(NANO_FOLDER)
     backbone = Qwen2AudioBackbone(model.model, processor, "nano", None)
-    rows = {r["question"]: r for r in measure_answers(model, processor, Listener(backbone, store), 80, seed=1)}
+    rows = {
+        r["question"]: r for r in measure_answers(backbone, model, processor, Listener(backbone, store), 80, seed=1)
+    }
     assert len(rows) == 20
     gains = {name: row["accuracy"] - row["majority"] for name, row in rows.items()}
     # Below what the README states for 400 pairs, by more than the noise of 80; both clips of a pair together

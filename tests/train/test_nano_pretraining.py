@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.qwen2_audio import Qwen2AudioBackbone
+from empathy_judge.train.nano import answer
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from empathy_judge.train.nano.corpus import LABELS, MEASURES, Clip, ClipStore, make_voices, pitch_range
 from empathy_judge.train.nano.pretrain import pretrain
@@ -96,9 +98,52 @@ def test_architecture_is_qwen2_audio_in_miniature() -> None:
         assert processor.tokenizer.decode(processor.tokenizer(text)["input_ids"]) == text
 
 
+def _teach(kept: Path) -> dict[str, torch.Tensor]:
+    """Six steps of the language model on random clips."""
+    rng = np.random.default_rng(0)
+    clips = [
+        Clip(
+            rng.normal(size=(40, 128)).astype(np.float16),
+            rng.normal(size=len(MEASURES)).astype(np.float32),
+            np.zeros(len(LABELS), np.int64),
+            np.zeros((10, 2), np.float32),
+        )
+        for _ in range(12)
+    ]
+    processor = build_processor(["How fast is the response?"])
+    torch.manual_seed(0)
+    model = build_model(processor)
+    backbone = Qwen2AudioBackbone(model.model, processor, "nano", None)
+    listener = answer.Listener(backbone, ClipStore.of(clips))
+    answer.train_language_model(backbone, model, processor, listener, steps=6, seed=1, kept=kept)
+    return dict(model.state_dict())
+
+
+def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer, "_SAVE_EVERY", 2)
+    whole = _teach(tmp_path / "whole.pt")
+    draw, drawn = answer._draw, []
+
+    def interrupted(*arguments):
+        drawn.append(1)
+        if len(drawn) == 6:
+            raise KeyboardInterrupt
+        return draw(*arguments)
+
+    monkeypatch.setattr(answer, "_draw", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _teach(tmp_path / "cut.pt")
+    resumed = _teach(tmp_path / "cut.pt")
+    assert len(drawn) == 6 + 2  # steps 5 and 6 of the resumed call
+    for name, weight in whole.items():
+        assert torch.equal(weight, resumed[name]), name
+
+
 @pytest.mark.slow
 def test_script_runs_from_nothing(tmp_path: Path) -> None:
-    pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1)
+    pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=30)
     assert load_backbone(str(tmp_path / "out")).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}

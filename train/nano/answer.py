@@ -10,18 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 from ...data_modules.audio import Clip as AudioClip
+from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, Turn
-from ...models.backbones.base import Clips
+from ...models.backbones.base import Clips, Inputs
 from ...models.backbones.prompt import messages
 from ...models.backbones.qwen2_audio import Qwen2AudioBackbone
 from .corpus import ClipStore
-from .listen import Readouts, batches_by_length, normalisation, split_by_clip
+from .listen import Readouts, batches_by_length, normalisation
 from .questions import CLOSED, OPEN, Delivery, Question
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
@@ -37,18 +36,12 @@ class Dialogue:
     """Chats about pairs of clips as token ids, padded on the right.
 
     Attributes:
-        input_ids: `(batch, tokens)`.
-        mask: Real tokens `(batch, tokens)`.
+        inputs: As a judge reads them.
         is_answer: Tokens that the model must produce `(batch, tokens)`.
-        is_response: Audio tokens of the response `(batch, tokens)`.
-        states: Audio states in reading order `(audio tokens, width)`.
     """
 
-    input_ids: Tensor
-    mask: Tensor
+    inputs: Inputs
     is_answer: Tensor
-    is_response: Tensor
-    states: Tensor
 
 
 class Listener:
@@ -61,7 +54,7 @@ class Listener:
             for indices in batches_by_length(store, 64, torch.Generator().manual_seed(0)):
                 mel, lengths, _ = store.batch(indices)
                 packed = backbone.encode_audio(Clips(mel, lengths))
-                for i, states in zip(indices, split_by_clip(packed, [store.tokens(i) for i in indices]), strict=True):
+                for i, states in zip(indices, packed.split([store.tokens(i) for i in indices]), strict=True):
                     self.states[i] = states.half()
 
     def delivery(self, index: int) -> Delivery:
@@ -119,12 +112,13 @@ class Writer:
         is_audio = input_ids == self._audio_token_id
         from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
         lengths = torch.tensor([len(listener.states[response]) for _, response, _ in rows])
-        return Dialogue(
-            input_ids, mask, is_answer, is_audio & (from_end <= lengths[:, None]), torch.cat(states).float()
-        )
+        audio = torch.cat(states).float()
+        is_response = is_audio & (from_end <= lengths[:, None])
+        return Dialogue(Inputs(input_ids, mask, is_response, torch.arange(len(audio)), audio_states=audio), is_answer)
 
 
 def train_language_model(
+    backbone: Qwen2AudioBackbone,
     model: Qwen2AudioForConditionalGeneration,
     processor: Qwen2AudioProcessor,
     listener: Listener,
@@ -133,7 +127,7 @@ def train_language_model(
     kept: Path,
 ) -> None:
     """Train projector and language model in place; the audio tower stays as it is. An interrupted call is continued by
-    the next one from the weights in `kept`, at the same place of the learning rate's schedule.
+    the next one from the state in `kept` and ends as if it had not been interrupted.
 
     Beside the answers, linear readouts of both clips' delivery from the mean over the response's tokens are trained, so
     that a head that pools there finds delivery without another layer having to fetch it.
@@ -147,16 +141,15 @@ def train_language_model(
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
     trained = nn.ModuleDict({"model": model, "readouts": nn.ModuleList(readouts)})
-    first = _continue(trained, kept)
-    for _ in range(first):
-        schedule.step()
+    first = _continue(trained, optimizer, schedule, kept)
     start, totals = time.monotonic(), np.zeros(2)
     for step in range(first + 1, steps + 1):
         rows = list(_draw(listener, np.random.default_rng([seed, step])))
         dialogue = writer.batch(listener, rows)
-        hidden = run(model, dialogue)
+        hidden = backbone.hidden_states(dialogue.inputs)
         answers = _answer_loss(model, hidden, dialogue)
-        pooled = (hidden * dialogue.is_response[..., None]).sum(1) / dialogue.is_response.sum(1, keepdim=True)
+        is_response = dialogue.inputs.response_mask
+        pooled = (hidden * is_response[..., None]).sum(1) / is_response.sum(1, keepdim=True)
         delivery = _delivery_loss(readouts, pooled, listener.store, rows)
         optimizer.zero_grad()
         (answers + 0.3 * delivery).backward()
@@ -172,36 +165,30 @@ def train_language_model(
                 flush=True,
             )
             totals[:] = 0
-            state = {
-                name: weight.contiguous() for name, weight in trained.state_dict().items() if "lm_head" not in name
-            }
-            save_file(state, kept, metadata={"step": str(step)})
+            state = {"trained": trained, "optimizer": optimizer, "schedule": schedule}
+            saved = {name: part.state_dict() for name, part in state.items()} | {"step": step}
+            replace_file(kept, lambda temporary, saved=saved: torch.save(saved, temporary))
 
 
-def _continue(trained: nn.ModuleDict, kept: Path) -> int:
+def _continue(
+    trained: nn.ModuleDict,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    kept: Path,
+) -> int:
     """Load what an interrupted call left and return how many steps it had done."""
     if not kept.exists():
         return 0
-    with safe_open(kept, framework="pt") as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        step = int(file.metadata()["step"])
-    trained.load_state_dict(state, strict=False)  # the LM head is tied to the embeddings and not stored
-    return step
-
-
-def run(model: Qwen2AudioForConditionalGeneration, dialogue: Dialogue) -> Tensor:
-    """Last hidden states `(batch, tokens, hidden)`."""
-    body = model.model
-    embeddings = body.get_input_embeddings()(dialogue.input_ids)
-    is_audio = (dialogue.input_ids == model.config.audio_token_id)[..., None]
-    embeddings = embeddings.masked_scatter(is_audio, body.multi_modal_projector(dialogue.states))
-    return body.language_model(
-        inputs_embeds=embeddings, attention_mask=dialogue.mask, use_cache=False
-    ).last_hidden_state
+    saved = torch.load(kept, weights_only=True)
+    trained.load_state_dict(saved["trained"])
+    optimizer.load_state_dict(saved["optimizer"])
+    schedule.load_state_dict(saved["schedule"])
+    return saved["step"]
 
 
 @torch.no_grad()
 def measure_answers(
+    backbone: Qwen2AudioBackbone,
     model: Qwen2AudioForConditionalGeneration,
     processor: Qwen2AudioProcessor,
     listener: Listener,
@@ -229,8 +216,8 @@ def measure_answers(
         for start in range(0, len(asked), 64):
             part = asked[start : start + 64]
             dialogue = writer.batch(listener, [(c, r, [(question.text, right)]) for c, r, right in part])
-            logits = model.lm_head(run(model, dialogue))[:, :-1].argmax(-1)
-            wrong = (logits != dialogue.input_ids[:, 1:]) & dialogue.is_answer[:, 1:]
+            given = model.lm_head(backbone.hidden_states(dialogue.inputs))[:, :-1].argmax(-1)
+            wrong = (given != dialogue.inputs.input_ids[:, 1:]) & dialogue.is_answer[:, 1:]
             hits += int((~wrong.any(-1)).sum())  # teacher-forced greedy: right as a whole or not at all
         commonest = Counter(right for *_, right in asked).most_common(1)[0][1]
         rows.append(
@@ -259,7 +246,7 @@ def _draw(listener: Listener, rng: np.random.Generator) -> Iterator[tuple[int | 
 
 def _answer_loss(model: Qwen2AudioForConditionalGeneration, hidden: Tensor, dialogue: Dialogue) -> Tensor:
     predicted = model.lm_head(hidden[:, :-1][dialogue.is_answer[:, 1:]])
-    return nn.functional.cross_entropy(predicted, dialogue.input_ids[:, 1:][dialogue.is_answer[:, 1:]])
+    return nn.functional.cross_entropy(predicted, dialogue.inputs.input_ids[:, 1:][dialogue.is_answer[:, 1:]])
 
 
 def _delivery_loss(readouts: Sequence[Readouts], pooled: Tensor, store: ClipStore, rows: Sequence[tuple]) -> Tensor:

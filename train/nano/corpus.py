@@ -118,7 +118,10 @@ def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int
     packages = list(shards)
     with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
         made = pool.imap(_run, packages, chunksize=1)
-        return [clip for clips in progress(made, description=label, total=len(packages)) for clip in clips]
+        clips = [clip for clips in progress(made, description=label, total=len(packages)) for clip in clips]
+        pool.close()
+        pool.join()  # workers that are terminated instead leave their voice files behind
+    return clips
 
 
 def _run(package: Callable[[], list[Clip]]) -> list[Clip]:

@@ -103,11 +103,6 @@ def batches_by_length(corpus: ClipStore, size: int, generator: torch.Generator) 
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def split_by_clip(states: Tensor, counts: list[int]) -> list[Tensor]:
-    """Packed states `(tokens, width)` as one tensor per clip."""
-    return list(states.split(counts))
-
-
 def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], generator: torch.Generator) -> Tensor:
     mel, lengths, targets = corpus.batch(indices)
     gain = (torch.rand(len(indices), generator=generator) * 2 - 1) * _GAIN_DB
@@ -116,7 +111,7 @@ def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], g
     targets[:, :, 1] += gain[:, None]
     states = backbone.encode_audio(Clips(mel + gain[:, None, None] / _DB_PER_MEL, lengths))
     counts = [corpus.tokens(i) for i in indices]
-    clips = split_by_clip(states, counts)
+    clips = states.split(counts)
     mean = torch.stack([clip.mean(0) for clip in clips])
     one = torch.stack([clip[torch.randint(len(clip), (), generator=generator)] for clip in clips])
     labels = corpus.labels[indices]
@@ -135,7 +130,7 @@ def _heard(backbone, readouts: Readouts, store: ClipStore) -> str:
     for start in range(0, len(store), 64):
         indices = range(start, min(start + 64, len(store)))
         mel, lengths, _ = store.batch(indices)
-        clips = split_by_clip(backbone.encode_audio(Clips(mel, lengths)), [store.tokens(i) for i in indices])
+        clips = backbone.encode_audio(Clips(mel, lengths)).split([store.tokens(i) for i in indices])
         mean = torch.stack([clip.mean(0) for clip in clips])
         measures.append(readouts.measures(mean))
         hits.append(torch.stack([layer(mean).argmax(-1) for layer in readouts.labels], -1))

@@ -51,7 +51,14 @@ def main() -> None:
 
 
 def pretrain(
-    out: Path, work: Path, real_speech: Path | None, clips: int, tower_epochs: int, steps: int, seed: int
+    out: Path,
+    work: Path,
+    real_speech: Path | None,
+    clips: int,
+    tower_epochs: int,
+    steps: int,
+    seed: int,
+    measured_pairs: int = 400,
 ) -> None:
     """Run both stages and write model, processor and a README with held-out accuracy.
 
@@ -63,6 +70,7 @@ def pretrain(
         tower_epochs: Passes of the audio tower over all clips.
         steps: Steps of the language model.
         seed: Of corpora, weights and order.
+        measured_pairs: Pairs of held-out clips that each question is asked about at the end.
     """
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
@@ -82,12 +90,12 @@ def pretrain(
         save_file(tower.state_dict(), kept)
     with clock.of("language model"):
         train_language_model(
-            model, processor, Listener(backbone, corpora["train"]), steps, seed, work / "model.safetensors"
+            backbone, model, processor, Listener(backbone, corpora["train"]), steps, seed, work / "language_model.pt"
         )
     model.save_pretrained(out)
     processor.save_pretrained(out)
     measured = {
-        name: measure_answers(model, processor, Listener(backbone, store), pairs=400, seed=seed)
+        name: measure_answers(backbone, model, processor, Listener(backbone, store), measured_pairs, seed=seed)
         for name, store in held_out.items()
     }
     recipe = {
