@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoProcessor, Qwen2AudioModel
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioModel
 from transformers.masking_utils import create_bidirectional_mask
 
 from ...data_modules.errors import UserError
@@ -30,22 +30,25 @@ def load(name: str, revision: str | None, dtype: torch.dtype, attention: str) ->
     Raises:
         UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
     """
-    with quiet_transformers():  # its report calls the LM head an error
+    # Through the generation model: transformers 5.17 does not rename the keys of hub files for `Qwen2AudioModel` alone
+    with quiet_transformers():  # what it reports is an error below
         # the stubs know neither the pair that output_loading_info returns nor None for the default revision
-        network, report = Qwen2AudioModel.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
+        model, report = Qwen2AudioForConditionalGeneration.from_pretrained(  # pyright: ignore[reportGeneralTypeIssues]
             name,
             revision=revision,  # pyright: ignore[reportArgumentType]
             dtype=dtype,
             attn_implementation=attention,
             output_loading_info=True,
         )
-    unexpected = [key for key in report["unexpected_keys"] if "lm_head" not in key]
-    if report["missing_keys"] or unexpected or report["mismatched_keys"]:
+    missing = [key for key in report["missing_keys"] if "lm_head" not in key]
+    if missing or report["unexpected_keys"] or report["mismatched_keys"]:
         raise UserError(
-            f"{name}: not a complete Qwen2-Audio checkpoint: missing {sorted(report['missing_keys'])[:3]}, "
-            f"unexpected {sorted(unexpected)[:3]}, of another shape {sorted(report['mismatched_keys'])[:3]}"
+            f"{name}: not a complete Qwen2-Audio checkpoint: missing {sorted(missing)[:3]}, "
+            f"unexpected {sorted(report['unexpected_keys'])[:3]}, "
+            f"of another shape {sorted(report['mismatched_keys'])[:3]}"
         )
-    return Qwen2AudioBackbone(network, AutoProcessor.from_pretrained(name, revision=revision), name, revision)
+    processor = AutoProcessor.from_pretrained(name, revision=revision)
+    return Qwen2AudioBackbone(model.model, processor, name, revision)
 
 
 class Qwen2AudioBackbone:
