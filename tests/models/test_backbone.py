@@ -147,7 +147,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(backbone_folder, tm
     (gone,) = [key for key in tensors if key.endswith("audio_tower.layers.1.fc1.weight")]
     del tensors[gone]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"missing \['audio_tower\.layers\.1\.fc1\.weight'\]"):
+    with pytest.raises(UserError, match=r"missing \['model\.audio_tower\.layers\.1\.fc1\.weight'\]"):
         load_backbone(str(folder))
 
 
