@@ -19,6 +19,7 @@ import numpy as np
 import soundfile
 
 from .errors import AudioError
+from .stored_clips import StoredClip
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -45,6 +46,7 @@ class Clip:
         samples: Shape (n,), mono, float32, full scale 1.0. Other float types are converted; integers are
             refused.
         rate: Samples per second (Hz).
+        name: What messages call it; empty = its length.
 
     Raises:
         AudioError: If the samples are not one-dimensional floats or the rate is absurd.
@@ -52,6 +54,7 @@ class Clip:
 
     samples: np.ndarray
     rate: int
+    name: str = ""
 
     def __post_init__(self) -> None:
         if self.samples.ndim != 1 or not np.issubdtype(self.samples.dtype, np.floating):
@@ -68,7 +71,8 @@ class Clip:
         return len(self.samples) / self.rate
 
 
-AudioSource = str | Path | bytes | Clip
+AudioSource = str | Path | bytes | Clip | StoredClip
+"""A path, encoded bytes, samples, or a clip inside a dataset."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
     for as long as libsndfile estimates.
 
     Args:
-        source: Path, encoded bytes (any format that soundfile reads) or samples.
+        source: Path, encoded bytes (any format that soundfile reads), samples, or a clip inside a dataset.
         rate: Wanted sample rate in Hz.
         max_seconds: Longest clip that is accepted. Nothing is ever cut off.
         name: What messages call the clip; by default its path.
@@ -99,15 +103,22 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
+    clip = load_clip(source, max_seconds, name)
+    return _resample(clip.samples, clip.rate, rate)
+
+
+def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
+    """Reads a whole clip at its own rate; otherwise as `decode`."""
     name = name or _name(source)
+    source = _here(source)
     if isinstance(source, Clip):
-        samples, source_rate = source.samples, source.rate
-        _check_length(len(samples), source_rate, max_seconds, name)
+        samples, rate = source.samples, source.rate
+        _check_length(len(samples), rate, max_seconds, name)
     else:
         with _opened(source, name) as sound:
-            samples, source_rate = _read(sound, max_seconds, name), sound.samplerate
-    _check_amplitude(samples, source_rate, name)
-    return _resample(samples, source_rate, rate)
+            samples, rate = _read(sound, max_seconds, name), sound.samplerate
+    _check_amplitude(samples, rate, name)
+    return Clip(samples, rate, name)
 
 
 def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
@@ -117,6 +128,7 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
         AudioError: If the clip is missing, empty, cut off or not audio.
     """
     name = name or _name(source)
+    source = _here(source)
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
     with _opened(source, name) as sound:
@@ -131,6 +143,8 @@ def audio_hash(source: AudioSource) -> str:
     """
     if isinstance(source, Clip):
         return hashlib.sha256(f"{source.rate}\n".encode() + source.samples.tobytes()).hexdigest()
+    if isinstance(source, StoredClip):
+        source = source.read()
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     try:
@@ -140,9 +154,15 @@ def audio_hash(source: AudioSource) -> str:
         raise AudioError(f"{source}: cannot be read ({error.strerror})") from None
 
 
+def _here(source: AudioSource) -> str | Path | bytes | Clip:
+    return source.read_checked() if isinstance(source, StoredClip) else source
+
+
 def _name(source: AudioSource) -> str:
+    if isinstance(source, StoredClip):
+        return source.name
     if isinstance(source, Clip):
-        return f"<{len(source.samples)} samples>"
+        return source.name or f"<{len(source.samples)} samples>"
     return f"<{len(source)} bytes of audio>" if isinstance(source, bytes) else str(source)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
 MAX_SHOWN_CHARACTERS = 80
+MAX_MESSAGE_CHARACTERS = 2_000
 
 
 class UserError(Exception):
-    """Something the user can mend. The text is one line and says what was found and what is accepted."""
+    """Something the user can mend. The text is one line, at most `MAX_MESSAGE_CHARACTERS` long, and says what was found
+    and what is accepted."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        # Half of a surrogate pair, out of JSON or a file name, could be neither printed nor written
+        text = " ".join(message.splitlines()).encode("utf-8", "backslashreplace").decode("utf-8")
+        if len(text) > MAX_MESSAGE_CHARACTERS:
+            text = f"{text[: MAX_MESSAGE_CHARACTERS - 505]} ... {text[-500:]}"
+        super().__init__(text)
 
 
 class DataError(UserError):
@@ -26,11 +31,11 @@ class AudioError(UserError):
     """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long."""
 
 
-def place(file: str | Path, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
+def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
     """Where something is wrong, for the head of a message: ``ratings.csv, row 3 (line 4), column 'score'``.
 
     Args:
-        file: The file.
+        file: The file; anything that prints as its path.
         row: Row of data, counted from 1, the header not counted.
         column: Column name as the file has it.
         line: Line of a text file, counted from 1, where the row starts.
@@ -45,7 +50,7 @@ def place(file: str | Path, row: int | None = None, column: str | None = None, l
     return text
 
 
-def locate_in(file: str | Path) -> Locate:
+def locate_in(file: object) -> Locate:
     """Cells of a file that has our own column names."""
     return lambda position, column: place(file, position + 1, column)
 

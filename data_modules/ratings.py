@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -80,7 +79,7 @@ def check_ratings(
     ratings: pd.DataFrame,
     pair_ids: Collection[str],
     dimensions: Sequence[Dimension],
-    file: str | Path,
+    file: object,
     locate: Locate | None = None,
 ) -> None:
     """Checks a long table of ratings; the first bad row is named.
@@ -113,7 +112,7 @@ def check_ratings(
 
 
 def check_preferences(
-    preferences: pd.DataFrame, pair_ids: Collection[str], dimensions: Sequence[Dimension], file: str | Path
+    preferences: pd.DataFrame, pair_ids: Collection[str], dimensions: Sequence[Dimension], file: object
 ) -> None:
     """Checks a table of preferences (columns `PREFERENCE_COLUMNS`) as `check_ratings` does; strength 0 = tie.
 
@@ -137,7 +136,7 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
 
 
-def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: str | Path) -> None:
+def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: object) -> None:
     missing = [column for column in columns if column not in table]
     if missing:
         raise DataError(f"{file}: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
@@ -158,18 +157,24 @@ class _Check:
         more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
         raise DataError(f"{self.locate(first, column)}: value {value}; {accepted}{more}")
 
+    def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
+        """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
+        try:
+            codes, distinct = pd.factorize(self.table[column], use_na_sentinel=False)
+        except TypeError:  # a list, say, which is refused then
+            return np.array([not is_good(value) for value in self.table[column]], bool)
+        return np.array([not is_good(value) for value in distinct], bool)[codes]
+
     def known(self, column: str, values: Collection[str], accepted: str) -> None:
         known = set(values)
-        bad = [not (isinstance(value, str) and value in known) for value in self.table[column]]
-        self.refuse(column, np.array(bad, bool), accepted)
+        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), accepted)
 
     def dimension(self, dimensions: Sequence[Dimension]) -> None:
         names = [dimension.name for dimension in dimensions]
         self.known("dimension", names, f"accepted: {', '.join(names)}")
 
     def name(self, column: str) -> None:
-        bad = [not is_name(value) for value in self.table[column]]
-        self.refuse(column, np.array(bad, bool), "accepted: text without line breaks, not empty")
+        self.refuse(column, self._bad(column, is_name), "accepted: text without line breaks, not empty")
 
     def number(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,)."""

@@ -6,18 +6,28 @@ import csv
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
-from ..errors import AudioError, DataError
+from ..errors import AudioError, DataError, shown
 from ..folders import staged_folder
+from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
+from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..schema import DatasetCard, PairDataset, write_dataset
-from .clips import ClipCell, StoredClip, store_clips
+from ..rows import PAIR_COLUMNS, check_pair_rows, hash_order
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_opinions, complete_dataset
+from ..storage import path_version
+from ..stored_clips import CONTEXT, RESPONSE
+from .archives import ArchiveMember
+from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
+from .parquet_clips import ParquetClip
 
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
@@ -63,18 +73,21 @@ def assemble(
     *,
     overwrite: bool = False,
     embed_audio: bool = False,
+    shard_rows: int = SHARD_ROWS,
     max_skipped: float = DEFAULT_MAX_SKIPPED,
 ) -> PairDataset:
     """Writes the dataset; `out` appears complete or not at all.
 
-    Every clip is decoded once. A pair with an unusable clip is skipped together with what people said about it;
-    ``skipped.csv`` lists them all.
+    Every clip is decoded once, and not more than a few are in memory. A pair with an unusable clip is skipped together
+    with what people said about it; ``skipped.csv`` lists them all. An import that was killed or interrupted goes on
+    where it stopped when it is called again with the same pairs, clips and layout; see `staged_folder`.
 
     Args:
         imported: From an importer.
         out: The dataset folder to make.
         overwrite: Replace a pair dataset at `out`.
-        embed_audio: Keep audio inside ``pairs.parquet`` instead of in a folder.
+        embed_audio: Keep audio inside Parquet files instead of in a folder.
+        shard_rows: Embed more pairs than these in several files, so many in each.
         max_skipped: Share of the source's pairs that may be skipped.
 
     Returns:
@@ -83,60 +96,132 @@ def assemble(
     Raises:
         DataError: If the tables break the contract, or more pairs are unusable than `max_skipped`; the first is named.
     """
-    with staged_folder(out, overwrite) as stage:
-        rows, unusable = _store_audio(imported.pairs, stage, embed_audio)
-        skipped = [*imported.skipped, *unusable]
+    if shard_rows < 1:
+        raise DataError(f"{shard_rows} pairs in a shard; accepted: at least 1")
+    out = Path(out).resolve()
+    with staged_folder(out, overwrite, _key(imported.pairs, embed_audio, shard_rows)) as stage:
+        cells = (cell for row in imported.pairs for cell in _cells(row))
+        rows = _Rows(imported.pairs, check_clips(cells, stage, embed_audio))
+        skipped = [*imported.skipped, *rows.skipped]
         _check_skipped(skipped, len(imported.pairs) + len(imported.skipped), max_skipped)
-        kept = {row["pair_id"] for row in rows}
-        ratings, preferences = _opinions_on(kept, imported)
+        check_pair_rows(rows, out / PAIRS_FILE)
+        ratings, preferences = _opinions_on(rows, imported)
+        card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
+        check_opinions(card, rows.ids(), ratings, preferences, out)
         if skipped:
             _write_skipped(skipped, stage / SKIPPED_FILE)
-        card = dataclasses.replace(imported.card, name=imported.card.name or Path(out).resolve().name)
-        if skipped:
             card = _with_note(card, f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}.")
-        write_dataset(stage, card, pd.DataFrame(rows, dtype=object), ratings, preferences)
+        _write_rows(rows, stage, shard_rows if embed_audio else len(rows))
+        complete_dataset(stage, card, rows.sorted(), ratings, preferences)
     return PairDataset.load(out)
 
 
-def _store_audio(
-    pairs: Sequence[Mapping[str, Any]], stage: Path, embed: bool
-) -> tuple[list[dict[str, Any]], list[Skipped]]:
-    """Rows with stored clips, and the pairs that have an unusable one."""
-    cells = [cell for row in pairs for cell in _cells(row)]
-    stored = iter(store_clips(cells, stage, embed))
-    rows, skipped = [], []
+def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> str:
+    """Hash of all that determines what is staged. Files count by name, size and time of change."""
+
+    @lru_cache(None)
+    def version(path: Path) -> str:
+        return path_version(path) if path.is_file() else "gone"
+
+    def clip(content: Content) -> list[str]:
+        if isinstance(content, bytes):
+            return [hashlib.sha256(content).hexdigest()]
+        if isinstance(content, ArchiveMember):
+            return [str(content.archive), version(content.archive), content.name]
+        if isinstance(content, ParquetClip):
+            return [str(content.file), version(content.file), content.name]
+        return [str(content), "" if isinstance(content, AudioError) else version(content)]
+
+    digest = hashlib.sha256(json.dumps([SCHEMA_VERSION, embed, shard_rows if embed else 0]).encode())
     for row in pairs:
-        clips: list[StoredClip] = []
-        failed: Skipped | None = None
-        for cell in _cells(row):
-            clip = next(stored)
-            if isinstance(clip, AudioError):
-                failed = failed or Skipped(cell.where, str(clip))
+        texts = [(name, value) for name, value in sorted(row.items()) if name not in (CONTEXT, RESPONSE)]
+        roles = [turn["role"] for turn in row.get(CONTEXT) or ()]
+        clips = [clip(cell.content) for cell in _cells(row)]
+        digest.update(json.dumps([texts, roles, clips], default=repr).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class _Rows:
+    """The usable pairs as rows of ``pairs.parquet`` without bytes, made anew in each round: only one is held."""
+
+    def __init__(self, pairs: Sequence[Mapping[str, Any]], clips: Mapping[Content, CheckedClip | AudioError]) -> None:
+        self._clips = clips
+        self._usable: list[Mapping[str, Any]] = []
+        self.skipped: list[Skipped] = []
+        for row in pairs:
+            unknown = [name for name in row if name not in PAIR_COLUMNS]
+            if unknown:
+                raise DataError(f"{_cells(row)[-1].where}: unknown column {shown(unknown[0])}")
+            failed = [(cell, clips[cell.content]) for cell in _cells(row)]
+            errors = [Skipped(cell.where, str(clip)) for cell, clip in failed if isinstance(clip, AudioError)]
+            if errors:
+                self.skipped.append(errors[0])
             else:
-                clips.append(clip)
-        if failed is None:
-            rows.append(_with_clips(row, clips))
-        else:
-            skipped.append(failed)
-    return rows, skipped
+                self._usable.append(row)
+
+    def __len__(self) -> int:
+        return len(self._usable)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self._stored(row) for row in self._usable)
+
+    def ids(self) -> list[str]:
+        """Of the usable pairs."""
+        return [row["pair_id"] for row in self._usable]
+
+    def sorted(self) -> Iterator[dict[str, Any]]:
+        """The rows as `content_hash` takes them."""
+        return (self._stored(row) for row in sorted(self._usable, key=lambda row: hash_order(row["pair_id"])))
+
+    def from_position(self, start: int) -> Iterator[tuple[dict[str, Any], list[ClipCell]]]:
+        """The rows from a position on, each with its clips."""
+        return ((self._stored(row), _cells(row)) for row in islice(self._usable, start, None))
+
+    def _stored(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        *context, response = (cast(CheckedClip, self._clips[cell.content]) for cell in _cells(row))
+        turns = [
+            {"role": turn["role"], **_audio(clip)} for turn, clip in zip(row.get(CONTEXT) or (), context, strict=True)
+        ]
+        stored = {name: row.get(name) for name in PAIR_COLUMNS} | {CONTEXT: turns, RESPONSE: _audio(response)}
+        if stored["group_id"] is None:
+            given = context or stored["situation"] is not None
+            key = [*(clip.sha256 for clip in context), stored["situation"]] if given else [response.sha256]
+            stored["group_id"] = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+        return stored
+
+
+def _audio(clip: CheckedClip) -> dict[str, Any]:
+    return {"path": clip.path, "bytes": None, "sha256": clip.sha256}
 
 
 def _cells(row: Mapping[str, Any]) -> list[ClipCell]:
-    return [*(turn["audio"] for turn in row.get("context_audio") or ()), row["response_audio"]]
+    return [*(turn["audio"] for turn in row.get(CONTEXT) or ()), row[RESPONSE]]
 
 
-def _with_clips(row: Mapping[str, Any], clips: Sequence[StoredClip]) -> dict[str, Any]:
-    *context, response = clips
-    turns = [
-        {"role": turn["role"], "audio": clip.content}
-        for turn, clip in zip(row.get("context_audio") or (), context, strict=True)
-    ]
-    full = {**row, "context_audio": turns, "response_audio": response.content}
-    if row.get("group_id") is None:
-        situation = row.get("situation")
-        key = [*(clip.sha256 for clip in context), situation] if context or situation is not None else [response.sha256]
-        full["group_id"] = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    return full
+def _write_rows(rows: _Rows, stage: Path, shard_rows: int) -> None:
+    """In one file, or in shards of so many rows; those that are there are kept."""
+    shards = [PAIRS_FILE]
+    if len(rows) > shard_rows:
+        shards = [shard_name(number) for number in range(-(-len(rows) // shard_rows))]
+        (stage / SHARD_FOLDER).mkdir(exist_ok=True)
+    done = sum((stage / shard).is_file() for shard in shards)  # they are made one after the other
+    start = min(done * shard_rows, len(rows))
+    with closing(map_threads(_with_bytes, rows.from_position(start), "Writing pairs", len(rows), start)) as full:
+        for shard in shards[done:]:
+            write_pairs(islice(full, shard_rows) if len(shards) > 1 else full, stage / shard)
+
+
+def _with_bytes(item: tuple[dict[str, Any], list[ClipCell]]) -> dict[str, Any]:
+    row, cells = item
+    for clip, cell in zip([*row[CONTEXT], row[RESPONSE]], cells, strict=True):
+        if clip["path"] is None:
+            try:
+                clip["bytes"] = read_clip(cell.content)
+            except AudioError as error:
+                raise DataError(f"{cell.where}: {error}") from None
+            if hashlib.sha256(clip["bytes"]).hexdigest() != clip["sha256"]:
+                raise DataError(f"{cell.where}: the clip was changed during the import")
+    return row
 
 
 def _check_skipped(skipped: Sequence[Skipped], total: int, accepted: float) -> None:
@@ -145,13 +230,13 @@ def _check_skipped(skipped: Sequence[Skipped], total: int, accepted: float) -> N
         raise DataError(f"{skipped[0].where}: {skipped[0].reason}{more}; at most {accepted:.0%} may be skipped")
 
 
-def _opinions_on(kept: set[str], imported: Imported) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+def _opinions_on(rows: _Rows, imported: Imported) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
     ratings, preferences = imported.ratings, imported.preferences
-    lost = {row["pair_id"] for row in imported.pairs} - kept
+    lost = {row["pair_id"] for row in imported.pairs} - set(rows.ids())
     if ratings is None:
         ratings = pd.DataFrame({name: [] for name in RATING_COLUMNS}).astype({"score": "float64"})
-    ratings = ratings[~ratings["pair_id"].isin(list(lost))].reset_index(drop=True)
+    ratings = ratings.loc[~ratings["pair_id"].isin(list(lost)), list(RATING_COLUMNS)].reset_index(drop=True)
     if preferences is not None:
         gone = preferences["chosen_id"].isin(list(lost)) | preferences["rejected_id"].isin(list(lost))
         preferences = preferences.loc[~gone, list(PREFERENCE_COLUMNS)].reset_index(drop=True)
@@ -159,7 +244,7 @@ def _opinions_on(kept: set[str], imported: Imported) -> tuple[pd.DataFrame, pd.D
 
 
 def _write_skipped(skipped: Sequence[Skipped], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
         writer = csv.writer(file)
         writer.writerow(["where", "reason"])
         writer.writerows((item.where, item.reason) for item in skipped)

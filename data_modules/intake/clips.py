@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, shown
-from ..folders import replace_file, resolve_inside
+from ..folders import STAGE_NOTES, replace_file, resolve_inside
+from ..parallel import map_threads
 from .archives import ArchiveMember
+from .parquet_clips import ParquetClip
 
 AUDIO_FOLDER = "audio"
+Content = Path | ArchiveMember | ParquetClip | bytes | AudioError
+"""Absolute path of a file, file in an archive, cell of a Parquet file, encoded bytes, or why there is none of these."""
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
@@ -28,97 +27,135 @@ class ClipCell:
     """A clip that a table refers to.
 
     Attributes:
-        content: Absolute path of a file, file in an archive, or encoded bytes.
+        content: The clip.
         where: The cell, for messages.
     """
 
-    content: Path | ArchiveMember | bytes
+    content: Content
     where: str
 
 
-@dataclass(frozen=True)
-class StoredClip:
-    """A clip in the dataset.
+@dataclass(frozen=True, slots=True)
+class CheckedClip:
+    """A clip that was decoded in full.
 
     Attributes:
-        content: Path relative to the dataset folder, or encoded bytes.
         sha256: Of the encoded bytes.
+        path: Where it lies, relative to the dataset folder; None = it is to be embedded.
     """
 
-    content: str | bytes
     sha256: str
+    path: str | None
 
 
 def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
-    """The clip that a cell refers to.
+    """The clip that a cell refers to; what is none is an `AudioError` in its place, so that only its pair is skipped.
 
     Args:
         value: A path relative to `folder`, encoded bytes, or ``{"bytes", "path"}`` as Hugging Face datasets
             store audio.
         folder: The folder of the table, resolved.
         where: The cell, for messages.
-
-    Raises:
-        DataError: If it is none of these, or the path leaves the folder or does not exist.
     """
     if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
         value = value["path"] if value["bytes"] is None else value["bytes"]
     if isinstance(value, bytes) and value:
         return ClipCell(value, where)
     if isinstance(value, str) and value:
-        return ClipCell(resolve_inside(folder, value, where), where)
-    raise DataError(f"{where}: value {shown(value)}; accepted: the path of an audio file")
+        try:
+            return ClipCell(resolve_inside(folder, value, where), where)
+        except DataError as error:
+            return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
+    return ClipCell(AudioError(f"value {shown(value)}; accepted: the path of an audio file"), where)
 
 
-def store_clips(cells: Sequence[ClipCell], stage: Path, embed: bool) -> list[StoredClip | AudioError]:
-    """Decodes every distinct clip once and stores it.
+def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Content, CheckedClip | AudioError]:
+    """Decodes every distinct clip once and, unless it is to be embedded, stores it.
 
-    A stored file is called by the hash of its content, so that its name tells nothing about system or rating.
+    A stored file is called by the hash of its content, so that its name tells nothing about system or rating. What is
+    done is noted in the staged folder; a resumed import begins after it.
 
     Args:
         cells: The clips; the same one may come often.
         stage: The dataset folder in the making.
-        embed: Return the bytes instead of writing files.
+        embed: Store no files.
 
     Returns:
-        One per cell, in the same order: the stored clip, or why it is unusable.
+        `ClipCell.content` -> the clip, or why it is unusable.
     """
-    first: dict[Path | ArchiveMember | bytes, ClipCell] = {}
-    for cell in cells:
-        first.setdefault(cell.content, cell)
+    contents = list(dict.fromkeys(cell.content for cell in cells))
     if not embed:
         (stage / AUDIO_FOLDER).mkdir(exist_ok=True)
 
-    def store(cell: ClipCell) -> StoredClip | AudioError:
+    def check(content: Content) -> CheckedClip | AudioError:
         try:
-            return _store(cell, stage, embed)
+            return _check(content, stage, embed)
         except AudioError as error:
             return error
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = track(
-            pool.map(store, first.values()), "Checking audio", len(first),
-            console=Console(stderr=True), disable=not sys.stderr.isatty(),
-        )  # fmt: skip
-        stored = dict(zip(first, results, strict=True))
-    return [stored[cell.content] for cell in cells]
+    with _Journal(stage / STAGE_NOTES / "clips.jsonl") as journal:
+        results = journal.done
+        rest = contents[len(results) :]
+        for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
+            journal.add(result)
+        return dict(zip(contents, results, strict=True))
 
 
-def _store(cell: ClipCell, stage: Path, embed: bool) -> StoredClip:
-    if isinstance(cell.content, bytes):
-        data, name, suffix = cell.content, f"{len(cell.content)} bytes of audio", ""
-    elif isinstance(cell.content, ArchiveMember):
-        data, name, suffix = cell.content.read(), cell.content.name, PurePosixPath(cell.content.name).suffix.lower()
-    else:
-        name, suffix = cell.content.name, cell.content.suffix.lower()
-        try:
-            data = cell.content.read_bytes()
-        except OSError as error:
-            raise AudioError(f"{name}: cannot be read ({error.strerror})") from None
+def read_clip(content: Content) -> bytes:
+    """The encoded bytes.
+
+    Raises:
+        AudioError: If they cannot be read.
+    """
+    if isinstance(content, AudioError):
+        raise content
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, ArchiveMember | ParquetClip):
+        return content.read()
+    try:
+        return content.read_bytes()
+    except OSError as error:
+        raise AudioError(f"{content.name}: cannot be read ({error.strerror})") from None
+
+
+def _check(content: Content, stage: Path, embed: bool) -> CheckedClip:
+    data = read_clip(content)
+    name = content.name if isinstance(content, Path | ArchiveMember | ParquetClip) else f"{len(data)} bytes of audio"
     decode(data, probe(data, name).rate, name=name)
     sha256 = hashlib.sha256(data).hexdigest()
     if embed:
-        return StoredClip(data, sha256)
+        return CheckedClip(sha256, None)
+    suffix = PurePosixPath(content.name).suffix.lower() if isinstance(content, Path | ArchiveMember) else ""
     path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
     replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
-    return StoredClip(path, sha256)
+    return CheckedClip(sha256, path)
+
+
+class _Journal:
+    """What became of the first clips, one line each; a line that a kill cut off does not count."""
+
+    def __init__(self, path: Path) -> None:
+        self.done: list[CheckedClip | AudioError] = []
+        whole = 0
+        for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            sha256, stored, error = json.loads(line)
+            self.done.append(CheckedClip(sha256, stored) if error is None else AudioError(error))
+        self._file = path.open("ab")
+        self._file.truncate(whole)
+
+    def add(self, result: CheckedClip | AudioError) -> None:
+        failed = isinstance(result, AudioError)
+        line = [None, None, str(result)] if failed else [result.sha256, result.path, None]
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        self.done.append(result)
+
+    def __enter__(self) -> _Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

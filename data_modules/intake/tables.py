@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
     header: list[str] = []
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
+    known: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
     end = 0
     try:
         for values in reader:
@@ -102,7 +104,8 @@ def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
             if len(values) != len(header):
                 where = place(path, len(rows) + 1, line=line)
                 raise DataError(f"{where}: {len(values)} values; accepted: {len(header)}, one per column")
-            rows.append({name: value or None for name, value in zip(header, values, strict=True)})
+            texts = (known.setdefault(value, value) or None for value in values)
+            rows.append(dict(zip(header, texts, strict=True)))
             lines.append(line)
     except csv.Error as error:
         raise DataError(f"{place(path, line=end + 1)}: not readable as CSV ({error})") from None
@@ -124,7 +127,7 @@ def _read_jsonl(path: Path, text: str) -> SourceTable:
             continue
         where = place(path, len(rows) + 1, line=line)
         try:
-            row = json.loads(values, object_pairs_hook=_unique)
+            row = json.loads(values, object_pairs_hook=unique_object)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not readable as JSON ({error})") from None
         if not isinstance(row, dict):
@@ -135,7 +138,7 @@ def _read_jsonl(path: Path, text: str) -> SourceTable:
     return SourceTable(path, tuple(columns), rows, lines)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, which by itself would keep only the last of two values under one name."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -152,3 +155,39 @@ def _read_parquet(path: Path) -> SourceTable:
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
     _check_header(table.column_names, path)
     return SourceTable(path, tuple(table.column_names), table.to_pylist(), None)
+
+
+def full_mapping(
+    given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str]
+) -> dict[str, str]:
+    """Our name -> theirs for every column that the table has; a name that is not mapped stands for itself.
+
+    Args:
+        given: Our column name -> theirs, where they differ.
+        ours: The names that can be mapped.
+        table: The table.
+        required: Those that must be there.
+
+    Raises:
+        DataError: If a column is missing or a name to map is unknown.
+    """
+    has = f"it has {', '.join(map(shown, table.columns))}"
+    for our, their in given.items():
+        if our not in ours:
+            raise DataError(f"column mapping {our}={their}: accepted to the left of '=': {', '.join(ours)}")
+        if their not in table.columns:
+            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {has}")
+    mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
+    for our in required:
+        if our not in mapping:
+            raise DataError(f"{table.path}: no column {our!r}; {has}; accepted: a mapping {our}=COLUMN")
+    return mapping
+
+
+def plain_text(value: Any) -> Any:
+    """A whole number (an id in JSON or Parquet) as text, NaN and empty text as None, else itself."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if value.bit_length() < 64 else value
+    if value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value

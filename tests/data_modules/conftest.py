@@ -12,10 +12,12 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.importers.table import read_tables
 from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.intake.pair_tables import TableMapping
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
+STORING = ("overwrite", "embed_audio", "shard_rows", "max_skipped")
 
 
 class Source:
@@ -53,8 +55,8 @@ class Source:
         }  # fmt: skip
         pairs = self.table("pairs.csv", self.pairs)
         ratings = self.table("ratings.csv", self.ratings)
-        storing = {name: options.pop(name) for name in ("overwrite", "embed_audio", "max_skipped") if name in options}
-        return assemble(read_tables(pairs, ratings, **(arguments | options)), self.out, **storing)
+        storing = {name: options.pop(name) for name in STORING if name in options}
+        return assemble(read_tables(pairs, ratings, TableMapping(**(arguments | options))), self.out, **storing)
 
     def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
         """Writes a sine of half of full scale into the folder."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +17,8 @@ import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.intake.assemble import Skipped, assemble
+from empathy_judge.data_modules.intake.pair_tables import TableMapping
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -39,7 +42,7 @@ def run(source: Any, pairs: Path, ratings: Path | None, **options: Any) -> PairD
         "dimensions": [EMPATHY],
     }
     storing = {name: options.pop(name) for name in ("overwrite", "embed_audio") if name in options}
-    return assemble(read_tables(pairs, ratings, **(arguments | options)), source.out, **storing)
+    return assemble(read_tables(pairs, ratings, TableMapping(**(arguments | options))), source.out, **storing)
 
 
 def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
@@ -137,7 +140,7 @@ class TestWhatIsImported:
             "pairs.parquet",
             "ratings.parquet",
         ]
-        assert dataset.pairs[0].response == (source.folder / "clips/000-0.wav").read_bytes()
+        assert audio_hash(dataset.pairs[0].response) == audio_hash(source.folder / "clips/000-0.wav")
         assert dataset.card.content_hash == files
 
     def test_overwrite(self, source: Any) -> None:
@@ -286,6 +289,66 @@ class TestBadAudio:
         (source.folder / "clips/001-1.wav").write_bytes(cut)
         text = refused(source, r"pairs\.csv, row 2 \(line 3\), column 'response_audio': 000-1\.wav: .*empty")
         assert text.endswith("(2 more unusable of 4 pairs); at most 1% may be skipped")
+
+    def test_every_kind_of_bad_clip_is_skipped_and_listed(self, tmp_path: Path, source_type: Any) -> None:
+        source = source_type(tmp_path / "source", groups=10)
+        soundfile.write(tmp_path / "secret.wav", 0.1 * np.ones(4_000), 16_000)
+        (source.folder / "clips/004-0.wav").write_text("not audio at all, but text")
+        header = bytearray((source.folder / "clips/005-0.wav").read_bytes())
+        header[24:28] = (1).to_bytes(4, "little")
+        (source.folder / "clips/005-0.wav").write_bytes(header)
+        for row, (column, value) in {
+            0: ("response_audio", "clips/gone.wav"),
+            2: ("response_audio", "../secret.wav"),
+            4: ("context_audio", "I lost my keys."),
+            6: ("response_audio", ""),
+        }.items():
+            source.pairs[row][column] = value
+        dataset = source.load(max_skipped=0.3)
+        assert (len(dataset.pairs), len(dataset.ratings)) == (14, 28)
+        with (source.out / "skipped.csv").open(newline="") as file:
+            listed = [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
+        folder = source.folder.resolve()
+        assert listed == [
+            ("pairs.csv, row 1 (line 2), column 'response_audio'", f"value 'clips/gone.wav': no such file in {folder}"),
+            (
+                "pairs.csv, row 3 (line 4), column 'response_audio'",
+                f"value '../secret.wav' leaves the folder {folder}; accepted: a path relative to it",
+            ),
+            ("pairs.csv, row 5 (line 6), column 'context_audio'", f"value 'I lost my keys.': no such file in {folder}"),
+            ("pairs.csv, row 7 (line 8), column 'response_audio'", "value None; accepted: the path of an audio file"),
+            (
+                "pairs.csv, row 9 (line 10), column 'response_audio'",
+                "004-0.wav: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au",
+            ),
+            (
+                "pairs.csv, row 11 (line 12), column 'response_audio'",
+                "005-0.wav: sample rate 1 Hz; accepted: 2000 to 768000 Hz",
+            ),
+        ]
+        assert dataset.card.description == "6 pairs skipped, see skipped.csv."
+        with pytest.raises(
+            DataError, match=r"row 1 \(line 2\), .*'clips/gone\.wav': no such file .*\(5 more .* 29% may"
+        ):
+            source.load(max_skipped=0.29, overwrite=True)
+
+    def test_half_of_a_surrogate_pair_is_listed(self, source: Any) -> None:
+        """JSON can spell what UTF-8 cannot hold; a folder can be called so, too."""
+        source.pairs[1]["response_audio"] = "clips/\ud800.wav"
+        pairs = source.table("pairs.jsonl", source.pairs)
+        imported = read_tables(pairs, source.table("r.csv", source.ratings), TableMapping({}, {}, [EMPATHY]))
+        skipped = Skipped("\udcff.jsonl, row 5", "unusable")
+        assemble(dataclasses.replace(imported, skipped=[skipped]), source.out, max_skipped=0.4)
+        listed = (source.out / "skipped.csv").read_text(encoding="utf-8")
+        assert "\\udcff.jsonl, row 5" in listed
+        assert "'clips/\\ud800.wav': no such file" in listed
+
+    def test_a_wrong_suffix_does_not_matter(self, source: Any) -> None:
+        """Clips are known by their content; they are stored as they are called."""
+        (source.folder / "clips/000-0.wav").rename(source.folder / "clips/000-0.mp3")
+        source.pairs[0]["response_audio"] = "clips/000-0.mp3"
+        dataset = source.load()
+        assert audio_hash(dataset.pairs[0].response) == audio_hash(source.folder / "clips/000-0.mp3")
 
     @pytest.mark.parametrize(
         ("kind", "message"),

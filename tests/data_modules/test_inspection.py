@@ -72,11 +72,22 @@ def test_bad_clips_are_listed(source: Any) -> None:
     assert inspect_dataset(source.out).problems == found.problems[:2]
 
 
+def test_a_constant_signal_is_silent(source: Any) -> None:
+    """An offset alone cannot be heard, nor does it hide speech."""
+    soundfile.write(source.folder / "clips/000-0.wav", np.full(8_000, 0.5), 16_000)
+    soundfile.write(source.folder / "clips/000-1.wav", 0.4 + 0.1 * np.sin(np.arange(8_000)), 16_000)
+    source.load()
+    found = inspect_dataset(source.out)
+    assert [(problem.kind, problem.pair_id, problem.detail) for problem in found.problems] == [
+        ("silent", "000-0", "RMS -200 dBFS")
+    ]
+
+
 def test_clips_that_changed_after_the_import(source: Any) -> None:
     dataset = source.load()
     context, response = dataset.pairs[0].context[0].audio, dataset.pairs[2].response
     context.write_text("not audio any more")
-    soundfile.write(response, np.full(8_000, 0.1), 16_000)
+    soundfile.write(response, 0.1 * np.sin(np.arange(8_000)), 16_000)
     found = inspect_dataset(source.out)
     assert [(problem.kind, problem.pair_id, problem.clip) for problem in found.problems] == [
         ("unreadable", "000-0", "context 1"),

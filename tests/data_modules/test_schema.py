@@ -19,6 +19,7 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.folders import staged_folder
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
+from empathy_judge.data_modules.stored_clips import StoredClip
 
 CARD = DatasetCard("tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none")
 
@@ -75,12 +76,14 @@ def test_round_trip(written: Path) -> None:
     first, second, third = dataset.pairs
     assert [(turn.role, type(turn.audio)) for turn in first.context] == [
         ("user", type(written)),
-        ("assistant", bytes),
+        ("assistant", StoredClip),
     ]
     assert first.response == (written / "clips/000-0.wav").resolve()
     assert (first.situation, second.situation, third.situation) == ("lost\nkeys", None, None)
     assert [len(pair.context) for pair in dataset.pairs] == [2, 1, 0]
-    assert third.response == (written / "clips/000-0.wav").read_bytes()
+    assert isinstance(third.response, StoredClip)
+    assert third.response.read() == (written / "clips/000-0.wav").read_bytes()
+    assert {third.response: 1}[first.context[1].audio] == 1  # the same content, though it lies elsewhere
     sha = {
         name: hashlib.sha256((written / f"clips/{name}.wav").read_bytes()).hexdigest()
         for name in ("000-0", "000-1", "context0", "context1")
@@ -319,8 +322,13 @@ def test_yaml_runs_nothing(written: Path) -> None:
         ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
         (
             "pairs",
-            set_column("response_audio", [{"path": "a", "bytes": b"x"}] * 3),
-            "accepted: either a path or bytes",
+            set_column("response_audio", [{"path": "clips/000-0.wav", "bytes": b"x"}] * 3),
+            r"pairs\.parquet, row 1, column 'response_audio': .*accepted: either a path or bytes",
+        ),
+        (
+            "pairs",
+            set_column("response_audio", [{"path": "clips/000-0.wav"}, {"sha256": "0"}, {"bytes": b"x"}]),
+            r"pairs\.parquet, row 2, column 'response_audio': .*accepted: either a path or bytes",
         ),
     ],
 )

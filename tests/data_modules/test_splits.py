@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.dealing import components, deal
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
-from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, audit_splits, check_splits, split_dataset
+from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, split_dataset
 
 HALVES = {"train": 0.5, "test": 0.5}
 
@@ -108,7 +109,8 @@ def test_by_system_lets_groups_cross_and_says_so(folder: Path) -> None:
     assert len(audit.crossings["group_id"]) >= 20
     assert audit.to_dict()["crossings"]["group_id"]["refused"] is False
     assert len(audit.to_dict()["crossings"]["group_id"]["first"]) == 10
-    assert len(audit.crossings["audio"]) == len(audit.crossings["group_id"])  # the shared context clips
+    assert len(audit.crossings["context_clip"]) == len(audit.crossings["group_id"])
+    assert audit.leaks == {}
     check_splits(PairDataset.load(folder))
 
 
@@ -186,8 +188,10 @@ def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
 def test_components_are_transitive() -> None:
     groups = ["g0", "g0", "g1", "g2", "g3"]
     speakers = ["a", "b", "b", "c", "g0"]  # a speaker may be called as a group is
-    assert components([groups, speakers]) == [[0, 1, 2], [3], [4]]
-    assert components([groups]) == [[0, 1], [2], [3], [4]]
+    both = [[("group", group), ("speaker", speaker)] for group, speaker in zip(groups, speakers, strict=True)]
+    assert components(both) == [[0, 1, 2], [3], [4]]
+    assert components([[group] for group in groups]) == [[0, 1], [2], [3], [4]]
+    assert components([["a", "b"], [], ["b"], ["c"], ["c", "a"]]) == [[0, 2, 3, 4], [1]]
 
 
 def test_dealing_fills_every_split() -> None:

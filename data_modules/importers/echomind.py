@@ -1,0 +1,239 @@
+"""Imports what speech models answered to EchoMind (https://github.com/hlt-cuhksz/EchoMind): pairs without ratings.
+
+PATH is the folder with the scripts and the answers; zip archives in it are read as if they were unpacked, and PATH may
+be one archive that holds all::
+
+    data_{synthesis|human}/script_info_{synthesis|human}.json   and, beside it, audio/
+    output_{synthesis|human}/response_output/MODEL/SYSTEM_PROMPT/MODEL_SYSTEM_PROMPT_output_responses.json
+                                             and, beside it, FOLDER/CASE_MODEL_response_{target|neutral|alternative}.wav
+
+at any depth (in the repository, below ``dataset/`` and ``output/``).
+
+A script is spoken in up to three voices (target, neutral, alternative), and each model answers each. All answers to one
+script, in every voice and of both recordings, are one group. ``system_id`` is ``MODEL/SYSTEM_PROMPT``; ``setting`` is
+the class of the cue, the cue and the voice: ``paralinguistic: sad-toned expressive voice / target``. The cue must be
+one of the 45 strings of EchoMind's code, exactly; another one is skipped. A speaker cue (male, child, ...) has no
+neutral voice.
+
+Nobody rated these answers. The card holds the scale of EchoMind's vocal empathy score, 1 to 5.
+
+The layout is what EchoMind's programs read and write; nobody has held this importer against the true download yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, shown
+from ..intake.assemble import Imported, Skipped
+from ..intake.clips import ClipCell
+from ..intake.tables import SourceTable
+from ..intake.trees import FileTree, open_tree, text_of
+from ..ratings import Dimension
+from ..schema import DatasetCard
+
+EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
+
+DIMENSION = Dimension("vocal_empathy", 1, 5, 1)
+RECORDINGS = ("synthesis", "human")
+VOICES = ("target", "neutral", "alternative")
+CUES = {
+    "speaker": ("male", "female", "child", "adult", "elderly"),
+    "paralinguistic": (
+        "Hoarse voice",
+        "vocal fatigue",
+        "breathless sound / gasping sound / heavy breathing sound",
+        "sobbing sound",
+        *(f"{e}-toned expressive voice" for e in ("happy", "sad", "surprise", "angry", "fear", "disgust")),
+        "shout",
+        "whisper",
+        "fast speaking pace",
+        "slow speaking pace",
+        "cough voice",
+        "sigh sound",
+        "laughter sound",
+        "yawn sound",
+        "moan sound",
+    ),
+    "environment": tuple(
+        f"sound of {sound}"
+        for sound in (
+            "wind blowing",
+            "thunderstorm and thunder",
+            "raining",
+            "driving a car",
+            "subway",
+            "sea waves",
+            "playing basketball",
+            "applause from a crowd",
+            "crowd cheering",
+            "crowd's chatter",
+            "children playing",
+            "children speaking",
+            "dog(s) barking",
+            "alarm clock ringing",
+            "ringtone",
+            "happy music",
+            "funny music",
+            "sad music",
+            "exciting music",
+            "angry music",
+            "vehicle honking",
+        )
+    ),
+}
+"""Class -> the strings that ``spoken_info`` can be."""
+_CLASS_OF = {cue: name for name, cues in CUES.items() for cue in cues}
+_ANSWERS = re.compile(
+    r"(?P<folder>(?:.*/)?output_(?P<recording>synthesis|human)/response_output/(?P<model>[^/]+)/(?P<prompt>[^/]+)/)"
+    r"(?P=model)_(?P=prompt)_output_responses\.json"
+)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The answers of one model under one system prompt to one kind of recording.
+
+    Attributes:
+        recording: ``synthesis`` or ``human``.
+        system: ``MODEL/SYSTEM_PROMPT``.
+        folder: Path in the tree, with ``/`` at its end, that the answers lie in.
+        audio: The same of the scripts' recordings.
+        scripts: Case id -> the script, as the data set has it.
+    """
+
+    recording: str
+    system: str
+    folder: str
+    audio: str
+    scripts: Mapping[str, Mapping[str, Any]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of EchoMind."""
+    parser.add_argument("--recordings", choices=RECORDINGS, help="answers to these only; by default to both")
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads the answers of all models."""
+    tree = open_tree(path)
+    rows: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
+    unanswered: Counter[str] = Counter()
+    scripts: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}
+    for name in tree.files:
+        match = _ANSWERS.fullmatch(name)
+        if match is None or options.recordings not in (None, match["recording"]):
+            continue
+        recording, system = match["recording"], f"{match['model']}/{match['prompt']}"
+        if recording not in scripts:
+            scripts[recording] = _scripts(tree, recording)
+        run = _Run(recording, system, match["folder"], *scripts[recording])
+        for found in _answers(tree, tree.read_json_table(name), run):
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            elif isinstance(found, str):
+                unanswered[system] += 1
+            else:
+                rows.append(found)
+    if not rows and not skipped:
+        which = options.recordings or "synthesis|human"
+        raise DataError(
+            f"{path}: no answers; accepted: output_{which}/response_output/MODEL/PROMPT/"
+            "MODEL_PROMPT_output_responses.json with answers in it"
+        )
+    notes = ["Nobody rated these answers."]
+    notes += [f"{system} was not run on {count} recordings." for system, count in sorted(unanswered.items())]
+    card = DatasetCard(
+        name="",
+        dimensions=(DIMENSION,),
+        source="EchoMind (https://github.com/hlt-cuhksz/EchoMind, arXiv 2510.22758)",
+        licence="recordings and scripts CC BY-NC-SA 4.0 (unverified); answers: unknown",
+        description=" ".join(notes),
+    )
+    return Imported(card, rows, skipped=skipped)
+
+
+def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
+    """The folder of the recordings, and the scripts by their case id."""
+    name = f"data_{recording}/script_info_{recording}.json"
+    found = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
+    if len(found) != 1:
+        raise DataError(f"{tree.root}: {len(found)} files {name}; accepted: one, because there are answers to it")
+    table = tree.read_json_table(found[0])
+    scripts: dict[str, Mapping[str, Any]] = {}
+    for position, row in enumerate(table.rows):
+        case = _case(row)
+        if case is None or case in scripts:
+            accepted = "text or a whole number, each once"
+            raise DataError(
+                f"{table.place(position, 'case_id')}: value {shown(row.get('case_id'))}; accepted: {accepted}"
+            )
+        scripts[case] = row
+    return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
+
+
+def _answers(tree: FileTree, table: SourceTable, run: _Run) -> Iterator[dict[str, Any] | Skipped | str]:
+    """A row per answer; the name of a voice that the system was not run on."""
+    answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for position, row in enumerate(table.rows):
+        case = _case(row)
+        if case is None or case not in run.scripts or case in answered:
+            accepted = f"a case of script_info_{run.recording}.json, each once"
+            yield Skipped(table.place(position, "case_id"), f"value {shown(row.get('case_id'))}; accepted: {accepted}")
+        else:
+            answered[case] = table.place(position, "output_content"), _object(row, "output_content")
+    for case, script in run.scripts.items():
+        where, said = answered.get(case, ("", {}))
+        for voice in VOICES:
+            if voice == "neutral" and script.get("spoken_info") in CUES["speaker"]:
+                continue
+            if "file" in _object(said, voice):
+                yield _answer(tree, run, case, voice, _object(said, voice), f"{where}, case {case}, {voice}")
+            else:
+                yield voice
+
+
+def _answer(
+    tree: FileTree, run: _Run, case: str, voice: str, said: Mapping[str, Any], where: str
+) -> dict[str, Any] | Skipped:
+    """The row of one answer, or why there is none."""
+    script = run.scripts[case]
+    cue = script.get("spoken_info")
+    cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
+    if cue_class is None:
+        return Skipped(where, f"its script's 'spoken_info' is {shown(cue)}; accepted: one of {len(_CLASS_OF)} cues")
+    heard = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
+    if not isinstance(heard, str):
+        return Skipped(where, f"its script names no recording in '{voice}_audio_info'; accepted: FOLDER/FILE.wav")
+    recording = run.audio + heard
+    answer = f"{run.folder}{heard.partition('/')[0]}/{said['file']}"
+    for name in (recording, answer):
+        if name not in tree.files:
+            return Skipped(where, f"no such file: {tree.place(name)}")
+    return {
+        "pair_id": f"{run.recording}-{case}-{run.system}-{voice}",
+        "group_id": f"script_{case}",
+        "context_audio": [{"role": "user", "audio": ClipCell(tree.files[recording], where)}],
+        "response_audio": ClipCell(tree.files[answer], where),
+        "system_id": run.system,
+        "setting": f"{cue_class}: {cue} / {voice}",
+        "language": "en",
+        "response_text": text_of(said.get("response_audio_transcript")) or text_of(said.get("response_text")),
+    }
+
+
+def _case(row: Mapping[str, Any]) -> str | None:
+    case = row.get("case_id")
+    return str(case) if isinstance(case, str | int) and not isinstance(case, bool) and case != "" else None
+
+
+def _object(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:
+    value = row.get(column)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,328 @@
+"""Imports EmpathyEval of the AEQ-Bench team (Hugging Face ``gracehuggingface/EmpathyEval``, HumOmni-2026 track 1).
+
+PATH is the folder of the download, with its zip archives or with what was unpacked from them, or one of the archives.
+Nothing is unpacked; ids hold colons, which Windows cannot write into file names.
+
+Training (``--part training``)
+    ``empatheticDialogue_t_multi-context.zip`` (one text, two contexts) and
+    ``empatheticDialogue_n_multi-emotion.zip`` (one text, many tones), each with ``response_audio/`` and
+    ``user_audio/``, and beside each its ``_flat.jsonl``. Two responses stand against each other; which one is
+    right says the file name. It becomes a preference and a rating of 0 or 1 by a rater called
+    ``how_the_audio_was_made``, because no person rated: the card says synthetic. Groups are dialogues, across
+    both sets.
+
+Tests (``--part phase1``, ``--part phase2``)
+    ``phase1-test_multi-context_gigaspeech.zip`` and the like with ``phase1-test_gigaspeech_release.json`` in or
+    beside them. Answers are hidden: pairs without ratings.
+
+What a judge must not know is gone after the import: ids are hashes of content, rows are ordered by them, and neither
+label nor option letter stands in any name. Responses that stand against each other are skipped together, where one is
+unusable, and listed as one.
+
+A large share of the label is how natural a response sounds, not how well it fits: a model that hears the response
+alone reached 83% (an entrant's figure). The response-only check of ``evaluate`` tells how much that is.
+
+The layout is what entrants' programs read; nobody has held this importer against the true download yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pandas as pd
+
+from ..errors import DataError, UserError, shown
+from ..intake.assemble import Imported, Skipped
+from ..intake.blind import Contest, blind_pairs
+from ..intake.tables import SourceTable, read_table
+from ..intake.trees import FileTree, SourceFile, open_tree, text_of
+from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension
+from ..schema import DatasetCard
+
+EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
+
+DIMENSION = Dimension("vocal_empathy", 0, 1, 1)
+RATER = "how_the_audio_was_made"
+CONTEXT, TONE = "context_variant", "tone_variant"
+_PARTS = ("training", "phase1", "phase2")
+_GOOD, _BAD = "goodPara", "badPara"
+
+
+@dataclass(frozen=True)
+class _Set:
+    """One archive of the release. `source`: the corpus of a test, None = training."""
+
+    name: str
+    part: str
+    setting: str
+    source: str | None = None
+
+
+_SETS = (
+    _Set("empatheticDialogue_t_multi-context", "training", CONTEXT),
+    _Set("empatheticDialogue_n_multi-emotion", "training", TONE),
+    *(
+        _Set(f"{phase}-test_multi-{kind}_{source}", phase, setting, source)
+        for phase in ("phase1", "phase2")
+        for kind, source, setting in (
+            ("context", "gigaspeech", CONTEXT),
+            ("context", "meld", CONTEXT),
+            ("emotion", "emovdb", TONE),
+        )
+    ),
+)
+_RESPONSE = {
+    CONTEXT: re.compile(rf"(?P<prefix>.+)_(?P<variant>[12])_(?P<label>{_GOOD}|{_BAD})\.wav"),
+    TONE: re.compile(rf"(?P<prefix>.+)_(?P<variant>[a-z]+)_(?P<label>{_GOOD}|{_BAD})\.wav"),
+}
+_USER = {
+    CONTEXT: re.compile(r"(?P<prefix>.+)_(?P<variant>[12])_(?P<emotion>[^_]+)\.wav"),
+    TONE: re.compile(r"(?P<prefix>.+)_(?P<variant>[a-z]+)\.wav"),
+}
+_QUESTION = {
+    "gigaspeech": re.compile(r"(?:gigaspeech_)?(\d+)_\d+"),
+    "meld": re.compile(r"(?:meld_)?(\d+)_\d+"),
+    "emovdb": re.compile(r"(?:emovdb_)?([^_]+)_e\d+"),
+}
+
+
+class _Incomplete(Exception):
+    """Why responses cannot stand against each other."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of EmpathyEval."""
+    parser.add_argument(
+        "--part", choices=_PARTS,
+        help="of a folder: training by default; an archive says by its name what it is",
+    )  # fmt: skip
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads one part of the release. Responses are decoded, to name pairs by their content."""
+    folder, sets = _sets_at(path, options.part)
+    contests: list[Contest] = []
+    skipped: list[Skipped] = []
+    notes = [f"Read: {', '.join(found.name for found, _ in sets)}."]
+    for found, tree in sets:
+        if found.source is None:
+            texts, problems = _training_texts(folder / f"{found.name}_flat.jsonl")
+            items = list(_training(found, tree, texts, problems))
+            silent = len(texts.keys() - {item.columns["group_id"] for item in items if isinstance(item, Contest)})
+            notes += [f"{silent} texts of {found.name} have no complete pair of responses."] if silent else []
+        else:
+            items = list(_test(found, tree, folder))
+        contests += [item for item in items if isinstance(item, Contest)]
+        skipped += [item for item in items if isinstance(item, Skipped)]
+    pairs = blind_pairs(contests)
+    ratings = preferences = None
+    if sets[0][0].source is None:
+        ratings, preferences = _opinions(pairs.labels)
+        notes.append("Ratings and preferences tell how the audio was made; no person rated.")
+    card = DatasetCard(
+        name="",
+        dimensions=(DIMENSION,),
+        source="EmpathyEval of the AEQ-Bench team (Hugging Face gracehuggingface/EmpathyEval)",
+        licence="not stated by the source",
+        synthetic=True,
+        description=" ".join(notes),
+    )
+    return Imported(card, pairs.rows, ratings, preferences, [*skipped, *pairs.skipped])
+
+
+def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileTree]]]:
+    """The folder of the release and those of its archives that are there and wanted."""
+    path = path.absolute()
+    name = path.stem if path.suffix.lower() == ".zip" else path.name
+    for found in _SETS:
+        if found.name == name:
+            if part not in (None, found.part):
+                raise UserError(f"{path}: --part {part}: this archive belongs to {found.part}")
+            return path.parent, [(found, open_tree(path))]
+    if not path.is_dir():
+        raise DataError(f"{path}: accepted: a folder, or one of {', '.join(f'{found.name}.zip' for found in _SETS)}")
+    wanted = [found for found in _SETS if found.part == (part or "training")]
+    sets = []
+    for found in wanted:
+        # The archive as it was downloaded rather than a folder that may be unpacked in part
+        places = [path / f"{found.name}.zip", path / found.name]
+        sets += [(found, open_tree(place)) for place in places if place.exists()][:1]
+    if not sets:
+        names = ", ".join(found.name for found in wanted)
+        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; accepted: {names}, as .zip or unpacked")
+    return path, sets
+
+
+def _training_texts(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Rows of the JSONL table by id, and why the row of an id cannot be used."""
+    table = read_table(path)
+    texts: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for position, row in enumerate(table.rows):
+        prefix = row.get("id")
+        if not isinstance(prefix, str):
+            raise DataError(f"{table.place(position, 'id')}: value {shown(prefix)}; accepted: text")
+        if texts.setdefault(prefix, row) != row:
+            problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
+    return texts, problems
+
+
+def _training(
+    found: _Set, tree: FileTree, texts: Mapping[str, dict[str, Any]], problems: Mapping[str, str]
+) -> Iterator[Contest | Skipped]:
+    """The contests of a labelled archive, in the order of their names."""
+    root = _audio_root(tree)
+    responses, misnamed = _clips(tree, f"{root}response_audio", _RESPONSE[found.setting], "label")
+    users, _ = _clips(tree, f"{root}user_audio", _USER[found.setting], "emotion")
+    for path in misnamed:
+        yield Skipped(tree.place(path), f"the name has not the form {_RESPONSE[found.setting].pattern}")
+    for (prefix, variant), by_label in responses.items():
+        where = f"{tree.root}, responses {prefix}_{variant}"
+        try:
+            if len(by_label) < 2:
+                raise _Incomplete("only one of the two responses is there")
+            if prefix not in texts or prefix in problems:
+                raise _Incomplete(problems.get(prefix, f"{found.name}_flat.jsonl has no row with this id"))
+            row = texts[prefix]
+            user = _user_audio(users.get((prefix, variant), {}), text_of(row.get("emotion")) or "neutral")
+            columns = {
+                "group_id": prefix,
+                "setting": found.setting,
+                "language": "en",
+                "context_text": text_of(row.get("text")),
+                **(_said_in_context(row, variant) if found.setting == CONTEXT else _said_in_tone(row, variant)),
+            }
+        except _Incomplete as error:
+            yield Skipped(where, str(error))
+        else:
+            yield Contest(where, (found.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
+
+
+def _clips(
+    tree: FileTree, folder: str, pattern: re.Pattern[str], kind: str
+) -> tuple[dict[tuple[str, str], dict[str, SourceFile]], list[str]]:
+    """(Prefix, variant) -> what the group `kind` of the name says -> clip; and the names that do not fit."""
+    clips: dict[tuple[str, str], dict[str, SourceFile]] = {}
+    misnamed = []
+    for path, file in tree.files.items():
+        parent, _, name = path.rpartition("/")
+        if parent != folder:
+            continue
+        if match := pattern.fullmatch(name):
+            clips.setdefault((match["prefix"], match["variant"]), {})[match.groupdict().get(kind, "")] = file
+        else:
+            misnamed.append(path)
+    return clips, misnamed
+
+
+def _audio_root(tree: FileTree) -> str:
+    """Path up to ``response_audio/``, which may lie in a folder of its own."""
+    roots = {path.rpartition("/")[0] for path in tree.files}
+    roots = {root.removesuffix("response_audio") for root in roots if f"/{root}".endswith("/response_audio")}
+    if len(roots) != 1:
+        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; accepted: one, with wav files")
+    return roots.pop()
+
+
+def _user_audio(by_emotion: Mapping[str, SourceFile], emotion: str) -> SourceFile:
+    """The user turn. Where none has the emotion that the table says, the only one that is there counts."""
+    if emotion in by_emotion:
+        return by_emotion[emotion]
+    if len(by_emotion) != 1:
+        raise _Incomplete(f"{len(by_emotion)} clips in user_audio can be the user's turn; accepted: one")
+    return next(iter(by_emotion.values()))
+
+
+def _said_in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
+    """The situation, which the response depends on, and its words."""
+    contexts = row.get("contexts")
+    context = contexts[int(variant) - 1] if isinstance(contexts, list) and len(contexts) >= int(variant) else None
+    situation = text_of(context.get("context")) if isinstance(context, dict) else None
+    if not isinstance(context, dict) or situation is None:
+        raise _Incomplete(f"its row has no text for context {variant} in 'contexts'")
+    return {"situation": situation, "response_text": text_of(context.get("response"))}
+
+
+def _said_in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]:
+    """The situation, if any, and the words of the response; it depends on the tone of the user's voice."""
+    contexts = row.get("contexts")
+    if not isinstance(contexts, dict):
+        raise _Incomplete("its row has no object in 'contexts'")
+    return {
+        "situation": text_of(contexts.get("Context")),
+        "response_text": text_of(contexts.get(f"{emotion}_response")),
+    }
+
+
+def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[Contest | Skipped]:
+    """The contests of an unlabelled archive, in the order of their table."""
+    table, base = _release(found, tree, folder)
+    pattern = _QUESTION[str(found.source)]
+    seen: set[str] = set()
+    for position, row in enumerate(table.rows):
+        column = "data_index" if "data_index" in row else "question_id"
+        where = table.place(position, column)
+        question = row.get(column)
+        match = pattern.fullmatch(question) if isinstance(question, str) else None
+        if match is None or match[0] in seen:
+            yield Skipped(where, f"value {shown(question)}; accepted: the form {pattern.pattern}, each once")
+            continue
+        seen.add(match[0])
+        columns = {
+            "group_id": f"{found.source}_{match[1]}",
+            "setting": found.setting,
+            "language": "en",
+            "situation": text_of(row.get("context")),
+            "context_text": text_of(row.get("utterance")),
+            "response_text": text_of(row.get("response")),
+        }
+        try:
+            if columns["situation"] is None and found.setting == CONTEXT:
+                raise _Incomplete("no text in 'context'")
+            user, *options = _released_clips(row, tree, base)
+        except _Incomplete as error:
+            yield Skipped(where, str(error))
+        else:
+            yield Contest(where, (found.name, match[0]), columns, user, options, None)
+
+
+def _release(found: _Set, tree: FileTree, folder: Path) -> tuple[SourceTable, str]:
+    """The questions of a test, and the folder in the tree that their paths start from."""
+    name = f"{found.part}-test_{found.source}_release.json"
+    inside = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
+    if len(inside) == 1:
+        return tree.read_json_table(inside[0]), inside[0].removesuffix(name)
+    beside = folder / name
+    if inside or not beside.is_file():
+        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; accepted: one, in it or beside it")
+    return FileTree(folder, {name: beside}).read_json_table(name), ""
+
+
+def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[SourceFile]:
+    """The user turn, then the options. A path that leaves the archive is not in it."""
+    options = row.get("options")
+    if not isinstance(options, dict) or len(options) < 2:
+        raise _Incomplete(f"options {shown(options)}; accepted: two or more clips")
+    clips = []
+    for name in (row.get("utterance_audio"), *options.values()):
+        file = tree.files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
+        if file is None:
+            raise _Incomplete(f"no such file in {tree.root}: {shown(name)}")
+        clips.append(file)
+    return clips
+
+
+def _opinions(labels: Sequence[tuple[str, str]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ratings (1 for the better response, 0 for the other) and preferences."""
+    scores = sorted((pair_id, score) for pair in labels for pair_id, score in zip(pair, (1.0, 0.0), strict=True))
+    ratings = [(pair_id, RATER, DIMENSION.name, score) for pair_id, score in scores]
+    preferences = [(better, worse, RATER, DIMENSION.name, 1.0) for better, worse in labels]
+    return (
+        pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS)),
+        pd.DataFrame(preferences, columns=pd.Index(PREFERENCE_COLUMNS)),
+    )

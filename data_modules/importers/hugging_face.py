@@ -1,0 +1,148 @@
+"""Imports a Hugging Face dataset: its id on the Hub, or a folder (``save_to_disk``, Parquet, JSON, CSV, audio files).
+
+PATH is a folder, or an id such as ``org/name``, which is downloaded into the cache of ``huggingface_hub``; with
+HF_HUB_OFFLINE=1 only what is there already is used. --files limits the download. No code of a dataset is ever run.
+
+Columns are mapped as ``import table`` maps them (see there for the layouts of ratings): ``response_audio`` and
+``context_audio`` are Audio columns, or paths relative to the folder; a class label counts as its name. Without a column
+for ``pair_id`` it is the number of the row, from 0. Audio is taken as it is stored, not decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError, UserError, shown
+from ..intake.assemble import Imported
+from ..intake.clips import ClipCell, find_clip
+from ..intake.pair_tables import add_mapping_arguments, mapping_from, read_pairs
+from ..intake.tables import SourceTable, read_table
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+EXAMPLE = (
+    "hugging-face org/name --split train --column response_audio=audio --column system_id=model "
+    "--rating-column rater_id=annotator --dimension empathy=1:5:1 --out data"
+)
+_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+# What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` leave.
+_SAVED = ("state.json", "dataset_dict.json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of Hugging Face datasets."""
+    parser.add_argument("--config", help="configuration, where the dataset has several")
+    parser.add_argument("--split", help="split to import, where the dataset has several")
+    parser.add_argument("--revision", help="branch, tag or commit on the Hub (default: main)")
+    parser.add_argument(
+        "--files", action="append", metavar="PATTERN", help="download only such files from the Hub; repeatable"
+    )
+    add_mapping_arguments(parser)
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads one split; clips are looked up, not decoded.
+
+    Raises:
+        DataError: If the dataset cannot be read or breaks the contract; row and column are named.
+        UserError: If the package ``datasets`` is missing, or there is no such dataset, configuration or split.
+    """
+    mapping = mapping_from(options)
+    folder, root = _folder(path, options.revision, options.files)
+    pairs = _read_split(path, folder, options.config, options.split)
+    if "pair_id" not in {*mapping.columns, *pairs.columns}:
+        numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
+        pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
+    ratings = None if options.ratings is None else read_table(options.ratings)
+    return read_pairs(pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where))
+
+
+def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
+    """The folder of the dataset, and the folder that none of its files may leave."""
+    if path.is_dir():
+        if revision or files:
+            raise UserError(f"--revision or --files with the folder {path}; accepted: only with an id on the Hub")
+        return path.resolve(), path.resolve()
+    if path.is_absolute() or not _ID.fullmatch(path.as_posix()):
+        raise UserError(f"{path}: no such folder, and not an id such as org/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot = snapshot_download(path.as_posix(), repo_type="dataset", revision=revision, allow_patterns=files)
+    except Exception as error:  # whatever the network, the Hub or the file system says
+        raise UserError(f"{path}: neither a folder nor to be had from the Hub ({_reason(error)})") from None
+    return Path(snapshot), Path(snapshot).parents[1].resolve()  # files are links to blobs/, beside snapshots/
+
+
+def _read_split(name: Path, folder: Path, config: str | None, split: str | None) -> SourceTable:
+    """The rows of a split, audio undecoded."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError("importing hugging-face needs the package datasets: pip install datasets") from None
+    try:
+        splits = _splits(datasets, folder, config)
+    except Exception as error:  # the library has no common base for what damaged files make it raise
+        raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
+    chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
+    if chosen is None or chosen not in splits:
+        raise UserError(f"{name}: --split {shown(chosen)}; accepted: {', '.join(map(str, splits))}")
+    try:
+        columns, rows = _rows(datasets, splits[chosen])
+    except Exception as error:
+        raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
+    if not rows:
+        raise DataError(f"{name}: split {shown(chosen)} holds no rows")
+    return SourceTable(name, columns, rows, None)
+
+
+def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, Any]:
+    """Split -> rows, none of them read yet."""
+    if any((folder / file).is_file() for file in _SAVED):
+        loaded = datasets.load_from_disk(str(folder))
+        return loaded if isinstance(loaded, dict) else {"all": loaded}
+    # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
+    return datasets.load_dataset(str(folder), config, streaming=True)
+
+
+def _rows(datasets: Any, split: Dataset | IterableDataset) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Column names, and rows with audio as ``{"bytes", "path"}``: Arrow tables come without decoding."""
+    names: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    for table in split.with_format("arrow").iter(batch_size=1):  # rows of CSV metadata differ in type: 1 and 1.0
+        table.validate(full=True)  # memory-mapped: offsets that point outside would end the process
+        names.update(dict.fromkeys(table.column_names))
+        rows += table.to_pylist()
+    labels = {
+        name: feature.names
+        for name, feature in (split.features or {}).items()
+        if isinstance(feature, datasets.ClassLabel)
+    }
+    for row in rows:
+        for name, classes in labels.items():
+            row[name] = None if row[name] is None else classes[row[name]]
+    return tuple(names), rows
+
+
+def _find(value: Any, folder: Path, root: Path, where: str) -> ClipCell:
+    """The clip of a cell. The library writes absolute paths for files of the folder."""
+    if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
+        value = value["path"] if value["bytes"] is None else value["bytes"]
+    if isinstance(value, str) and value and "\0" not in value:
+        path = Path(os.path.realpath(folder / value))
+        if path.is_relative_to(root):
+            value = path.relative_to(root).as_posix()
+    return find_clip(value, root, where)
+
+
+def _reason(error: Exception) -> str:
+    """What the library says, with the error that it began with."""
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"

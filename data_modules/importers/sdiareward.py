@@ -1,0 +1,174 @@
+"""Imports SDiaReward: spoken dialogues, each with a copy that was made worse (arXiv 2603.14889).
+
+PATH is a JSON, JSONL or Parquet file of ``MYJOKERML/SDiaReward``, or a folder with such files. The layout is that
+of the publishers' README; the files were not opened, and the audio is sent on request only: look at the first
+import closely. Each row has ``chosen`` and ``rejected``, both a chat: a list of ``{"role": "user"|"assistant",
+"content": [{"type": "text", "text": ...}, {"type": "audio", "audio": PATH}]}``. --audio names the folder that the
+paths are relative to; what all paths of a file begin with may be missing there.
+
+The response is the last turn, which must be the assistant's and hold one clip; the clips of the turns before it are
+the context. Texts are transcripts. A ``system`` turn is an instruction that nobody heard: it is left out. A turn
+of text only stands in the transcript alone. The description counts both.
+
+Which of two is better follows from how they were made (speech of people against synthetic speech, spoken against
+written style), not from raters: the dataset is marked synthetic, and the rater is ``construction``. Rows that share
+a clip, a response or the words of a context are one group.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import AudioError, DataError, shown
+from ..intake.assemble import Imported, Skipped
+from ..intake.clips import ClipCell
+from ..intake.opinions import Preferences
+from ..intake.pool import PairPool
+from ..intake.records import Record, is_text, need_fields, read_records, source_files
+from ..intake.relocation import AudioFolder
+from ..ratings import Dimension
+from ..schema import DatasetCard
+
+EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
+
+DIMENSION = "dialogue_quality"
+RATER = "construction"
+_FIELDS = ("chosen", "rejected")
+_ROLES = ("user", "assistant")
+_TURN = '{"role": "user" or "assistant", "content": a list of {"type": "text", "text"} and {"type": "audio", "audio"}}'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of SDiaReward."""
+    parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: that of each file)")
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads all rows."""
+    reader = _Reader()
+    for file in source_files(path, ["*.json", "*.jsonl", "*.parquet"]):
+        rows = read_records(file)
+        need_fields(rows, _FIELDS)
+        values = (value for row in rows for field in _FIELDS for value in _audio_values(row.values.get(field)))
+        folder = AudioFolder(Path(options.audio) if options.audio else file.parent, values)
+        for row in rows:
+            reader.add(row, folder)
+    return reader.imported()
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """What one turn of a chat holds."""
+
+    role: str
+    text: str | None
+    clips: tuple[ClipCell, ...]
+
+
+class _Reader:
+    """Collects pairs and preferences over all files."""
+
+    def __init__(self) -> None:
+        self._pool = PairPool()
+        self._preferences = Preferences()
+        self._skipped: list[Skipped] = []
+        self._system_turns = 0
+        self._silent_turns = 0
+
+    def add(self, row: Record, folder: AudioFolder) -> None:
+        """Takes a row in; one that cannot be used is noted."""
+        try:
+            chats = [_turns(row, field, folder) for field in _FIELDS]
+            spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
+            pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
+            links = {link for turns in spoken for link in self._links(turns)}
+            # Not the chosen one first: its place in the dataset would tell it.
+            order = sorted((0, 1), key=lambda number: self._pool.digest(pairs[number]["response_audio"]))
+            ids = {number: self._pool.add(pairs[number], links) for number in order}
+            self._preferences.add(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
+        except (DataError, AudioError) as error:
+            self._skipped.append(row.skipped(error))
+            return
+        self._system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
+        self._silent_turns += sum(not turn.clips for turns in spoken for turn in turns[:-1])
+
+    def _links(self, turns: list[_Turn]) -> Iterator[str]:
+        for turn in turns:
+            yield from (f"clip {self._pool.digest(clip)}" for clip in turn.clips)
+        text = _transcript(turns[:-1])
+        if text:
+            yield f"text {text}"
+
+    def imported(self) -> Imported:
+        """All that was read."""
+        card = DatasetCard(
+            "SDiaReward",
+            (Dimension(DIMENSION, 0, 1),),  # nobody gave scores: the scale is a form
+            "https://huggingface.co/datasets/MYJOKERML/SDiaReward (arXiv 2603.14889)",
+            "unknown",
+            synthetic=True,
+            description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
+            f"Left out: {self._system_turns} system turns. Context turns without a clip: {self._silent_turns}.",
+        )
+        return Imported(card, self._pool.rows(), preferences=self._preferences.frame(), skipped=self._skipped)
+
+
+def _pair(row: Record, field: str, turns: list[_Turn]) -> dict[str, Any]:
+    """Columns of the pair that a chat is."""
+    if not turns or turns[-1].role != "assistant" or len(turns[-1].clips) != 1:
+        raise DataError(f"{row.place(field)}: accepted: a chat whose last turn is the assistant's and holds one clip")
+    *context, response = turns
+    return {
+        "context_audio": [{"role": turn.role, "audio": clip} for turn in context for clip in turn.clips],
+        "response_audio": response.clips[0],
+        "context_text": _transcript(context),
+        "response_text": response.text,
+    }
+
+
+def _transcript(turns: list[_Turn]) -> str | None:
+    """The words of one turn as they are, those of several as lines with their roles."""
+    if len(turns) == 1:
+        return turns[0].text
+    return "\n".join(f"{turn.role}: {turn.text}" for turn in turns if turn.text) or None
+
+
+def _turns(row: Record, field: str, folder: AudioFolder) -> list[_Turn]:
+    """A chat, its clips found."""
+    chat = row.values.get(field)
+    if not isinstance(chat, list) or not chat:
+        raise row.error(field, f"a list of {_TURN}")
+    return [_turn(turn, f"{row.place(field)}, turn {number}", folder) for number, turn in enumerate(chat, start=1)]
+
+
+def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
+    role = turn.get("role") if isinstance(turn, Mapping) else None
+    if role not in (*_ROLES, "system"):
+        raise DataError(f"{where}: value {shown(turn)}; accepted: {_TURN}")
+    content = turn.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise DataError(f"{where}: value {shown(content)}; accepted: {_TURN}")
+    texts, clips = [], []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and is_text(part.get("text")):
+            texts.append(part["text"].strip())
+        elif kind == "audio":
+            clips.append(folder.find(part.get("audio"), where))
+        else:
+            raise DataError(f"{where}: value {shown(part)}; accepted: {_TURN}")
+    return _Turn(role, " ".join(text for text in texts if text) or None, tuple(clips))
+
+
+def _audio_values(chat: Any) -> Iterator[Any]:
+    """Every audio value of a chat, whatever its form."""
+    for turn in chat if isinstance(chat, list) else ():
+        content = turn.get("content") if isinstance(turn, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, Mapping):
+                yield part.get("audio")

@@ -1,0 +1,157 @@
+"""Imports SpeechJudge-Data: which of two synthetic readings of a text sounds more natural (arXiv 2511.07931).
+
+PATH is the folder of ``RMSnow/SpeechJudge-Data`` (gated) as ``hf download --local-dir`` makes it, with Parquet
+files that hold the audio, or one file of it; JSONL with paths of audio is read as well. The layout is that of the
+data set's card; the files were not opened: look at the first import closely. Fields that count: ``index, subset,
+language_setting, target_text, prompt, audioA, audioB, rater, naturalness_annotation``.
+
+Each entry of ``naturalness_annotation`` is the preference of the rater at the same place in ``rater``: ``A+1``,
+``A+2``, ``B+1``, ``B+2`` (strength 1 or 2) or ``Tie (missing reason)``, ``Tie (both not good)``, ``Tie (both very
+good)`` (strength 0; the preferences cannot tell one from the other, so the description counts them). An entry of
+another form or without a rater is skipped and listed.
+
+Not imported: ``naturalness_label`` and ``chosen``, which follow from the entries (``chosen`` is no clip: it says
+whether the raters agree), ``audioA_text_accuracy`` and ``audioB_text_accuracy``, and what Gemini said.
+
+There is no context: ``prompt`` is the voice to be copied, not a turn that is answered. The hash of its clip is the
+``response_speaker``. Readings of one text are one group; ``setting`` is subset and language setting, such as
+``expressive/en2zh``, and ``language`` the second language of the latter.
+
+``test`` holds only items that all raters agree on, and ``other`` those without a winner: accuracy on ``test`` alone
+is optimistic.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import AudioError, DataError, shown
+from ..intake.assemble import Imported, Skipped
+from ..intake.opinions import Preferences
+from ..intake.parquet_clips import read_without_audio
+from ..intake.pool import PairPool
+from ..intake.records import Record, need_fields, read_records, records, source_files
+from ..intake.relocation import AudioFolder
+from ..ratings import Dimension
+from ..schema import DatasetCard
+
+EXAMPLE = "speechjudge SpeechJudge-Data --out data"
+
+# Entry -> (which clip is chosen, strength)
+_ENTRIES: Mapping[str, tuple[str, float]] = {
+    "A+1": ("A", 1.0),
+    "A+2": ("A", 2.0),
+    "B+1": ("B", 1.0),
+    "B+2": ("B", 2.0),
+    "Tie (missing reason)": ("A", 0.0),
+    "Tie (both not good)": ("A", 0.0),
+    "Tie (both very good)": ("A", 0.0),
+}
+_AUDIO_FIELDS = ("audioA", "audioB", "prompt")
+_FIELDS = ("subset", "language_setting", "target_text", "audioA", "audioB", "rater", "naturalness_annotation")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """SpeechJudge-Data has no options of its own."""
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads all comparisons, one file after the other."""
+    reader = _Reader()
+    for file in source_files(path, ["*.parquet", "*.jsonl"]):
+        is_parquet = file.suffix.lower() == ".parquet"
+        rows = records(read_without_audio(file, _AUDIO_FIELDS)) if is_parquet else read_records(file)
+        need_fields(rows, _FIELDS)
+        folder = AudioFolder(file.parent, (_path(row.values.get(field)) for row in rows for field in _AUDIO_FIELDS))
+        for row in rows:
+            reader.add(row, folder)
+    return reader.imported()
+
+
+class _Reader:
+    """Collects pairs and preferences over all files."""
+
+    def __init__(self) -> None:
+        self._pool = PairPool()
+        self._preferences = Preferences()
+        self._skipped: list[Skipped] = []
+        self._entries: Counter[str] = Counter()
+
+    def add(self, row: Record, folder: AudioFolder) -> None:
+        """Takes a comparison in; what cannot be used of it is noted."""
+        try:
+            raters, entries = _opinions(row)
+            pairs = self._add_pairs(row, folder)
+        except (DataError, AudioError) as error:
+            self._skipped.append(row.skipped(error))
+            return
+        for rater, entry in zip(raters, entries, strict=True):
+            try:
+                self._add_entry(row, pairs, rater, entry)
+            except DataError as error:
+                self._skipped.append(row.skipped(error))
+
+    def _add_pairs(self, row: Record, folder: AudioFolder) -> dict[str, str]:
+        """``A`` and ``B`` -> pair id."""
+        clips = {letter: folder.find(row.values.get(f"audio{letter}"), row.place(f"audio{letter}")) for letter in "AB"}
+        if self._pool.digest(clips["A"]) == self._pool.digest(clips["B"]):
+            raise DataError(f"{row.place('audioB')}: the same clip as audioA; accepted: two different clips")
+        text, languages = row.text("target_text"), row.name("language_setting")
+        common = {
+            "response_text": text,
+            "setting": f"{row.name('subset')}/{languages}",
+            "language": languages.rpartition("2")[2] or None,
+            "response_speaker": self._speaker(row, folder),
+        }
+        links = [] if text is None else [f"text {text}"]
+        return {letter: self._pool.add({**common, "response_audio": clip}, links) for letter, clip in clips.items()}
+
+    def _speaker(self, row: Record, folder: AudioFolder) -> str | None:
+        """A name for the voice that was copied; None where there is no clip of it."""
+        try:
+            return self._pool.digest(folder.find(row.values.get("prompt"), row.place("prompt")))[:16]
+        except AudioError:
+            return None
+
+    def _add_entry(self, row: Record, pairs: Mapping[str, str], rater: Any, entry: Any) -> None:
+        if not isinstance(entry, str) or entry not in _ENTRIES:
+            where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
+            raise DataError(f"{where}: value {shown(entry)}; accepted: {' | '.join(_ENTRIES)}")
+        letter, strength = _ENTRIES[entry]
+        rater = str(rater) if isinstance(rater, int) and not isinstance(rater, bool) else rater
+        other = {"A": "B", "B": "A"}[letter]
+        self._preferences.add(pairs[letter], pairs[other], rater, "naturalness", strength, row.place("rater"))
+        self._entries[entry] += 1
+
+    def imported(self) -> Imported:
+        """All that was read."""
+        counts = ", ".join(f"{entry}: {self._entries[entry]}" for entry in _ENTRIES)
+        card = DatasetCard(
+            "SpeechJudge-Data",
+            (Dimension("naturalness", 0, 1),),  # nobody gave scores: the scale is a form
+            "https://huggingface.co/datasets/RMSnow/SpeechJudge-Data (arXiv 2511.07931)",
+            "CC BY-NC 4.0; access on request",
+            description=f"Preferences without scores; {counts}. The naturalness of readings, not the fit to a context.",
+        )
+        return Imported(card, self._pool.rows(), preferences=self._preferences.frame(), skipped=self._skipped)
+
+
+def _opinions(row: Record) -> tuple[list[Any], list[Any]]:
+    """Raters and what each said."""
+    raters, entries = row.values.get("rater"), row.values.get("naturalness_annotation")
+    if not isinstance(raters, list) or not raters:
+        raise row.error("rater", "a list of rater ids, not empty")
+    if not isinstance(entries, list) or len(entries) != len(raters):
+        raise row.error("naturalness_annotation", f"a list of {len(raters)} entries, one per rater")
+    return raters, entries
+
+
+def _path(audio: Any) -> Any:
+    """The path in an audio value, as text or as Hugging Face datasets store it."""
+    if isinstance(audio, Mapping):
+        return audio.get("path") if audio.get("bytes") is None else None
+    return audio

@@ -1,0 +1,248 @@
+"""Augmentation: exact levels, the same length, and the same draws whatever reads the data."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.augmentation import (
+    Augmentation,
+    augment_clip,
+    augment_pair,
+    coloured_noise,
+    impulse_response,
+)
+from empathy_judge.data_modules.datamodule import RatedPairs
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.sampler import EpochKeys, EpochSampler
+from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
+from torch.utils.data import DataLoader
+
+RATE = 16_000
+ALL = Augmentation(
+    room_probability=0.5, noise_probability=0.5, codec_probability=0.5, gain_probability=0.5, shift_probability=0.5
+)
+
+
+def speechlike(seconds: float = 1.0, rate: int = RATE, seed: int = 0) -> Clip:
+    """Bursts of harmonics with pauses between them, and half a second of silence at the end."""
+    time = np.arange(round(seconds * rate)) / rate
+    voice = sum(np.sin(2 * np.pi * 140 * number * time) / number for number in range(1, 12))
+    noise = np.random.default_rng(seed).standard_normal(len(time))
+    samples = 0.1 * (voice + 0.1 * noise) * (np.sin(2 * np.pi * 3 * time) > -0.3)
+    return Clip(np.concatenate([samples, np.zeros(rate // 2)]).astype(np.float32), rate, "clip.wav")
+
+
+def only(name: str, **values: Any) -> Augmentation:
+    return Augmentation(**{f"{name}_probability": 1.0}, **values)
+
+
+def level(samples: np.ndarray) -> float:
+    return 10 * np.log10(np.mean(samples.astype(np.float64) ** 2))
+
+
+@pytest.mark.parametrize("snr", [-5.0, 10.0, 20.0, 30.0])
+def test_noise_has_the_stated_snr(snr: float) -> None:
+    clip = speechlike()
+    noisy = augment_clip(clip, only("noise", noise_snr=(snr, snr)), np.random.default_rng(1))
+    assert level(clip.samples) - level(noisy.samples - clip.samples) == pytest.approx(snr, abs=1e-3)
+
+
+def test_snr_is_uniform_over_its_range() -> None:
+    clip = speechlike(0.2)
+    settings = only("noise", noise_snr=(10, 30))
+    drawn = [
+        level(clip.samples) - level(augment_clip(clip, settings, np.random.default_rng(n)).samples - clip.samples)
+        for n in range(300)
+    ]
+    assert min(drawn) >= 10 - 1e-3
+    assert max(drawn) <= 30 + 1e-3
+    assert np.mean(drawn) == pytest.approx(20, abs=1)
+    assert np.std(drawn) == pytest.approx(20 / np.sqrt(12), abs=0.6)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
+def test_noise_has_the_slope_it_is_asked_for(slope: float) -> None:
+    power = np.abs(np.fft.rfft(coloured_noise(1 << 18, slope, RATE, np.random.default_rng(0)).numpy())) ** 2
+    octaves = [power[(1 << 10) << n : (1 << 11) << n].mean() for n in range(7)]  # from 62.5 Hz
+    falls = np.diff(10 * np.log10(octaves))
+    assert falls == pytest.approx(np.full(6, -10 * np.log10(2) * slope), abs=0.6)
+
+
+@pytest.mark.parametrize("gain", [-6.0, 3.5])
+def test_gain_is_exact(gain: float) -> None:
+    clip = speechlike()
+    changed = augment_clip(clip, only("gain", gain_db=(gain, gain)), np.random.default_rng(0))
+    assert np.allclose(changed.samples, clip.samples * 10 ** (gain / 20), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("seconds", [0.03, -0.02, 0.0])
+def test_shift_moves_samples_and_fills_with_silence(seconds: float) -> None:
+    clip = speechlike()
+    by = round(seconds * RATE)
+    moved = augment_clip(clip, only("shift", shift_seconds=(seconds, seconds)), np.random.default_rng(0)).samples
+    expected = np.roll(clip.samples, by)
+    expected[(slice(by) if by >= 0 else slice(by, None))] = 0
+    assert np.array_equal(moved, expected)
+
+
+@pytest.mark.parametrize("rt60", [0.2, 0.5])
+def test_a_room_decays_by_60_db_in_rt60_and_keeps_the_level(rt60: float) -> None:
+    response = impulse_response(rt60, 3.0, RATE, np.random.default_rng(0)).numpy().astype(np.float64)
+    assert response[0] == 1.0
+    tail = response[1:]
+    assert -10 * np.log10((tail**2).sum()) == pytest.approx(3.0, abs=1e-4)
+    left = 10 * np.log10(np.cumsum(tail[::-1] ** 2)[::-1] / (tail**2).sum())  # Schroeder (1965): energy still to come
+    falls = np.arange(len(left))[(left < -5) & (left > -25)]
+    assert -60 / np.polyfit(falls / RATE, left[falls], 1)[0] == pytest.approx(rt60, rel=0.1)
+    clip = speechlike()
+    wet = augment_clip(clip, only("room", room_rt60=(rt60, rt60)), np.random.default_rng(0)).samples
+    assert level(wet) == pytest.approx(level(clip.samples), abs=0.01)
+    silence = slice(-RATE // 4, None)
+    assert not clip.samples[silence].any()
+    assert (level(wet[silence]) > -80) == (rt60 == 0.5)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 44_100, 10_000])
+@pytest.mark.parametrize("codec", ["mu_law", "ogg", "mp3"])
+def test_codecs_keep_length_level_and_place(codec: Any, rate: int) -> None:
+    clip = speechlike(rate=rate)
+    decoded = augment_clip(clip, only("codec", codecs=(codec,), codec_compression=(0.3, 0.3)), np.random.default_rng(0))
+    assert (decoded.samples.shape, decoded.samples.dtype, decoded.rate) == (clip.samples.shape, np.float32, rate)
+    assert level(decoded.samples) == pytest.approx(level(clip.samples), abs=0.6)
+    assert not np.array_equal(decoded.samples, clip.samples)
+    shifts = [np.dot(clip.samples[100:-100], np.roll(decoded.samples, by)[100:-100]) for by in range(-50, 51)]
+    assert int(np.argmax(shifts)) == 50
+
+
+def test_a_clip_beyond_full_scale_is_not_clipped_by_a_codec() -> None:
+    clip = Clip(speechlike().samples * 8, RATE)
+    assert np.abs(clip.samples).max() > 1.5
+    for codec in ("mu_law", "ogg"):
+        loud = augment_clip(clip, only("codec", codecs=(codec,)), np.random.default_rng(0)).samples
+        assert np.abs(loud).max() == pytest.approx(np.abs(clip.samples).max(), rel=0.15)
+
+
+def test_length_rate_and_name_stay_and_silence_stays_silence() -> None:
+    clip, silence = speechlike(), Clip(np.zeros(RATE, np.float32), RATE)
+    everything = Augmentation(
+        room_probability=1, noise_probability=1, codec_probability=1, gain_probability=1, shift_probability=1
+    )
+    for seed in range(20):
+        changed = augment_clip(clip, everything, np.random.default_rng(seed))
+        assert (len(changed.samples), changed.rate, changed.name) == (len(clip.samples), RATE, "clip.wav")
+        assert np.isfinite(changed.samples).all()
+        assert not augment_clip(silence, everything, np.random.default_rng(seed)).samples.any()
+
+
+def test_probability_is_kept_and_steps_do_not_move_each_others_draws() -> None:
+    clip = speechlike(0.1)
+    gains = [
+        augment_clip(clip, Augmentation(gain_probability=0.3), np.random.default_rng(n)).samples for n in range(400)
+    ]
+    changed = [not np.array_equal(samples, clip.samples) for samples in gains]
+    assert np.mean(changed) == pytest.approx(0.3, abs=0.07)
+    both = Augmentation(gain_probability=0.3, shift_probability=1.0, shift_seconds=(0.0, 0.0))
+    for n, samples in enumerate(gains[:40]):
+        assert np.array_equal(augment_clip(clip, both, np.random.default_rng(n)).samples, samples)
+
+
+def test_context_and_response_get_draws_of_their_own() -> None:
+    clip = speechlike()
+    pair = Pair("p", clip, (Turn("user", clip), Turn("user", clip)))
+    settings = only("gain")
+    heard = augment_pair(pair, settings, seed=1, epoch=0)
+    clips = [heard.response, *(turn.audio for turn in heard.context)]
+    levels = {level(one.samples) for one in clips if isinstance(one, Clip)}
+    assert len(levels) == 3
+    assert [turn.role for turn in heard.context] == ["user", "user"]
+    assert heard.pair_id == "p"
+
+
+@pytest.fixture
+def dataset(source: Any) -> PairDataset:
+    for row in source.pairs:
+        soundfile.write(source.folder / row["response_audio"], speechlike(seed=int(row["pair_id"][-1])).samples, RATE)
+    return source.load()
+
+
+def heard(dataset: PairDataset, epoch: int, workers: int = 0, ranks: int = 1, seed: int = 5, persistent: bool = False):
+    """Epoch -> item -> samples of its response, as several ranks with several workers hear them from epoch 0 on."""
+    epochs: list[dict[int, np.ndarray]] = [{} for _ in range(epoch + 1)]
+    for rank in range(ranks):
+        sampler = EpochSampler(len(dataset.pairs), shuffle=True, seed=seed, rank=rank, ranks=ranks)
+        loader = DataLoader(
+            RatedPairs(dataset, ALL, seed), 2, sampler=EpochKeys(sampler), num_workers=workers,
+            collate_fn=_responses, persistent_workers=persistent,
+        )  # fmt: skip
+        for number in range(epoch + 1):
+            loader.sampler.set_epoch(number)  # pyright: ignore[reportAttributeAccessIssue] as Lightning does
+            for batch in loader:
+                epochs[number].update(batch)
+    return epochs
+
+
+def _responses(items: Any) -> dict[int, np.ndarray]:
+    return {item.index: item.pair.response.samples for item in items}
+
+
+@pytest.mark.parametrize(("workers", "ranks", "persistent"), [(2, 1, False), (2, 1, True), (0, 2, False)])
+def test_the_same_epoch_sounds_the_same(dataset: PairDataset, workers: int, ranks: int, persistent: bool) -> None:
+    plain = heard(dataset, 2)
+    assert [sorted(items) for items in plain] == [[0, 1, 2, 3]] * 3
+    other = heard(dataset, 2, workers, ranks, persistent=persistent)
+    for one, same in zip(plain, other, strict=True):
+        for index in range(4):
+            assert np.array_equal(one[index], same[index])
+    assert sum(not np.array_equal(plain[0][index], plain[1][index]) for index in range(4)) >= 3
+    another = heard(dataset, 0, seed=6)
+    assert sum(not np.array_equal(plain[0][index], another[0][index]) for index in range(4)) >= 3
+
+
+def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset: PairDataset) -> None:
+    sampler = EpochSampler(4, shuffle=True, seed=5)
+    sampler.set_epoch(2)
+    pairs = RatedPairs(dataset, ALL, 5)
+    for key in EpochKeys(sampler):
+        assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])
+
+
+def test_nothing_happens_by_default(dataset: PairDataset) -> None:
+    assert not Augmentation().active
+    for key in [(0, 0), (3, 1)]:
+        item = RatedPairs(dataset)[key]
+        assert item.pair is dataset.pairs[key[1]]
+        assert isinstance(item.pair.response, Path)
+
+
+def test_augmented_samples_come_from_the_file(dataset: PairDataset) -> None:
+    quiet = RatedPairs(dataset, only("gain", gain_db=(-20, -20)))[0, 1].pair.response
+    assert isinstance(quiet, Clip)
+    assert torch.allclose(
+        torch.from_numpy(quiet.samples), 0.1 * torch.from_numpy(decode(dataset.pairs[1].response, RATE)), atol=1e-7
+    )
+    assert quiet.name == str(dataset.pairs[1].response)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_probability": 1.5}, "noise_probability 1.5; accepted: 0 to 1"),
+        ({"gain_probability": -0.1}, "gain_probability -0.1; accepted: 0 to 1"),
+        ({"gain_probability": float("nan")}, "gain_probability nan"),
+        ({"noise_snr": (30.0, 10.0)}, r"noise_snr \(30.0, 10.0\); accepted: two values, ascending, -20.0 to 100.0"),
+        ({"room_rt60": (0.0, 1.0)}, "room_rt60"),
+        ({"codec_compression": (0.0, 1.1)}, "codec_compression"),
+        ({"shift_seconds": (-1.0, 1.0)}, "shift_seconds"),
+        ({"codec_probability": 0.5, "codecs": ()}, "codec_probability without codecs"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        dataclasses.replace(Augmentation(), **changes)

@@ -1,0 +1,24 @@
+"""The text of an error: one line that can be printed and read."""
+
+from __future__ import annotations
+
+import pytest
+from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS, UserError, shown
+
+
+@pytest.mark.parametrize("gap", ["\n", "\r\n", "\u2028", "\x85", "\x0b"])
+def test_one_line(gap: str) -> None:
+    assert str(UserError(f"row 3{gap}value 4")) == "row 3 value 4"
+
+
+def test_it_can_be_printed() -> None:
+    """Half of a surrogate pair comes out of JSON, and out of file names that are not UTF-8."""
+    assert str(UserError("clips/\udcff\ud800.wav")) == "clips/\\udcff\\ud800.wav"
+
+
+def test_it_can_be_read() -> None:
+    text = str(UserError(f"pairs.csv: {'x' * 10_000}; accepted: text"))
+    assert len(text) == MAX_MESSAGE_CHARACTERS
+    assert text.startswith("pairs.csv: x")
+    assert text.endswith("x; accepted: text")
+    assert len(shown("y" * 10_000)) == MAX_SHOWN_CHARACTERS

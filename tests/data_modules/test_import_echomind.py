@@ -1,0 +1,280 @@
+"""EchoMind in the layout of its programs: answers become pairs, the voices of a script one group."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import io
+import json
+import shutil
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import echomind, load
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+CUES = ("sad-toned expressive voice", "male", "sound of dog(s) barking")
+PITCH = {"target": 100, "neutral": 200, "alternative": 300}
+
+
+def wav(hertz: float, seconds: float = 0.1) -> bytes:
+    buffer = io.BytesIO()
+    samples = 0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * 8000)) / 8000)
+    soundfile.write(buffer, samples, 8000, format="WAV")
+    return buffer.getvalue()
+
+
+def pitch(source: Any) -> int:
+    samples, rate = soundfile.read(source)
+    return round(float(np.abs(np.fft.rfft(samples, 80_000)).argmax()) * rate / 80_000)
+
+
+class Benchmark:
+    """Three scripts (ids 854, 104, 2478) in up to three voices, and models that answered them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "EchoMind"
+        self.out = folder / "data"
+        self.files: dict[str, bytes] = {}
+        self.scripts: dict[str, list[dict[str, Any]]] = {}
+        self.answers: dict[str, list[dict[str, Any]]] = {}
+
+    def record(self, recording: str) -> None:
+        """Scripts and their recordings; a speaker cue has no neutral voice."""
+        rows = []
+        for case, cue in zip((854, 104, 2478), CUES, strict=True):
+            row: dict[str, Any] = {"case_id": case, "topic": "school", "spoken_info": cue}
+            for voice, hertz in PITCH.items():
+                path = f"{voice}_voices/id_{case}_{voice}.wav"
+                row[f"{voice}_audio_info"] = {f"{voice}_input_audio_file": path}
+                if cue != "male" or voice != "neutral":
+                    self.files[f"dataset/data_{recording}/audio/{path}"] = wav(hertz + case % 10)
+            rows.append(row)
+        self.scripts[recording] = rows
+
+    def answer(self, recording: str, model: str, prompt: str, hertz: int) -> str:
+        """What EchoMind's program writes for a model; returns the path of its table."""
+        folder = f"output/output_{recording}/response_output/{model}/{prompt}"
+        rows = copy.deepcopy(self.scripts[recording])
+        for row in rows:
+            row |= {"model": model, "ouput_prompt": prompt, "output_content": {voice: {} for voice in PITCH}}
+            for voice, own in PITCH.items():
+                if voice == "neutral" and row["spoken_info"] == "male":
+                    continue
+                name = f"{row['case_id']}_{model}_response_{voice}.wav"
+                said = {"file": name, "response_audio_transcript": f"Oh, {voice}.", "response_text": "Oh."}
+                row["output_content"][voice] = said
+                self.files[f"{folder}/{voice}_voices/{name}"] = wav(hertz + own + row["case_id"] % 10)
+        path = f"{folder}/{model}_{prompt}_output_responses.json"
+        self.answers[path] = rows
+        return path
+
+    def content(self) -> dict[str, bytes]:
+        tables = {f"dataset/data_{r}/script_info_{r}.json": rows for r, rows in self.scripts.items()}
+        return self.files | {path: json.dumps(rows).encode() for path, rows in {**tables, **self.answers}.items()}
+
+    def write(self) -> Path:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for name, data in self.content().items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(data)
+        return self.folder
+
+    def load(self, path: Path | None = None, recordings: str | None = None, max_skipped: float = 0.0) -> PairDataset:
+        imported = echomind.read(path or self.write(), argparse.Namespace(recordings=recordings))
+        return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
+
+    def skipped(self) -> list[tuple[str, str]]:
+        with (self.out / "skipped.csv").open(encoding="utf-8", newline="") as file:
+            return [(where, reason) for where, reason in list(csv.reader(file))[1:]]
+
+
+@pytest.fixture
+def benchmark_folder(tmp_path: Path) -> Benchmark:
+    """Synthesis: two systems of one model; human: one."""
+    made = Benchmark(tmp_path)
+    made.record("synthesis")
+    made.record("human")
+    made.answer("synthesis", "qwen25omni", "basic", 1000)
+    made.answer("synthesis", "qwen25omni", "enhance", 1500)
+    made.answer("human", "gpt4o", "no", 2000)
+    return made
+
+
+class TestCues:
+    def test_there_are_45_in_three_classes(self) -> None:
+        assert {name: len(cues) for name, cues in echomind.CUES.items()} == {
+            "speaker": 5, "paralinguistic": 19, "environment": 21
+        }  # fmt: skip
+        assert len({cue for cues in echomind.CUES.values() for cue in cues}) == 45
+
+    @pytest.mark.parametrize(
+        ("cue", "name"),
+        [
+            ("Hoarse voice", "paralinguistic"),
+            ("breathless sound / gasping sound / heavy breathing sound", "paralinguistic"),
+            ("disgust-toned expressive voice", "paralinguistic"),
+            ("moan sound", "paralinguistic"),
+            ("sound of crowd's chatter", "environment"),
+            ("sound of thunderstorm and thunder", "environment"),
+            ("elderly", "speaker"),
+        ],
+    )
+    def test_class(self, cue: str, name: str) -> None:
+        assert cue in echomind.CUES[name]
+
+
+class TestAnswers:
+    def test_values(self, benchmark_folder: Benchmark) -> None:
+        data = benchmark_folder.load()
+        assert (len(data.pairs), len(data.ratings), data.preferences) == (24, 0, None)
+        assert Counter(pair.system_id for pair in data.pairs) == {
+            "qwen25omni/basic": 8, "qwen25omni/enhance": 8, "gpt4o/no": 8
+        }  # fmt: skip
+        pairs = {pair.pair_id: pair for pair in data.pairs}
+        pair = pairs["synthesis-854-qwen25omni/enhance-alternative"]
+        assert (pair.group_id, pair.setting) == (
+            "script_854",
+            "paralinguistic: sad-toned expressive voice / alternative",
+        )
+        assert (pair.response_text, pair.situation, pair.context_text) == ("Oh, alternative.", None, None)
+        assert (pitch(pair.response), [(t.role, pitch(t.audio)) for t in pair.context]) == (1804, [("user", 304)])
+        assert pitch(pairs["human-2478-gpt4o/no-neutral"].response) == 2208
+        assert pairs["human-104-gpt4o/no-target"].setting == "speaker: male / target"
+        assert pairs["human-2478-gpt4o/no-target"].setting == "environment: sound of dog(s) barking / target"
+
+    def test_the_voices_of_a_script_are_one_group(self, benchmark_folder: Benchmark) -> None:
+        groups = Counter(pair.group_id for pair in benchmark_folder.load().pairs)
+        assert groups == {"script_854": 9, "script_104": 6, "script_2478": 9}
+
+    def test_a_speaker_cue_has_no_neutral_voice(self, benchmark_folder: Benchmark) -> None:
+        data = benchmark_folder.load()
+        assert {pair.setting for pair in data.pairs if pair.group_id == "script_104"} == {
+            "speaker: male / target", "speaker: male / alternative"
+        }  # fmt: skip
+        assert not (data.root / "skipped.csv").exists()
+        assert "not run" not in data.card.description
+
+    def test_one_kind_of_recording(self, benchmark_folder: Benchmark) -> None:
+        assert {pair.system_id for pair in benchmark_folder.load(recordings="human").pairs} == {"gpt4o/no"}
+        assert len(benchmark_folder.load(recordings="synthesis").pairs) == 16
+
+    def test_the_card(self, benchmark_folder: Benchmark) -> None:
+        card = benchmark_folder.load().card
+        assert [(d.name, d.scale) for d in card.dimensions] == [("vocal_empathy", "1 to 5 in steps of 1")]
+        assert (card.description, card.synthetic) == ("Nobody rated these answers.", False)
+
+    @pytest.mark.parametrize("form", ["below", "parts", "one zip"])
+    def test_other_forms_of_the_download_give_the_same(self, benchmark_folder: Benchmark, form: str) -> None:
+        expected = benchmark_folder.load().card.content_hash
+        shutil.rmtree(benchmark_folder.folder)
+        benchmark_folder.folder.mkdir()
+        place = benchmark_folder.folder
+        archives: dict[str, dict[str, bytes]] = {}
+        for name, data in benchmark_folder.content().items():
+            archive, inside = {
+                "below": (name.split("/")[0], name),  # dataset.zip with dataset/...
+                "parts": (name.split("/")[1], name.partition("/")[2].partition("/")[2]),  # data_human.zip without it
+                "one zip": ("EchoMind", f"EchoMind/{name}"),
+            }[form]
+            archives.setdefault(archive, {"__MACOSX/._a": b"junk"})[inside] = data
+        for archive, members in archives.items():
+            with zipfile.ZipFile(place / f"{archive}.zip", "w") as file:
+                for name, data in members.items():
+                    file.writestr(name, data)
+        path = place / "EchoMind.zip" if form == "one zip" else place
+        assert benchmark_folder.load(path).card.content_hash == expected
+
+
+class TestLeftOut:
+    def test_missing_clips_are_skipped_by_name(self, benchmark_folder: Benchmark) -> None:
+        recording = "dataset/data_human/audio/target_voices/id_854_target.wav"
+        answer = "output/output_human/response_output/gpt4o/no/neutral_voices/2478_gpt4o_response_neutral.wav"
+        del benchmark_folder.files[recording], benchmark_folder.files[answer]
+        data = benchmark_folder.load(max_skipped=0.2)
+        assert len(data.pairs) == 22
+        folder = benchmark_folder.folder
+        table = f"{folder}/output/output_human/response_output/gpt4o/no/gpt4o_no_output_responses.json"
+        assert benchmark_folder.skipped() == [
+            (f"{table}, row 1, column 'output_content', case 854, target", f"no such file: {folder}/{recording}"),
+            (f"{table}, row 3, column 'output_content', case 2478, neutral", f"no such file: {folder}/{answer}"),
+        ]
+
+    def test_answers_in_text_alone_are_an_error(self, benchmark_folder: Benchmark) -> None:
+        benchmark_folder.files = {n: d for n, d in benchmark_folder.files.items() if "/gpt4o/" not in n}
+        with pytest.raises(DataError, match=r"no such file: .*_response_target\.wav \(7 more unusable of 24 pairs\)"):
+            benchmark_folder.load(max_skipped=0.01)
+
+    @pytest.mark.parametrize("cue", ["Sad-toned expressive voice", "sound of raining ", "tired", None, ["male"]])
+    def test_a_cue_of_another_spelling_is_skipped(self, benchmark_folder: Benchmark, cue: Any) -> None:
+        benchmark_folder.scripts["human"][0]["spoken_info"] = cue
+        data = benchmark_folder.load(max_skipped=0.2)
+        assert Counter(pair.system_id for pair in data.pairs)["gpt4o/no"] == 5
+        reasons = {reason for _, reason in benchmark_folder.skipped()}
+        assert reasons == {f"its script's 'spoken_info' is {cue!r}; accepted: one of 45 cues"}
+        assert len(benchmark_folder.skipped()) == 3
+
+    def test_voices_without_a_run_are_counted(self, benchmark_folder: Benchmark) -> None:
+        (path,) = [path for path in benchmark_folder.answers if "/enhance/" in path]
+        rows = benchmark_folder.answers[path]
+        rows[0]["output_content"] |= {"neutral": {}, "alternative": {}}
+        del rows[1]["output_content"]
+        del rows[2]
+        data = benchmark_folder.load()
+        assert Counter(pair.system_id for pair in data.pairs)["qwen25omni/enhance"] == 1
+        assert data.card.description == ("Nobody rated these answers. qwen25omni/enhance was not run on 7 recordings.")
+
+    def test_rows_that_are_no_case(self, benchmark_folder: Benchmark) -> None:
+        (path,) = [path for path in benchmark_folder.answers if "/gpt4o/" in path]
+        rows = benchmark_folder.answers[path]
+        rows += [{**rows[0], "case_id": 7}, {**rows[0]}, {"case_id": None}]
+        assert len(benchmark_folder.load(max_skipped=0.2).pairs) == 24
+        assert [reason.partition(";")[0] for _, reason in benchmark_folder.skipped()] == [
+            "value 7", "value 854", "value None"
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("file", ["../../../x.wav", "/etc/passwd", 3, None, ""])
+    def test_a_file_elsewhere_is_no_answer(self, benchmark_folder: Benchmark, file: Any) -> None:
+        (path,) = [path for path in benchmark_folder.answers if "/gpt4o/" in path]
+        benchmark_folder.answers[path][0]["output_content"]["target"]["file"] = file
+        (benchmark_folder.folder.parent / "x.wav").write_bytes(wav(440))
+        assert len(benchmark_folder.load(max_skipped=0.2).pairs) == 23
+        ((_, reason),) = benchmark_folder.skipped()
+        assert reason.startswith("no such file: ")
+
+
+class TestWrongInput:
+    def test_no_answers(self, benchmark_folder: Benchmark) -> None:
+        benchmark_folder.answers.clear()
+        with pytest.raises(
+            DataError, match=r"EchoMind: no answers; accepted: output_synthesis\|human/response_output/"
+        ):
+            benchmark_folder.load()
+
+    def test_no_scripts(self, benchmark_folder: Benchmark) -> None:
+        del benchmark_folder.scripts["human"]
+        with pytest.raises(DataError, match=r"EchoMind: 0 files data_human/script_info_human\.json; accepted: one"):
+            benchmark_folder.load()
+
+    @pytest.mark.parametrize("case", [854, None, 1.5, True, ""])
+    def test_a_script_without_an_id_of_its_own(self, benchmark_folder: Benchmark, case: Any) -> None:
+        benchmark_folder.scripts["human"][1]["case_id"] = case
+        with pytest.raises(DataError, match=r"script_info_human\.json, row 2, column 'case_id': value "):
+            benchmark_folder.load()
+
+    def test_no_json(self, benchmark_folder: Benchmark) -> None:
+        path = benchmark_folder.write() / next(iter(benchmark_folder.answers))
+        path.write_text('{"case_id": 854}')
+        with pytest.raises(DataError, match=r"_output_responses\.json: value .*; accepted: a list of JSON objects"):
+            benchmark_folder.load(benchmark_folder.folder)
+
+    def test_the_command_finds_it(self) -> None:
+        assert load("echomind").EXAMPLE.startswith("echomind ")

@@ -1,0 +1,470 @@
+"""EmpathyEval in the layout of its release: what becomes a pair, what is preferred, and that no label survives."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.importers import empathy_eval, load
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+CONTEXT_SET, TONE_SET = "empatheticDialogue_t_multi-context", "empatheticDialogue_n_multi-emotion"
+ONE, TWO = "hit:1_conv:2", "hit:10062_conv:20125"
+RATER = "how_the_audio_was_made"
+
+
+def wav(hertz: float, seconds: float = 0.1) -> bytes:
+    buffer = io.BytesIO()
+    samples = 0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * 8000)) / 8000)
+    soundfile.write(buffer, samples, 8000, format="WAV")
+    return buffer.getvalue()
+
+
+class Release:
+    """The download: archives (name -> path in it -> content) and files beside them. Change it, then import."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "EmpathyEval"
+        self.out = folder / "data"
+        self.archives: dict[str, dict[str, bytes]] = {}
+        self.tables: dict[str, Any] = {}
+
+    def write(self, form: str = "zips") -> Path:
+        """As zips, as zips with one folder of the archive's name in them, or unpacked."""
+        self.folder.mkdir(exist_ok=True)
+        for name, members in self.archives.items():
+            if form == "unpacked":
+                for path, data in members.items():
+                    (self.folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+                    (self.folder / name / path).write_bytes(data)
+                continue
+            with zipfile.ZipFile(self.folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+                for path, data in members.items():
+                    archive.writestr(f"{name}/{path}" if form == "wrapped" else path, data)
+        for name, rows in self.tables.items():
+            text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+            (self.folder / name).write_text(text)
+        return self.folder
+
+    def load(self, part: str | None = None, path: Path | None = None, max_skipped: float = 0.0) -> PairDataset:
+        """Imports what is written at `path`; by default writes zips first."""
+        path = path or self.write()
+        imported = empathy_eval.read(path, argparse.Namespace(part=part))
+        return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
+
+    def skipped(self) -> list[tuple[str, str]]:
+        path = self.out / "skipped.csv"
+        rows = list(csv.reader(path.open(encoding="utf-8", newline=""))) if path.exists() else [[]]
+        return [(where, reason) for where, reason in rows[1:]]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Release:
+    """Dialogue ONE in both sets, TWO in the first: 5 contests. Good clips are 400 Hz and more, bad ones less."""
+    release = Release(tmp_path)
+    context: dict[str, bytes] = {"__MACOSX/response_audio/._x_1_goodPara.wav": b"junk"}
+    for number, (prefix, variant) in enumerate([(ONE, 1), (ONE, 2), (TWO, 1)]):
+        context[f"response_audio/{prefix}_{variant}_goodPara.wav"] = wav(400 + 7 * number)
+        context[f"response_audio/{prefix}_{variant}_badPara.wav"] = wav(200 + 7 * number)
+    context |= {
+        f"user_audio/{ONE}_1_sad.wav": wav(100),
+        f"user_audio/{ONE}_2_sad.wav": wav(101),
+        f"user_audio/{ONE}_2_happy.wav": wav(102),
+        f"user_audio/{TWO}_1_angry.wav": wav(103),
+        "response_audio/._hit:1_conv:2_1_goodPara.wav": b"junk",
+        ".DS_Store": b"junk",
+    }
+    tone = {
+        f"response_audio/{ONE}_{emotion}_{label}.wav": wav(hertz)
+        for emotion, label, hertz in [
+            ("happy", "goodPara", 500), ("happy", "badPara", 300), ("sad", "goodPara", 501), ("sad", "badPara", 301)
+        ]
+    }  # fmt: skip
+    tone |= {f"user_audio/{ONE}_{emotion}.wav": wav(hertz) for emotion, hertz in [("happy", 110), ("sad", 111)]}
+    release.archives = {CONTEXT_SET: context, TONE_SET: tone}
+    release.tables = {
+        f"{CONTEXT_SET}_flat.jsonl": [
+            {
+                "id": prefix,
+                "text": f"I lost it. ({prefix})",
+                **({"emotion": "sad"} if prefix == ONE else {}),
+                "contexts": [{"context": f"{prefix} {n}", "response": f"I see, {n}."} for n in (1, 2)],
+            }
+            for prefix in (ONE, TWO, "hit:9_conv:9")
+        ],
+        f"{TONE_SET}_flat.jsonl": [
+            {"id": ONE, "text": "Well.", "contexts": {"Context": "At work.", "sad_response": "Oh.", "neutral_": "x"}}
+        ],
+    }
+    return release
+
+
+def hertz(source: Any) -> int:
+    samples, rate = soundfile.read(source)
+    return round(float(np.abs(np.fft.rfft(samples, 80_000)).argmax()) * rate / 80_000)
+
+
+class TestTraining:
+    def test_values(self, training: Release) -> None:
+        data = training.load()
+        assert (len(data.pairs), len(data.ratings)) == (10, 10)
+        assert {pair.group_id for pair in data.pairs} == {ONE, TWO}
+        assert sum(pair.group_id == ONE for pair in data.pairs) == 8  # across both sets
+        assert [pair.setting for pair in data.pairs].count("context_variant") == 6
+        assert [pair.setting for pair in data.pairs].count("tone_variant") == 4
+        assert {pair.language for pair in data.pairs} == {"en"}
+        assert {pair.system_id for pair in data.pairs} == {None}
+        said = {hertz(p.response): (p.situation, p.context_text, p.response_text) for p in data.pairs}
+        assert said[400] == said[200] == (f"{ONE} 1", f"I lost it. ({ONE})", "I see, 1.")
+        assert said[407] == (f"{ONE} 2", f"I lost it. ({ONE})", "I see, 2.")
+        assert said[500] == ("At work.", "Well.", None)
+        assert said[301] == ("At work.", "Well.", "Oh.")
+        heard = {hertz(pair.response): [(t.role, hertz(t.audio)) for t in pair.context] for pair in data.pairs}
+        # The emotion of the table where there is a clip of it, else the only clip
+        assert heard[400] == [("user", 100)]
+        assert heard[407] == heard[207] == [("user", 101)]
+        assert heard[414] == [("user", 103)]
+        assert (heard[300], heard[501]) == ([("user", 110)], [("user", 111)])
+
+    def test_the_good_response_is_preferred_and_rated_1(self, training: Release) -> None:
+        data = training.load()
+        pitch = {pair.pair_id: hertz(pair.response) for pair in data.pairs}
+        assert data.preferences is not None
+        chosen = [
+            (pitch[better], pitch[worse])
+            for better, worse in zip(data.preferences["chosen_id"], data.preferences["rejected_id"], strict=True)
+        ]
+        assert sorted(chosen) == [(400, 200), (407, 207), (414, 214), (500, 300), (501, 301)]
+        assert set(data.preferences["rater_id"]) == set(data.ratings["rater_id"]) == {RATER}
+        assert set(data.preferences["strength"]) == {1.0}
+        scores = {pitch[i]: s for i, s in zip(data.ratings["pair_id"], data.ratings["score"], strict=True)}
+        assert {score for at, score in scores.items() if at >= 400} == {1.0}
+        assert {score for at, score in scores.items() if at < 400} == {0.0}
+        assert len(scores) == 10
+
+    def test_the_card_says_that_nobody_rated(self, training: Release) -> None:
+        card = training.load().card
+        assert card.synthetic
+        assert [(d.name, d.minimum, d.maximum, d.step) for d in card.dimensions] == [("vocal_empathy", 0, 1, 1)]
+        assert "no person rated" in card.description
+        assert f"1 texts of {CONTEXT_SET} have no complete pair of responses." in card.description
+        assert card.licence == "not stated by the source"
+
+    @pytest.mark.parametrize("form", ["wrapped", "unpacked"])
+    def test_other_forms_of_the_download_give_the_same(self, training: Release, form: str) -> None:
+        expected = training.load().card.content_hash
+        shutil.rmtree(training.folder)
+        assert training.load(path=training.write(form)).card.content_hash == expected
+
+    def test_one_archive_alone(self, training: Release) -> None:
+        folder = training.write()
+        data = training.load(path=folder / f"{TONE_SET}.zip")
+        assert {pair.setting for pair in data.pairs} == {"tone_variant"}
+        assert len(data.pairs) == 4
+        (folder / f"{CONTEXT_SET}.zip").unlink()
+        assert len(training.load(path=folder).pairs) == 4
+        assert training.load(path=folder).card.description.startswith(f"Read: {TONE_SET}. ")
+
+    def test_nothing_is_unpacked_beside_the_archives(self, training: Release) -> None:
+        before = sorted(path.name for path in training.write().iterdir())
+        training.load()
+        assert sorted(path.name for path in training.folder.iterdir()) == before
+
+
+class TestNoLabelSurvives:
+    def test_in_no_file_and_no_name(self, training: Release) -> None:
+        data = training.load()
+        for path in [data.root, *data.root.rglob("*")]:
+            content = path.name.lower().encode() + (path.read_bytes().lower() if path.is_file() else b"")
+            assert not any(word in content for word in (b"goodpara", b"badpara"))
+        text = str(pq.read_table(data.root / "pairs.parquet").drop_columns(["situation", "context_text"]).to_pylist())
+        assert not any(word in text.lower() for word in ("good", "bad", "para", RATER, "_1_", "response_audio/"))
+
+    def test_swapped_labels_change_nothing_but_ratings_and_preferences(self, training: Release) -> None:
+        first = training.load()
+        files = {path.name: path.read_bytes() for path in first.root.rglob("*") if path.is_file()}
+        scores = dict(zip(first.ratings["pair_id"], first.ratings["score"], strict=True))
+        swap = {"goodPara": "badPara", "badPara": "goodPara"}
+        for members in training.archives.values():
+            names = {name: next((n for n in swap if n in name), "") for name in members}
+            swapped = {name.replace(old, swap[old]) if old else name: members[name] for name, old in names.items()}
+            members.clear()
+            members.update(swapped)
+        second = training.load()
+        again = {path.name: path.read_bytes() for path in second.root.rglob("*") if path.is_file()}
+        assert {name for name in files if files[name] != again[name]} == {
+            "ratings.parquet", "preferences.parquet", "dataset.yaml"
+        }  # fmt: skip
+        assert files.keys() == again.keys()
+        assert dict(zip(second.ratings["pair_id"], second.ratings["score"], strict=True)) == {
+            pair_id: 1 - score for pair_id, score in scores.items()
+        }
+
+    def test_position_tells_nothing(self, training: Release) -> None:
+        data = training.load()
+        assert [pair.pair_id for pair in data.pairs] == sorted(pair.pair_id for pair in data.pairs)
+        assert list(data.ratings["pair_id"]) == [pair.pair_id for pair in data.pairs]
+
+
+class TestSkipped:
+    def test_incomplete_contests_are_named_and_counted(self, training: Release) -> None:
+        members = training.archives[CONTEXT_SET]
+        del members[f"response_audio/{ONE}_1_badPara.wav"]
+        del members[f"user_audio/{TWO}_1_angry.wav"]
+        members["response_audio/hit:3_conv:3_1_goodPara.wav"] = wav(600)
+        members["response_audio/hit:3_conv:3_1_badPara.wav"] = wav(601)
+        members["response_audio/hit:3_conv:3_3_badPara.wav"] = wav(602)
+        members[f"response_audio/{ONE}_2_badPara.wav"] = members[f"response_audio/{ONE}_2_goodPara.wav"]
+        data = training.load(max_skipped=0.9)
+        assert (len(data.pairs), len(data.ratings)) == (4, 4)
+        assert data.preferences is not None
+        assert len(data.preferences) == 2
+        archive = str(training.folder / f"{CONTEXT_SET}.zip")
+        assert sorted(training.skipped()) == [
+            (f"{archive}, responses {TWO}_1", "0 clips in user_audio can be the user's turn; accepted: one"),
+            (f"{archive}, responses {ONE}_1", "only one of the two responses is there"),
+            (f"{archive}, responses {ONE}_2", "two of its responses are the same audio"),
+            (f"{archive}, responses hit:3_conv:3_1", f"{CONTEXT_SET}_flat.jsonl has no row with this id"),
+            (
+                f"{archive}/response_audio/hit:3_conv:3_3_badPara.wav",
+                r"the name has not the form (?P<prefix>.+)_(?P<variant>[12])_(?P<label>goodPara|badPara)\.wav",
+            ),
+        ]
+        assert "5 pairs skipped" in data.card.description
+
+    def test_too_many_are_an_error(self, training: Release) -> None:
+        del training.archives[TONE_SET][f"user_audio/{ONE}_sad.wav"]
+        with pytest.raises(DataError, match=f"responses {ONE}_sad: 0 clips in user_audio .*at most 1% may be skipped"):
+            training.load(max_skipped=0.01)
+        assert not training.out.exists()
+
+    def test_the_voice_of_another_dialogue_is_not_taken(self, training: Release) -> None:
+        """``a_1_*.wav`` also fits the clips of a dialogue called ``a_1``."""
+        members = training.archives[CONTEXT_SET]
+        members[f"user_audio/{TWO}_1_2_angry.wav"] = members.pop(f"user_audio/{TWO}_1_angry.wav")
+        training.load(max_skipped=0.5)
+        assert [where.rpartition(" ")[2] for where, _ in training.skipped()] == [f"{TWO}_1"]
+
+    def test_two_voices_and_none_of_the_emotion(self, training: Release) -> None:
+        training.archives[CONTEXT_SET][f"user_audio/{TWO}_1_happy.wav"] = wav(120)
+        training.load(max_skipped=0.5)
+        assert [reason for _, reason in training.skipped()] == [
+            "2 clips in user_audio can be the user's turn; accepted: one"
+        ]
+
+    @pytest.mark.parametrize(
+        "contexts", [None, [], [{"context": "x"}], [{}, {"context": " "}], {"Context": "x"}, [1, 2]]
+    )
+    def test_texts_without_the_context(self, training: Release, contexts: Any) -> None:
+        training.tables[f"{CONTEXT_SET}_flat.jsonl"][0]["contexts"] = contexts
+        training.load(max_skipped=0.5)
+        assert (training.skipped()[-1][0].rpartition(" ")[2], training.skipped()[-1][1]) == (
+            f"{ONE}_2", "its row has no text for context 2 in 'contexts'"
+        )  # fmt: skip
+
+    def test_rows_that_contradict_each_other(self, training: Release) -> None:
+        table = training.tables[f"{CONTEXT_SET}_flat.jsonl"]
+        table.append(table[0])
+        assert len(training.load().pairs) == 10
+        table.append({**table[0], "text": "Something else."})
+        training.load(max_skipped=0.5)
+        assert [reason for _, reason in training.skipped()] == [
+            f"{training.folder}/{CONTEXT_SET}_flat.jsonl, row 5 (line 5), column 'id': "
+            "an earlier row with this id says something else"
+        ] * 2
+
+    @pytest.mark.parametrize("label", ["goodPara", "badPara"])
+    @pytest.mark.parametrize(
+        ("clip", "reason"),
+        [
+            (b"no audio at all", "a response: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"),
+            (wav(400)[:-100], "a response: the file is cut off, its last 100 bytes are missing"),
+            (wav(400, 0.01), "a response: lasts 0.010 s; accepted: at least 0.05 s"),
+        ],
+    )
+    def test_a_broken_response_takes_the_other_along(
+        self, training: Release, label: str, clip: bytes, reason: str
+    ) -> None:
+        training.archives[CONTEXT_SET][f"response_audio/{ONE}_1_{label}.wav"] = clip
+        data = training.load(max_skipped=0.5)
+        assert (len(data.pairs), len(data.ratings)) == (8, 8)
+        assert data.preferences is not None
+        assert len(data.preferences) == 4
+        assert training.skipped() == [(f"{training.folder}/{CONTEXT_SET}.zip, responses {ONE}_1", reason)]
+
+    def test_a_response_that_the_archive_holds_damaged(self, training: Release) -> None:
+        path = training.write() / f"{TONE_SET}.zip"
+        data = bytearray(path.read_bytes())
+        data[data.index(b"happy_goodPara.wav") + 40] ^= 255
+        path.write_bytes(data)
+        assert len(training.load(path=path, max_skipped=0.5).pairs) == 2
+        assert training.skipped() == [(f"{path}, responses {ONE}_happy", "a response: cannot be read")]
+
+    def test_a_broken_user_turn_takes_both_along(self, training: Release) -> None:
+        training.archives[TONE_SET][f"user_audio/{ONE}_sad.wav"] = b"no audio at all"
+        data = training.load(max_skipped=0.5)
+        assert (len(data.pairs), len(data.ratings)) == (8, 8)
+        assert "Para" not in (data.root / "skipped.csv").read_text()
+
+
+class TestWrongInput:
+    def test_nothing_of_the_part(self, training: Release) -> None:
+        with pytest.raises(DataError, match="holds nothing of --part phase1; accepted: phase1-test_multi-context_giga"):
+            training.load("phase1")
+        with pytest.raises(UserError, match="--part phase2: this archive belongs to training"):
+            training.load("phase2", path=training.write() / f"{TONE_SET}.zip")
+        with pytest.raises(DataError, match="nowhere: accepted: a folder, or one of empatheticDialogue_t"):
+            training.load(path=training.folder / "nowhere")
+
+    def test_no_table_beside(self, training: Release) -> None:
+        del training.tables[f"{CONTEXT_SET}_flat.jsonl"]
+        with pytest.raises(DataError, match=rf"{CONTEXT_SET}_flat\.jsonl: no such file"):
+            training.load()
+
+    def test_no_responses(self, training: Release) -> None:
+        training.archives = {TONE_SET: {"user_audio/x_sad.wav": wav(100)}}
+        with pytest.raises(DataError, match="0 folders called response_audio; accepted: one, with wav files"):
+            training.load()
+
+    def test_an_archive_that_leaves_its_folder(self, training: Release) -> None:
+        training.archives[TONE_SET]["../../evil.wav"] = wav(100)
+        with pytest.raises(DataError, match=r"multi-emotion\.zip: member '\.\./\.\./evil\.wav' has an unsafe name"):
+            training.load()
+
+
+@pytest.fixture
+def tests(tmp_path: Path) -> Release:
+    """Phase 1 with its tables inside the archives, phase 2 with them beside; paths start with ``./``."""
+    release = Release(tmp_path)
+    ids = {
+        ("phase1", "context", "gigaspeech"): ("question_id", ["gigaspeech_0_1", "gigaspeech_0_2"], "AB"),
+        ("phase1", "context", "meld"): ("question_id", ["meld_4_1", "meld_4_2", "meld_4_3"], "ABC"),
+        ("phase1", "emotion", "emovdb"): ("question_id", ["emovdb_0012_e0", "emovdb_0013_e3"], "AB"),
+        ("phase2", "context", "gigaspeech"): ("data_index", ["4_1", "4_2"], "AB"),
+        ("phase2", "context", "meld"): ("data_index", ["4_1"], "ABC"),
+    }
+    pitch = 200
+    for (phase, kind, source), (column, questions, letters) in ids.items():
+        members, rows = {}, []
+        for question in questions:
+            pitch += 10
+            user = f"{phase}-test_{source}/{question.rpartition('_')[0]}.wav"
+            options = {f"opt-{x}": f"{phase}-test_{source}_options/{question}_opt-{x}.wav" for x in letters}
+            members |= {user: wav(100), **{path: wav(pitch + n) for n, path in enumerate(options.values())}}
+            members["__MACOSX/._x"] = b"junk"
+            rows.append(
+                {
+                    column: question,
+                    "context": f"A night. {question}",
+                    "utterance": "Hm.",
+                    "utterance_audio": f"./{user}",
+                    "response": "Right.",
+                    "options": {name: f"./{path}" for name, path in options.items()},
+                }
+            )
+        table = f"{phase}-test_{source}_release.json"
+        if phase == "phase1":
+            members[table] = json.dumps(rows).encode()
+        else:
+            release.tables[table] = rows
+        release.archives[f"{phase}-test_multi-{kind}_{source}"] = members
+    return release
+
+
+class TestTests:
+    def test_phase1(self, tests: Release) -> None:
+        data = tests.load("phase1")
+        assert (len(data.pairs), len(data.ratings), data.preferences) == (2 * 2 + 3 * 3 + 2 * 2, 0, None)
+        groups = [pair.group_id for pair in data.pairs]
+        assert {group: groups.count(group) for group in groups} == {
+            "gigaspeech_0": 4, "meld_4": 9, "emovdb_0012": 2, "emovdb_0013": 2
+        }  # fmt: skip
+        assert {pair.system_id for pair in data.pairs} == {None}
+        settings = {pair.group_id: pair.setting for pair in data.pairs}
+        assert (settings["meld_4"], settings["emovdb_0012"]) == ("context_variant", "tone_variant")
+        pair = next(pair for pair in data.pairs if hertz(pair.response) == 221)
+        assert (pair.situation, pair.context_text, pair.response_text) == ("A night. gigaspeech_0_2", "Hm.", "Right.")
+        assert [hertz(turn.audio) for turn in pair.context] == [100]
+
+    def test_phase2_has_other_ids(self, tests: Release) -> None:
+        data = tests.load("phase2")
+        groups = [pair.group_id for pair in data.pairs]
+        assert {group: groups.count(group) for group in groups} == {"gigaspeech_4": 4, "meld_4": 3}
+
+    @pytest.mark.parametrize("form", ["wrapped", "unpacked"])
+    def test_other_forms_of_the_download_give_the_same(self, tests: Release, form: str) -> None:
+        expected = {part: tests.load(part).card.content_hash for part in ("phase1", "phase2")}
+        shutil.rmtree(tests.folder)
+        found = {part: tests.load(part, path=tests.write(form)).card.content_hash for part in expected}
+        assert found == expected
+
+    def test_option_order_does_not_survive(self, tests: Release) -> None:
+        first = tests.load("phase2")
+        files = {path.name: path.read_bytes() for path in first.root.rglob("*") if path.is_file()}
+        assert not any(b"opt-" in content or "opt-" in name for name, content in files.items())
+        for rows in tests.tables.values():
+            for row in rows:
+                letters, paths = list(row["options"]), list(row["options"].values())
+                row["options"] = dict(zip(letters, reversed(paths), strict=True))
+        second = tests.load("phase2")
+        assert {path.name: path.read_bytes() for path in second.root.rglob("*") if path.is_file()} == files
+
+    def test_unusable_questions_are_skipped(self, tests: Release) -> None:
+        rows = tests.tables["phase2-test_gigaspeech_release.json"]
+        good = rows[0]
+        rows += [
+            {**good, "data_index": "five_1"},
+            {**good, "data_index": "4_1"},
+            {**good, "data_index": "5_1", "options": {"opt-A": "../../x.wav", "opt-B": good["options"]["opt-B"]}},
+            {**good, "data_index": "5_2", "options": {"opt-A": good["options"]["opt-A"]}},
+            {**good, "data_index": "5_3", "context": ""},
+            {**good, "data_index": "5_4", "options": dict.fromkeys(["opt-A", "opt-B"], good["options"]["opt-A"])},
+            {**good, "data_index": "5_5", "utterance_audio": None},
+            {"context": "x"},
+        ]
+        data = tests.load("phase2", max_skipped=0.9)
+        assert len(data.pairs) == 7
+        table = f"{tests.folder}/phase2-test_gigaspeech_release.json"
+        form = r"accepted: the form (?:gigaspeech_)?(\d+)_\d+, each once"
+        archive = f"{tests.folder}/phase2-test_multi-context_gigaspeech.zip"
+        assert tests.skipped() == [
+            (f"{table}, row {row}, column {column!r}", reason)
+            for row, column, reason in [
+                (3, "data_index", f"value 'five_1'; {form}"),
+                (4, "data_index", f"value '4_1'; {form}"),
+                (5, "data_index", f"no such file in {archive}: '../../x.wav'"),
+                (6, "data_index", f"options {dict(list(good['options'].items())[:1])}; "
+                 "accepted: two or more clips"),
+                (7, "data_index", "no text in 'context'"),
+                (9, "data_index", f"no such file in {archive}: None"),
+                (10, "question_id", f"value None; {form}"),
+                (8, "data_index", "two of its responses are the same audio"),
+            ]
+        ]  # fmt: skip
+
+    def test_no_table(self, tests: Release) -> None:
+        del tests.tables["phase2-test_meld_release.json"]
+        with pytest.raises(DataError, match=r"meld\.zip: 0 files phase2-test_meld_release\.json in it; accepted: one"):
+            tests.load("phase2")
+
+    def test_the_command_finds_it(self) -> None:
+        assert load("empathy-eval").EXAMPLE.startswith("empathy-eval ")
+
+
+def test_clips_are_stored_as_they_are(training: Release) -> None:
+    stored = {audio_hash(pair.response) for pair in training.load().pairs}
+    made = {audio_hash(d) for m in training.archives.values() for n, d in m.items() if "Para.wav" in n and d != b"junk"}
+    assert stored == made

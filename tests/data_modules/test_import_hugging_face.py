@@ -1,0 +1,234 @@
+"""Importing Hugging Face datasets from folders and from the cache of the Hub, without a network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.importers import hugging_face
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+datasets = pytest.importorskip("datasets")
+
+MAPPING = [
+    "--column", "pair_id=id", "--column", "response_audio=audio", "--column", "context_audio=prompt",
+    "--column", "system_id=model", "--dimension", "empathy=1:5:1",
+]  # fmt: skip
+SCORES = {("x", "anna", 2.0), ("x", "ben", 3.0), ("y", "anna", 5.0), ("z", "ben", 1.0)}
+
+
+@pytest.fixture(autouse=True)
+def caches_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    datasets.disable_progress_bars()
+
+
+def clip(path: Path, number: int) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, 0.5 * np.sin(np.arange(4_000) * (0.1 + 0.01 * number)), 16_000)
+    return str(path)
+
+
+def columns(folder: Path) -> dict[str, list[Any]]:
+    return {
+        "id": ["x", "y", "z"],
+        "audio": [clip(folder / f"{name}.wav", number) for number, name in enumerate("xyz")],
+        "prompt": [clip(folder / "prompt.wav", 9)] * 3,
+        "model": [0, 1, 0],
+        "empathy:anna": [2, 5, None],
+        "empathy:ben": [3, None, 1],
+    }
+
+
+def table(folder: Path) -> Any:
+    """Audio undecoded: the library would otherwise want torchcodec."""
+    features = datasets.Features(
+        {
+            "id": datasets.Value("string"),
+            "audio": datasets.Audio(decode=False),
+            "prompt": datasets.Audio(decode=False),
+            "model": datasets.ClassLabel(names=["flat", "warm"]),
+            "empathy:anna": datasets.Value("int64"),
+            "empathy:ben": datasets.Value("int64"),
+        }
+    )
+    values = columns(folder)
+    for name in ("audio", "prompt"):
+        values[name] = [{"bytes": Path(path).read_bytes(), "path": None} for path in values[name]]
+    made = datasets.Dataset(datasets.table.InMemoryTable.from_pydict(values, features.arrow_schema))
+    made = made.cast_column("audio", datasets.Audio())  # as people store it: to be decoded
+    return made.cast_column("prompt", datasets.Audio())
+
+
+def load(path: Path, out: Path, *words: str, mapping: list[str] | None = None, **storing: Any) -> PairDataset:
+    parser = argparse.ArgumentParser()
+    hugging_face.add_arguments(parser)
+    options = parser.parse_args([*(MAPPING if mapping is None else mapping), *words])
+    return assemble(hugging_face.read(path, options), out, **storing)
+
+
+def check(dataset: PairDataset, folder: Path) -> None:
+    assert [pair.pair_id for pair in dataset.pairs] == ["x", "y", "z"]
+    assert [pair.system_id for pair in dataset.pairs] == ["flat", "warm", "flat"]
+    assert len({pair.group_id for pair in dataset.pairs}) == 1
+    for pair in dataset.pairs:
+        assert audio_hash(pair.response) == audio_hash(folder / f"{pair.pair_id}.wav")
+        assert audio_hash(pair.context[0].audio) == audio_hash(folder / "prompt.wav")
+    found = {(p, r, s) for p, r, _, s in dataset.ratings.itertuples(index=False, name=None)}
+    assert found == SCORES
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    return tmp_path / "clips"
+
+
+def test_save_to_disk(tmp_path: Path, clips: Path) -> None:
+    table(clips).save_to_disk(str(tmp_path / "saved"))
+    check(load(tmp_path / "saved", tmp_path / "out"), clips)
+
+
+def test_save_to_disk_with_splits(tmp_path: Path, clips: Path) -> None:
+    made = table(clips)
+    datasets.DatasetDict({"train": made.select([0]), "test": made}).save_to_disk(str(tmp_path / "saved"))
+    check(load(tmp_path / "saved", tmp_path / "out", "--split", "test"), clips)
+    for word, shown in [(["--split", "dev"], "'dev'"), ([], "None")]:
+        with pytest.raises(UserError, match=rf"saved: --split {shown}; accepted: train, test"):
+            load(tmp_path / "saved", tmp_path / "other", *word)
+
+
+def test_folder_of_parquet_files(tmp_path: Path, clips: Path) -> None:
+    made = table(clips)
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        made.select([number]).to_parquet(str(tmp_path / f"data/train-0000{number}-of-00003.parquet"))
+    check(load(tmp_path / "data", tmp_path / "out"), clips)
+    assert load(tmp_path / "data", tmp_path / "embedded", embed_audio=True).card.content_hash == (
+        PairDataset.load(tmp_path / "out").card.content_hash
+    )
+
+
+def audio_folder(folder: Path) -> Path:
+    """Clips with ``metadata.csv``, the usual layout."""
+    values = columns(folder / "train")
+    header = "file_name,prompt_file_name,id,model,empathy:anna,empathy:ben"
+    rows = [
+        f"{name}.wav,prompt.wav,{name},{['flat', 'warm'][values['model'][n]]},"
+        f"{values['empathy:anna'][n] or ''},{values['empathy:ben'][n] or ''}"
+        for n, name in enumerate("xyz")
+    ]
+    (folder / "train/metadata.csv").write_text("\n".join([header, *rows]) + "\n")
+    return folder
+
+
+def test_audio_folder(tmp_path: Path) -> None:
+    folder = audio_folder(tmp_path / "folder")
+    check(load(folder, tmp_path / "out"), folder / "train")
+
+
+def test_paths_in_json(tmp_path: Path) -> None:
+    """A path is relative to the folder; without an id the rows are numbered."""
+    folder = tmp_path / "folder"
+    clip(folder / "clips/a.wav", 1)
+    (folder / "data.jsonl").write_text(
+        '{"audio": "clips/a.wav", "empathy:anna": 3}\n{"audio": "../secret.wav", "empathy:anna": 1}\n'
+        f'{{"audio": "{clip(tmp_path / "secret.wav", 2)}", "empathy:anna": 1}}\n'
+    )
+    words = ["--column", "response_audio=audio", "--dimension", "empathy=1:5"]
+    with pytest.raises(DataError, match=r"folder, row 2, column 'audio': value '\.\./secret\.wav' leaves .*1 more"):
+        load(folder, tmp_path / "out", mapping=words)
+    dataset = load(folder, tmp_path / "out", mapping=words, max_skipped=0.7)
+    assert [pair.pair_id for pair in dataset.pairs] == ["0"]
+    assert list(dataset.ratings.itertuples(index=False, name=None)) == [("0", "anna", "empathy", 3.0)]
+
+
+def test_ratings_in_a_table_beside(tmp_path: Path, clips: Path) -> None:
+    made = table(clips).remove_columns(["empathy:anna", "empathy:ben"])
+    made.save_to_disk(str(tmp_path / "saved"))
+    lines = [f"{pair},{rater},{score:g}" for pair, rater, score in sorted(SCORES)]
+    (tmp_path / "ratings.csv").write_text("\n".join(["pair_id,rater_id,score", *lines]))
+    check(load(tmp_path / "saved", tmp_path / "out", "--ratings", str(tmp_path / "ratings.csv")), clips)
+
+
+def test_id_in_the_cache(tmp_path: Path) -> None:
+    """Files of a snapshot are links to blobs beside it."""
+    repo = tmp_path / "hub/datasets--org--name"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    source = audio_folder(tmp_path / "source")
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs/main").write_text("0" * 40)
+    (repo / "blobs").mkdir()
+    for number, file in enumerate(sorted((source / "train").iterdir())):
+        blob = repo / "blobs" / f"{number:040d}"
+        blob.write_bytes(file.read_bytes())
+        link = snapshot / "train" / file.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    check(load(Path("org/name"), tmp_path / "out"), source / "train")
+
+
+class TestRefused:
+    @pytest.mark.parametrize("name", ["org/missing", "missing"])
+    def test_missing_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=rf"{name}: neither a folder nor to be had from the Hub \(") as caught:
+            load(Path(name), tmp_path / "out")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["/nowhere/at/all", "a/b/c", "../up", "hf://x/y"])
+    def test_no_folder_and_no_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match="no such folder, and not an id such as org/name"):
+            load(Path(name), tmp_path / "out")
+
+    def test_empty_and_foreign_folders(self, tmp_path: Path) -> None:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        for name in ("", "thesis.tex", "train.parquet"):
+            if name:
+                (folder / name).write_text("years of work")
+            with pytest.raises(DataError, match=r"folder: .*cannot be read") as caught:
+                load(folder, tmp_path / "out")
+            assert "\n" not in str(caught.value)
+
+    def test_cut_files(self, tmp_path: Path, clips: Path) -> None:
+        table(clips).save_to_disk(str(tmp_path / "saved"))
+        (tmp_path / "data").mkdir()
+        table(clips).to_parquet(str(tmp_path / "data/train.parquet"))
+        for file in [*(tmp_path / "saved").glob("*.arrow"), tmp_path / "data/train.parquet"]:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+            with pytest.raises(DataError, match=rf"{file.parent.name}: .*cannot be read"):
+                load(file.parent, tmp_path / "out")
+
+    def test_columns(self, tmp_path: Path, clips: Path) -> None:
+        table(clips).save_to_disk(str(tmp_path / "saved"))
+        with pytest.raises(
+            DataError, match=r"saved: no column 'speech' \(mapped to response_audio\); it has 'id', 'au"
+        ):
+            load(tmp_path / "saved", tmp_path / "out", "--column", "response_audio=speech")
+        with pytest.raises(UserError, match="--revision or --files with the folder"):
+            load(tmp_path / "saved", tmp_path / "out", "--files", "*.parquet")
+
+    def test_text_in_place_of_audio(self, tmp_path: Path, clips: Path) -> None:
+        made = table(clips).to_dict()
+        made["audio"][1]["bytes"] = b"not audio at all"
+        features = table(clips).features
+        datasets.Dataset(datasets.table.InMemoryTable.from_pydict(made, features.arrow_schema)).save_to_disk(
+            str(tmp_path / "saved")
+        )
+        with pytest.raises(DataError, match=r"saved, row 2, column 'audio': .*not a sound file"):
+            load(tmp_path / "saved", tmp_path / "out")
+        assert [pair.pair_id for pair in load(tmp_path / "saved", tmp_path / "out", max_skipped=0.4).pairs] == [
+            "x",
+            "z",
+        ]

@@ -1,0 +1,281 @@
+"""Importing Label Studio exports as the application writes them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.importers import label_studio
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+MAPPING = [
+    "--response", "answer", "--context", "question", "--dimension", "empathy=1:5:1", "--rating", "empathy=stars",
+    "--dimension", "warmth=0:100", "--field", "system_id=model", "--field", "situation=scene",
+]  # fmt: skip
+
+
+def result(control: str, kind: str, value: Any) -> dict[str, Any]:
+    return {"id": "Dx_aB91", "from_name": control, "to_name": "clip", "type": kind, "origin": "manual", "value": value}
+
+
+def annotation(number: int, rater: Any, *results: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "id": number, "completed_by": rater, "result": list(results), "was_cancelled": False, "ground_truth": False,
+        "created_at": "2026-03-09T22:16:08.728353Z", "lead_time": 4.288, "prediction": {}, "result_count": 1, **more,
+    }  # fmt: skip
+
+
+def stars(count: Any) -> dict[str, Any]:
+    return result("stars", "rating", {"rating": count})
+
+
+def warm(points: Any) -> dict[str, Any]:
+    return result("warmth", "number", {"number": points})
+
+
+class Export:
+    """A folder with ``export.json`` and clips. Change the tasks, then import."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder.parent / "dataset"
+        for number, name in enumerate(["q.wav", "r1.wav", "upload/3/ab-r2.wav", "r3 x.wav"]):
+            path = folder / "media" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write(path, 0.5 * np.sin(np.arange(4_000) * (0.1 + 0.01 * number)), 16_000)
+        question = "/data/local-files/?d=q.wav"
+        self.tasks: list[dict[str, Any]] = [
+            {
+                "id": 11,
+                "data": {"answer": "/data/local-files/?d=r1.wav", "question": question, "model": "a", "scene": "lost"},
+                "annotations": [
+                    annotation(101, 1, stars(4), warm(62.5)),
+                    annotation(102, {"id": 2, "email": "b@example.org"}, stars(5), result("note", "textarea", {})),
+                    annotation(103, 3, stars(1), was_cancelled=True),
+                ],
+                "drafts": [annotation(104, 4, stars(1))],
+                "predictions": [{"model_version": "m", "result": [stars(1)], "score": 0.9}],
+            },
+            {
+                "id": 12,
+                "data": {"answer": "/data/upload/3/ab-r2.wav", "question": question, "model": "b", "scene": "lost"},
+                "annotations": [annotation(105, 1, stars(2), warm(0))],
+            },
+            {
+                "id": 13,
+                "data": {"answer": "/data/local-files/?d=r3%20x.wav", "question": None, "model": "a", "odd": 1},
+                "annotations": [],
+            },
+        ]
+
+    def load(self, *words: str, tasks: Any = None, **storing: Any) -> PairDataset:
+        """Writes the export and imports it."""
+        path = self.folder / "export.json"
+        path.write_text(json.dumps(self.tasks if tasks is None else tasks))
+        parser = argparse.ArgumentParser()
+        label_studio.add_arguments(parser)
+        options = parser.parse_args([*(words or MAPPING), "--audio", str(self.folder / "media")])
+        return assemble(label_studio.read(path, options), self.out, **storing)
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Export:
+    return Export(tmp_path / "source")
+
+
+def scores(dataset: PairDataset) -> set[tuple[str, str, str, float]]:
+    return set(dataset.ratings.itertuples(index=False, name=None))
+
+
+WANTED = {
+    ("11", "1", "empathy", 4.0),
+    ("11", "1", "warmth", 62.5),
+    ("11", "2", "empathy", 5.0),
+    ("12", "1", "empathy", 2.0),
+    ("12", "1", "warmth", 0.0),
+}
+
+
+class TestFullExport:
+    def test_values(self, export: Export) -> None:
+        """Cancelled annotations, drafts and predictions do not count: each of them says 1."""
+        dataset = export.load()
+        assert scores(dataset) == WANTED
+        assert [(pair.pair_id, pair.system_id, pair.situation) for pair in dataset.pairs] == [
+            ("11", "a", "lost"),
+            ("12", "b", "lost"),
+            ("13", "a", None),
+        ]
+        first, second, third = dataset.pairs
+        assert first.group_id == second.group_id != third.group_id
+        assert [len(pair.context) for pair in dataset.pairs] == [1, 1, 0]
+        assert isinstance(second.response, Path)
+        assert second.response.read_bytes() == (export.folder / "media/upload/3/ab-r2.wav").read_bytes()
+        assert dataset.card.description == (
+            "Fields not imported: odd. Controls not imported: note. 1 cancelled annotations left out."
+        )
+
+    @pytest.mark.parametrize("moved", ["3/ab-r2.wav", "ab-r2.wav"])
+    def test_uploads_may_lie_anywhere_below_the_folder(self, export: Export, moved: str) -> None:
+        target = export.folder / "media" / moved
+        target.parent.mkdir(exist_ok=True)
+        (export.folder / "media/upload/3/ab-r2.wav").rename(target)
+        assert len(export.load().pairs) == 3
+
+    def test_turns(self, export: Export) -> None:
+        export.tasks[0]["data"]["reply"] = "r1.wav"
+        context = ["--context", "user=question", "--context", "assistant=reply", "--context", "question"]
+        words = [*MAPPING[:2], *context, *MAPPING[4:]]
+        dataset = export.load(*words)
+        assert [turn.role for turn in dataset.pairs[0].context] == ["user", "assistant", "user"]
+        assert [turn.role for turn in dataset.pairs[1].context] == ["user", "user"]
+
+    def test_choices(self, export: Export) -> None:
+        for task, labels in zip(export.tasks, [["4"], ["very much"], ["none"]], strict=True):
+            task["annotations"] = [annotation(1, 1, result("stars", "choices", {"choices": labels}), warm(1))]
+        choices = ["--choice", "very much=5", "--choice", "none=1"]
+        found = {(p, score) for p, _, d, score in scores(export.load(*MAPPING, *choices)) if d == "empathy"}
+        assert found == {("11", 4.0), ("12", 5.0), ("13", 1.0)}
+        with pytest.raises(DataError, match=r"task 13, annotation 1, control 'stars': label 'none'; accepted: a"):
+            export.load(*MAPPING, *choices[:2], overwrite=True)
+
+    def test_json_min_says_the_same(self, export: Export) -> None:
+        records = []
+        for task in export.tasks:
+            for made in task["annotations"]:
+                if not made["was_cancelled"]:
+                    rater = made["completed_by"]
+                    record = {"id": task["id"], **task["data"], "annotation_id": made["id"], "lead_time": 4.288}
+                    record |= {"annotator": rater["id"] if isinstance(rater, dict) else rater, "created_at": "2026"}
+                    record |= {item["from_name"]: [item["value"]] for item in made["result"] if item["value"]}
+                    records.append(record)
+        dataset = export.load(tasks=records)
+        assert scores(dataset) == WANTED
+        assert [pair.pair_id for pair in dataset.pairs] == ["11", "12"]
+        records[0]["stars"] = "4"  # a single label of Choices is written as text
+        assert scores(export.load(tasks=records, overwrite=True)) == WANTED
+
+
+class TestComparisons:
+    WORDS = (
+        "--response", "answer", "--response", "other", "--context", "question", "--dimension", "empathy=1:5:1",
+        "--preference", "empathy=better", "--rating", "empathy@other=stars", "--field", "system_id@answer=model",
+        "--choice", "Both are fine=tie",
+    )  # fmt: skip
+
+    def tasks(self, export: Export) -> list[dict[str, Any]]:
+        sides = [
+            [result("better", "pairwise", {"selected": "left"}), stars(3)],
+            [result("better", "pairwise", {"selected": "right"})],
+            [result("better", "choices", {"choices": ["Both are fine"]})],
+        ]
+        for number, (task, results) in enumerate(zip(export.tasks, sides, strict=True)):
+            task["data"]["other"] = "q.wav" if number else "r1.wav"
+            task["annotations"] = [annotation(number, 7, *results)]
+        return export.tasks
+
+    def test_pairwise(self, export: Export) -> None:
+        self.tasks(export)
+        dataset = export.load(*self.WORDS)
+        assert dataset.preferences is not None
+        assert list(dataset.preferences.itertuples(index=False, name=None)) == [
+            ("11-answer", "11-other", "7", "empathy", 1.0),
+            ("12-other", "12-answer", "7", "empathy", 1.0),
+            ("13-answer", "13-other", "7", "empathy", 0.0),
+        ]
+        assert scores(dataset) == {("11-other", "7", "empathy", 3.0)}
+        assert [pair.group_id for pair in dataset.pairs[:2]] == ["task-11", "task-11"]
+        assert [pair.system_id for pair in dataset.pairs[:2]] == ["a", None]
+
+    def test_comparison_with_an_unusable_clip_goes_with_it(self, export: Export) -> None:
+        self.tasks(export)[0]["data"]["other"] = "gone.wav"
+        dataset = export.load(*self.WORDS, max_skipped=0.2)
+        assert dataset.preferences is not None
+        assert dataset.preferences["chosen_id"].tolist() == ["12-other", "13-answer"]
+        assert len(dataset.ratings) == 0
+
+    @pytest.mark.parametrize("value", [{"selected": "none"}, {"selected": None}, {"choices": ["better"]}, {}])
+    def test_unknown_side(self, export: Export, value: Any) -> None:
+        self.tasks(export)[1]["annotations"][0]["result"][0]["value"] = value
+        with pytest.raises(DataError, match=r"task 12, annotation 1, control 'better': .*; accepted: "):
+            export.load(*self.WORDS)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("url", "reason"),
+        [
+            ("https://example.org/a.wav", "is on another machine; accepted: a file of the folder --audio"),
+            ("s3://bucket/a.wav", "is on another machine"),
+            ("/data/local-files/?d=../secret.wav", "leaves the folder"),
+            ("/data/upload/../../secret.wav", "leaves the folder"),
+            ("/data/local-files/?d=gone.wav", "no such file"),
+            ("/etc/hostname", "leaves the folder"),
+            ("http://[", "is on another machine|no such file"),
+            (5, "accepted: the path of an audio file"),
+            (None, "accepted: the path of an audio file"),
+        ],
+    )
+    def test_audio(self, export: Export, url: Any, reason: str) -> None:
+        """One such clip stops a small import and is listed by a patient one."""
+        soundfile.write(export.folder / "secret.wav", 0.1 * np.ones(4_000), 16_000)
+        export.tasks[1]["data"]["answer"] = url
+        with pytest.raises(DataError, match=rf"export\.json, task 12, field 'answer': .*({reason})"):
+            export.load()
+        assert not export.out.exists()
+        dataset = export.load(max_skipped=0.5)
+        assert [pair.pair_id for pair in dataset.pairs] == ["11", "13"]
+        (listed,) = list(csv.DictReader((export.out / "skipped.csv").open()))
+        assert listed["where"].endswith("export.json, task 12, field 'answer'")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda t: t[0].pop("data"), r"export\.json: not an export of Label Studio"),
+            (lambda t: t[0].pop("id"), r"row 1, column 'id': value None"),
+            (lambda t: t[1].update(id=11), r"task 11, column 'pair_id': value '11'; accepted: each id once"),
+            (lambda t: t[1].update(annotations=3), r"row 2, column 'annotations': value 3"),
+            (lambda t: t[1]["annotations"][0].update(result=None), r"task 12, annotation 105: result None"),
+            (lambda t: t[1]["annotations"][0].update(result=[1]), r"task 12, annotation 105: result 1"),
+            (lambda t: t[1]["annotations"][0].update(completed_by=None), r"annotation 105: completed_by None"),
+            (lambda t: t[1]["annotations"][0].update(result=[stars(9)]), r"control 'stars': value 9; accepted for emp"),
+            (lambda t: t[1]["annotations"][0].update(result=[stars("4")]), r"control 'stars': value '4'; accepted: a"),
+            (lambda t: t[1]["annotations"][0].update(result=[stars(1), stars(2)]), r"'stars': value '12'; .*once"),
+            (
+                lambda t: t[1]["annotations"][0].update(result=[result("stars", "rating", {"rating": 3, "start": 0})]),
+                r"task 12, annotation 105, control 'stars': rates a region",
+            ),
+            (lambda t: t[0]["data"].update(model=[1]), r"task 11, column 'system_id': value \[1\]"),
+            (lambda t: [x["annotations"].clear() for x in t], r"no annotation that counts \(0 cancelled\)"),
+        ],
+    )
+    def test_tasks(self, export: Export, change: Any, message: str) -> None:
+        change(export.tasks)
+        with pytest.raises(DataError, match=message) as caught:
+            export.load()
+        assert "\n" not in str(caught.value)
+        assert not export.out.exists()
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--response", "x"], r"no task has a field 'x'; they have 'answer', 'question'"),
+            (["--rating", "empathy=y"], r"no annotation has a control 'y'; they have 'note', 'stars', 'warmth'"),
+            (["--rating", "kindness=stars"], r"--rating kindness=stars: 'kindness'; accepted: empathy"),
+            (["--rating", "empathy@x=stars"], r"'x'; accepted: answer"),
+            (["--preference", "empathy=stars"], r"--preference with 1 --response; accepted: two"),
+            (["--field", "score=model"], r"--field score=model: 'score'; accepted: group_id"),
+        ],
+    )
+    def test_options(self, export: Export, words: list[str], message: str) -> None:
+        base = ["--dimension", "empathy=1:5:1", *([] if words[0] == "--response" else ["--response", "answer"])]
+        with pytest.raises(UserError, match=message):
+            export.load(*base, *words)

@@ -1,0 +1,223 @@
+"""SDiaReward: two chats per row become a context with roles, a response, and a preference that nobody gave."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import sdiareward
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+
+def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
+    texts = [] if text is None else [{"type": "text", "text": text}]
+    return {"role": role, "content": [*texts, *({"type": "audio", "audio": clip} for clip in clips)]}
+
+
+class SDiaReward:
+    """Rows of chats in the layout of the README."""
+
+    def __init__(self, source: Any) -> None:
+        self._tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+        self.rows: list[dict[str, Any]] = []
+
+    def tone(self, hertz: int) -> str:
+        return self._tone(f"clips/{hertz}.wav", hertz=hertz)
+
+    def row(self, chosen: int, rejected: int, context: int = 90, text: str = "I lost it.") -> dict[str, Any]:
+        user = turn("user", text, self.tone(context))
+        chats = (("chosen", chosen), ("rejected", rejected))
+        made = {name: [user, turn("assistant", f"Oh, {hertz}.", self.tone(hertz))] for name, hertz in chats}
+        self.rows.append(made)
+        return made
+
+    def load(self, path: str = "rows.jsonl", max_skipped: float = 0.0, audio: str | None = None) -> PairDataset:
+        if path == "rows.jsonl":
+            self.table(path, self.rows)
+        imported = sdiareward.read(self.folder / path, argparse.Namespace(audio=audio))
+        return assemble(imported, self.out, max_skipped=max_skipped)
+
+    def clip(self, audio: Any) -> str:
+        return {audio_hash(path): path.stem for path in (self.folder / "clips").iterdir()}[audio_hash(audio)]
+
+    def preferences(self, dataset: PairDataset) -> list[tuple[str, str]]:
+        """Response that was chosen, response that was rejected."""
+        assert dataset.preferences is not None
+        name = {pair.pair_id: self.clip(pair.response) for pair in dataset.pairs}
+        assert set(dataset.preferences["rater_id"]) == {"construction"}
+        assert set(dataset.preferences["dimension"]) == {"dialogue_quality"}
+        assert set(dataset.preferences["strength"]) == {1.0}
+        return [(name[c], name[r]) for c, r in dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()]
+
+
+@pytest.fixture
+def source(source_type: Any, tmp_path: Path) -> SDiaReward:
+    return SDiaReward(source_type(tmp_path / "source", groups=0))
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
+
+
+def test_a_row(source: SDiaReward) -> None:
+    source.row(200, 300)
+    dataset = source.load()
+    assert source.preferences(dataset) == [("200", "300")]
+    pairs = {source.clip(pair.response): pair for pair in dataset.pairs}
+    chosen, rejected = pairs["200"], pairs["300"]
+    assert [(t.role, source.clip(t.audio)) for t in chosen.context] == [("user", "90")]
+    assert (chosen.context_text, chosen.response_text, chosen.situation) == ("I lost it.", "Oh, 200.", None)
+    assert (rejected.response_text, rejected.group_id) == ("Oh, 300.", chosen.group_id)
+    assert (dataset.card.synthetic, dataset.card.licence) == (True, "unknown")
+    assert len(dataset.ratings) == 0
+
+
+def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source: SDiaReward) -> None:
+    for number in range(20):
+        source.row(200 + number, 300 + number, context=90 + number, text=f"Number {number}.")
+    dataset = source.load()
+    chosen = {chosen for chosen, _ in source.preferences(dataset)}
+    first = [source.clip(pair.response) in chosen for pair in dataset.pairs[::2]]
+    assert len(dataset.pairs) == 40
+    assert 4 <= sum(first) <= 16
+
+
+def test_turns_with_roles(source: SDiaReward) -> None:
+    row = source.row(200, 300)
+    row["chosen"] = [
+        {"role": "system", "content": "You are kind."},
+        turn("user", "Hi.", source.tone(80), source.tone(81)),
+        turn("assistant", "Hello.", source.tone(82)),
+        turn("user", "Only typed."),
+        *row["chosen"],
+    ]
+    dataset = source.load()
+    (pair,) = [pair for pair in dataset.pairs if source.clip(pair.response) == "200"]
+    assert [(t.role, source.clip(t.audio)) for t in pair.context] == [
+        ("user", "80"), ("user", "81"), ("assistant", "82"), ("user", "90"),
+    ]  # fmt: skip
+    assert pair.context_text == "user: Hi.\nassistant: Hello.\nuser: Only typed.\nuser: I lost it."
+    assert "Left out: 1 system turns. Context turns without a clip: 1." in dataset.card.description
+
+
+def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source: SDiaReward) -> None:
+    source.row(200, 300)
+    source.row(200, 400)
+    source.row(500, 600, context=91, text="Another.")
+    source.row(700, 800, context=92, text="I lost it.")  # the same words, said by somebody else
+    dataset = source.load()
+    assert source.preferences(dataset) == [("200", "300"), ("200", "400"), ("500", "600"), ("700", "800")]
+    assert len(dataset.pairs) == 7
+    group = {source.clip(pair.response): pair.group_id for pair in dataset.pairs}
+    assert group["200"] == group["300"] == group["400"] == group["700"] == group["800"]
+    assert group["500"] == group["600"] != group["200"]
+
+
+def test_the_same_response_after_another_context_is_another_pair(source: SDiaReward) -> None:
+    source.row(200, 300)
+    source.row(300, 200, context=91, text="Another.")
+    dataset = source.load()
+    assert source.preferences(dataset) == [("200", "300"), ("300", "200")]
+    assert len(dataset.pairs) == 4
+    assert len({pair.group_id for pair in dataset.pairs}) == 1
+
+
+def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
+    first, second, third = source.row(200, 300), source.row(400, 500, text="B", context=91), source.row(600, 700)
+    folder = source.folder / "hub"
+    (folder / "data").mkdir(parents=True)
+    (folder / "clips").symlink_to(source.folder / "clips")
+    (folder / "train.json").write_text(json.dumps([first]))
+    (folder / "test.jsonl").write_text(json.dumps(second) + "\n")
+    audio = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("audio", audio)])
+    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))]))
+    third = json.loads(json.dumps(third))  # the chats share a turn
+    for made in third.values():
+        for one in made:
+            for item in one["content"]:
+                if item["type"] == "audio":
+                    item["audio"] = {"bytes": (source.folder / item["audio"]).read_bytes(), "path": None}
+    pq.write_table(
+        pa.Table.from_pylist([third], pa.schema([("chosen", chat), ("rejected", chat)])), folder / "data/x.parquet"
+    )
+    dataset = source.load("hub", audio=str(source.folder))
+    assert sorted(source.preferences(dataset)) == [("200", "300"), ("400", "500"), ("600", "700")]
+
+
+def test_audio_elsewhere(source: SDiaReward) -> None:
+    source.row(200, 300)
+    text = json.dumps(source.rows).replace("clips/", "/data/of/others/clips/".lstrip("/"))
+    (source.folder / "rows.json").write_text(text)
+    assert source.preferences(source.load("rows.json")) == [("200", "300")]
+    imported = sdiareward.read(source.folder / "rows.json", argparse.Namespace(audio=str(source.folder / "clips")))
+    assert len(imported.pairs) == 2
+
+
+@pytest.mark.parametrize(
+    ("chat", "reason"),
+    [
+        (None, "value None; accepted: a list of"),
+        ([], "accepted: a list of"),
+        ("hello", "accepted: a list of"),
+        ([turn("user", "Hi.", "clips/90.wav")], "whose last turn is the assistant's and holds one clip"),
+        ([turn("assistant", "Typed.")], "whose last turn is the assistant's and holds one clip"),
+        ([turn("assistant", "Two.", "clips/90.wav", "clips/200.wav")], "holds one clip"),
+        ([turn("tool", "x")], "accepted: {\"role\": \"user\" or \"assistant\""),
+        ([{"role": "user"}], "value None; accepted: {\"role\""),
+        ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
+        (["hi"], "turn 1"),
+        ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
+        ([turn("assistant", None, "clips/none.wav")], "no such file"),
+        ([turn("assistant", None, None)], "accepted: the path of an audio file"),
+    ],
+)  # fmt: skip
+def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> None:
+    source.row(200, 300)
+    source.row(400, 500)["rejected"] = chat
+    dataset = source.load(max_skipped=0.5)
+    assert source.preferences(dataset) == [("200", "300")]
+    assert len(dataset.pairs) == 2
+    ((where, found),) = reasons(dataset)
+    assert where.startswith("rows.jsonl, row 2 (line 2)")
+    assert reason in f"{where}: {found}"
+
+
+def test_the_same_chat_twice_and_the_same_row_twice(source: SDiaReward) -> None:
+    source.row(200, 300)
+    source.row(200, 300)
+    source.row(400, 400)
+    dataset = source.load(max_skipped=0.9)
+    assert source.preferences(dataset) == [("200", "300")]
+    found = reasons(dataset)
+    assert len(found) == 2
+    assert "has compared these at" in found[0][1]
+    assert found[1][1] == "both clips are the same; accepted: two different clips"
+
+
+def test_another_layout_is_an_error(source: SDiaReward) -> None:
+    source.row(200, 300)
+    source.rows = [{"win": [], "lose": []}]
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl: no field 'chosen'; it has 'win', 'lose'; accepted: chosen, rejec"
+    ):
+        source.load()
+
+
+def test_command_line(source: SDiaReward, capsys: pytest.CaptureFixture[str]) -> None:
+    source.row(200, 300)
+    file = source.table("rows.jsonl", source.rows)
+    assert main(["import", "sdiareward", str(file), "--out", str(source.out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["pairs"], printed["preferences"], printed["groups"], printed["skipped"]) == (2, 1, 1, None)

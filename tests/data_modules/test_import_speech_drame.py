@@ -1,0 +1,218 @@
+"""Speech-DRAME: lists of annotations become ratings of positional raters; what is no score is counted."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import speech_drame
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import Pair, PairDataset
+
+PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
+
+
+class Drame:
+    """Two realism and two archetype responses, in the layout of the samples in the repository."""
+
+    def __init__(self, source: Any) -> None:
+        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+        self.realism = [self._realistic(number) for number in range(2)]
+        self.archetype = [self._archetypal(system) for system in ("Qwen2.5-Omni-7B", "Cascaded-Qwen3-CosyTTS")]
+        answers = self.archetype[0]["annotations"]
+        answers["content_pass"] = [False] * 6
+        answers.update({name: [None] * 6 for name in (*speech_drame.ARCHETYPE, "confidence")})
+
+    def _realistic(self, number: int) -> dict[str, Any]:
+        self.tone(f"realism_data/r{number}.wav", hertz=200 + number)
+        annotations: dict[str, Any] = {
+            name: [1 + (place + number + dimension) % 5 for place in range(6)]
+            for dimension, name in enumerate(speech_drame.REALISM)
+        }
+        annotations["annotator_confidence_rating"] = [4, 4, 3, 5, 4, 4]
+        annotations["sufficient"] = [True] * 6
+        annotations["comments"] = ["", "robotic", "", "", "", ""]
+        annotations["prmopt_quality"] = ["valid"] * 6
+        return {
+            "id": f"role-eval_v1_000{number}", "local_scene": f"Scene {number}.", "char_age": "Adult",
+            "char_style": "Warm", "char_profile": "Elena is kind.", "transcript": f"Line {number}.",
+            "annotations": annotations, "wav_path": f"{PREFIX}/realism_data/r{number}.wav", "data_source": "unknown",
+        }  # fmt: skip
+
+    def _archetypal(self, system: str) -> dict[str, Any]:
+        name = f"250814_zh_SocialIdentity_0051_{system}.wav"
+        self.tone(f"archetype_data/{name}", hertz=300 + len(system))
+        annotations = {
+            "content_pass": [True] * 6, "audio_quality": [4, 5, 4, 4, 4, 4], "human_likeness": [3, 4, 3, 4, 4, 4],
+            "appropriateness": [4, 4, 4, 4, 5, 5], "confidence": [2, 3, 3, 2, 3, 3],
+            "human_likeness_comment": ["N/A"] * 6,
+        }  # fmt: skip
+        path = f"{PREFIX}/archetype_data/{name}"
+        return {"id": name, "question": "你是拖延症患者。你说:", "annotations": annotations, "wav_path": path}
+
+    def write(self) -> Path:
+        self.table("realism_data/test.jsonl", self.realism)
+        self.table("archetype_data/test.jsonl", self.archetype)
+        return self.folder
+
+    def load(self, part: str = "", max_skipped: float = 0.0) -> PairDataset:
+        imported = speech_drame.read(self.write() / part, argparse.Namespace())
+        return assemble(imported, self.out, max_skipped=max_skipped)
+
+
+@pytest.fixture
+def source(source_type: Any, tmp_path: Path) -> Drame:
+    return Drame(source_type(tmp_path / "source", groups=0))
+
+
+def by_id(dataset: PairDataset) -> dict[str, Pair]:
+    return {pair.pair_id: pair for pair in dataset.pairs}
+
+
+def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, float]:
+    rows = dataset.ratings[(dataset.ratings["pair_id"] == pair_id) & (dataset.ratings["dimension"] == dimension)]
+    return dict(zip(rows["rater_id"], rows["score"], strict=True))
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
+
+
+def test_realism(source: Drame) -> None:
+    dataset = source.load("realism_data/test.jsonl")
+    pair = by_id(dataset)["role-eval_v1_0001"]
+    assert pair.situation == "Scene: Scene 1.\nCharacter: Elena is kind.\nAge: Adult\nStyle: Warm"
+    assert (pair.response_text, pair.context, pair.setting) == ("Line 1.", (), "realism")
+    assert (pair.system_id, pair.language, pair.context_text) == (None, None, None)
+    assert audio_hash(pair.response) == audio_hash(source.folder / "realism_data/r1.wav")
+    assert [dimension.name for dimension in dataset.card.dimensions] == list(speech_drame.REALISM)
+    assert {dimension.scale for dimension in dataset.card.dimensions} == {"1 to 5 in steps of 1"}
+    assert len(dataset.ratings) == 2 * 10 * 6
+    # dimension 2 of pair 1: 1 + (place + 1 + 2) % 5
+    assert scores(dataset, "role-eval_v1_0001", "stress_and_emphasis") == {
+        "realism-1": 4, "realism-2": 5, "realism-3": 1, "realism-4": 2, "realism-5": 3, "realism-6": 4,
+    }  # fmt: skip
+    assert len({pair.group_id for pair in dataset.pairs}) == 2
+
+
+def test_archetype_and_content_that_failed(source: Drame) -> None:
+    dataset = source.load("archetype_data")
+    passed = by_id(dataset)["250814_zh_SocialIdentity_0051_Cascaded-Qwen3-CosyTTS.wav"]
+    failed = by_id(dataset)["250814_zh_SocialIdentity_0051_Qwen2.5-Omni-7B.wav"]
+    assert passed.situation == "Question: 你是拖延症患者。你说:"
+    assert (passed.system_id, passed.language) == ("Cascaded-Qwen3-CosyTTS", "zh")
+    assert (failed.system_id, failed.setting) == ("Qwen2.5-Omni-7B", "archetype/SocialIdentity")
+    assert failed.group_id == passed.group_id
+    assert set(dataset.ratings["pair_id"]) == {passed.pair_id}
+    assert len(dataset.ratings) == 18
+    assert list(scores(dataset, passed.pair_id, "human_likeness").values()) == [3, 4, 3, 4, 4, 4]
+    assert scores(dataset, passed.pair_id, "audio_quality")["archetype-2"] == 5
+    assert set(dataset.ratings["dimension"]) == set(speech_drame.ARCHETYPE)
+
+
+def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:
+    dataset = source.load()
+    assert len(dataset.pairs) == 4
+    assert len(dataset.card.dimensions) == 13
+    assert dataset.ratings["rater_id"].nunique() == 12
+    assert not (dataset.root / "skipped.csv").exists()
+    assert dataset.card.description == (
+        "Annotators per response: 6 (4 responses). Null instead of a score (the content failed, or was not rated): 18. "
+        "Not imported, since no scores: annotator_confidence_rating (12), comments (12), confidence (12), "
+        "content_pass (12), human_likeness_comment (12), prmopt_quality (12), sufficient (12)."
+    )
+    assert (dataset.card.licence, dataset.card.synthetic) == ("Apache-2.0 (code); data unknown", False)
+
+
+def test_one_null_is_one_rating_less(source: Drame) -> None:
+    source.archetype[1]["annotations"]["appropriateness"][2] = None
+    dataset = source.load("archetype_data")
+    found = scores(dataset, source.archetype[1]["id"], "appropriateness")
+    assert found == {"archetype-1": 4, "archetype-2": 4, "archetype-4": 4, "archetype-5": 5, "archetype-6": 5}
+
+
+def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source: Drame) -> None:
+    source.realism.append(source._realistic(2))
+    source.realism.append(source._realistic(3))
+    source.realism[2]["transcript"] = source.realism[0]["transcript"]
+    source.realism[3]["wav_path"] = source.realism[2]["wav_path"]  # the same clip under another scene
+    groups = [pair.group_id for pair in source.load("realism_data").pairs]
+    assert groups[0] == groups[2] == groups[3] != groups[1]
+
+
+def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
+    annotations = source.realism[0]["annotations"]
+    annotations["pitch_variation"] = [0, 6, True, "4", 4.5, 4]
+    dataset = source.load("realism_data", max_skipped=0.9)
+    assert scores(dataset, "role-eval_v1_0000", "pitch_variation") == {"realism-6": 4}
+    assert len(dataset.ratings) == 115
+    found = reasons(dataset)
+    assert [reason for _, reason in found] == [
+        f"value {value}; accepted: a whole number from 1 to 5" for value in ("0", "6", "True", "'4'", "4.5")
+    ]
+    assert found[1][0] == "test.jsonl, row 1 (line 1), column 'annotations', pitch_variation, annotator 2"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"annotations": None}, "value None; accepted: an object of lists"),
+        ({"annotations": {"pitch_variation": 3}}, "accepted: an object of lists"),
+        ({"annotations": {"loudness": [1]}}, "questions ['loudness']; accepted: those of realism (pitch_variation"),
+        ({"annotations": {"pitch_variation": [1, 2], "dynamic_range": [1]}}, "lists of [1, 2] answers"),
+        ({"wav_path": "../r9.wav"}, "leaves the folder"),
+        ({"wav_path": f"{PREFIX}/realism_data/../../r9.wav"}, "leaves the folder"),
+        ({"wav_path": f"{PREFIX}/realism_data/r9.wav"}, "no such file"),
+        ({"wav_path": None}, "accepted: the path of an audio file"),
+        ({"id": "role-eval_v1_0000"}, "stands at"),
+        ({"id": ""}, "accepted: text without line breaks"),
+        ({"local_scene": 7}, "value 7; accepted: text"),
+    ],
+)
+def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str) -> None:
+    source.realism[1].update(change)
+    dataset = source.load("realism_data", max_skipped=0.5)
+    assert list(by_id(dataset)) == ["role-eval_v1_0000"]
+    assert len(dataset.ratings) == 60
+    ((where, found),) = reasons(dataset)
+    assert where.startswith("test.jsonl, row 2 (line 2)")
+    assert reason in found
+
+
+def test_clips_where_the_path_says(source: Drame) -> None:
+    for number, row in enumerate(source.realism):
+        row["wav_path"] = f"deep/{number}/x.wav"
+        source.tone(f"realism_data/deep/{number}/x.wav", hertz=400 + number)
+    pairs = source.load("realism_data").pairs
+    expected = [audio_hash(source.folder / f"realism_data/deep/{number}/x.wav") for number in range(2)]
+    assert [audio_hash(pair.response) for pair in pairs] == expected
+
+
+def test_two_paths_never_become_one_file(source: Drame) -> None:
+    source.tone("realism_data/x.wav")
+    for number, row in enumerate(source.realism):
+        row["wav_path"] = f"data/{number}/x.wav"
+    with pytest.raises(DataError, match="no such file"):
+        source.load("realism_data")
+
+
+def test_another_layout_is_an_error(source: Drame) -> None:
+    for row in source.realism:
+        row["labels"] = row.pop("annotations")
+    with pytest.raises(DataError, match=r"test\.jsonl: no field 'annotations'; it has 'id', 'local_scene'"):
+        source.load("realism_data")
+
+
+def test_command_line(source: Drame, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "speech-drame", str(source.write()), "--out", str(source.out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["pairs"], printed["ratings"], printed["raters"]) == (4, 138, 12)
+    assert (printed["groups"], printed["pairs_without_rating"]) == (3, 1)

@@ -1,0 +1,306 @@
+"""SpeechJudge-Data: one preference per rater, from Parquet shards with embedded audio or from JSONL with paths."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import speechjudge
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import PairDataset
+
+_AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+class SpeechJudge:
+    """Comparisons in the layout of the card."""
+
+    def __init__(self, source: Any) -> None:
+        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+        self.rows: list[dict[str, Any]] = []
+
+    def compare(self, hertz: tuple[int, int], entries: list[Any], **values: Any) -> dict[str, Any]:
+        """Clips are called by their frequency; raters are r0, r1, ..."""
+        voted = [entry[0] for entry in entries if isinstance(entry, str) and entry.startswith(("A", "B"))]
+        row = {
+            "index": str(len(self.rows)), "subset": "expressive", "language_setting": "en2zh",
+            "prompt": self.tone("clips/voice.wav", hertz=90), "prompt_text": "Hello.", "target_text": "You did it.",
+            "audioA": self.tone(f"clips/{hertz[0]}.wav", hertz=hertz[0]),
+            "audioB": self.tone(f"clips/{hertz[1]}.wav", hertz=hertz[1]),
+            "rater": [f"r{number}" for number in range(len(entries))],
+            "audioA_text_accuracy": [1] * len(entries), "audioB_text_accuracy": [0] * len(entries),
+            "naturalness_annotation": entries,
+            "naturalness_label": max(set(voted), key=voted.count) if voted else "Tie",
+            "chosen": True, "gemini-2.5-flash": "",
+        } | values  # fmt: skip
+        self.rows.append(row)
+        return row
+
+    def parquet(self, name: str, rows: list[dict[str, Any]]) -> None:
+        audio = ("audioA", "audioB", "prompt")
+        embedded = [
+            {**row, **{k: {"bytes": (self.folder / row[k]).read_bytes(), "path": None} for k in audio}} for row in rows
+        ]
+        lists = pa.list_(pa.string())
+        types = {**dict.fromkeys(audio, _AUDIO), "rater": lists, "naturalness_annotation": lists, "chosen": pa.bool_()}
+        schema = pa.schema([(k, types.get(k, pa.string())) for k in rows[0] if not k.endswith("accuracy")])
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(embedded, schema), self.folder / name)
+
+    def load(self, path: str = "rows.jsonl", max_skipped: float = 0.0) -> PairDataset:
+        if path == "rows.jsonl":
+            self.table(path, self.rows)
+        imported = speechjudge.read(self.folder / path, argparse.Namespace())
+        return assemble(imported, self.out, max_skipped=max_skipped)
+
+    def preferences(self, dataset: PairDataset) -> list[tuple[str, str, str, float]]:
+        """Clip that was chosen, clip that was rejected, rater, strength."""
+        assert dataset.preferences is not None
+        clips = {audio_hash(path): path.stem for path in (self.folder / "clips").iterdir()}
+        name = {pair.pair_id: clips[audio_hash(pair.response)] for pair in dataset.pairs}
+        return [
+            (name[row["chosen_id"]], name[row["rejected_id"]], row["rater_id"], row["strength"])
+            for row in dataset.preferences.to_dict("records")
+        ]
+
+
+@pytest.fixture
+def source(source_type: Any, tmp_path: Path) -> SpeechJudge:
+    return SpeechJudge(source_type(tmp_path / "source", groups=0))
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
+
+
+def test_every_rater_has_a_preference_of_a_strength(source: SpeechJudge) -> None:
+    ties = ["Tie (missing reason)", "Tie (both not good)", "Tie (both very good)"]
+    source.compare((200, 300), ["A+1", "A+2", "B+1", "B+2", *ties])
+    dataset = source.load()
+    assert source.preferences(dataset) == [
+        ("200", "300", "r0", 1.0),
+        ("200", "300", "r1", 2.0),
+        ("300", "200", "r2", 1.0),
+        ("300", "200", "r3", 2.0),
+        ("200", "300", "r4", 0.0),
+        ("200", "300", "r5", 0.0),
+        ("200", "300", "r6", 0.0),
+    ]
+    assert len(dataset.ratings) == 0
+    assert [dimension.name for dimension in dataset.card.dimensions] == ["naturalness"]
+    assert dataset.card.description.startswith(
+        "Preferences without scores; A+1: 1, A+2: 1, B+1: 1, B+2: 1, Tie (missing reason): 1, Tie (both not good): 1, "
+        "Tie (both very good): 1."
+    )
+    assert (dataset.card.licence, dataset.card.synthetic) == ("CC BY-NC 4.0; access on request", False)
+
+
+def test_the_bool_chosen_is_no_clip(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["B+1"], chosen=False)
+    source.compare((400, 500), ["B+1"], chosen=True)
+    source.compare((600, 700), ["A+1"], chosen=False)
+    assert [(c, r) for c, r, _, _ in source.preferences(source.load())] == [
+        ("300", "200"),
+        ("500", "400"),
+        ("600", "700"),
+    ]
+
+
+def test_columns_of_a_pair(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1"])
+    source.compare((400, 500), ["A+1"], target_text="Go on.", subset="regular", language_setting="zh2mixed")
+    source.tone("clips/other.wav", hertz=80)
+    source.rows[1]["prompt"] = "clips/other.wav"
+    dataset = source.load()
+    first, second, third, fourth = dataset.pairs
+    assert (first.context, first.situation, first.system_id, first.context_text) == ((), None, None, None)
+    assert (first.setting, first.language, first.response_text) == ("expressive/en2zh", "zh", "You did it.")
+    assert (third.setting, third.language, third.response_text) == ("regular/zh2mixed", "mixed", "Go on.")
+    assert first.group_id == second.group_id != third.group_id == fourth.group_id
+    assert first.response_speaker == second.response_speaker != third.response_speaker
+
+
+def test_a_clip_in_two_comparisons_is_one_pair(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1", "A+1"])
+    source.compare((300, 400), ["A+2"])
+    dataset = source.load()
+    assert len(dataset.pairs) == 3
+    assert source.preferences(dataset) == [
+        ("200", "300", "r0", 1.0),
+        ("200", "300", "r1", 1.0),
+        ("300", "400", "r0", 2.0),
+    ]
+
+
+def test_parquet_shards_in_a_folder(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1", "B+2"])
+    source.compare((400, 200), ["Tie (missing reason)"])
+    source.compare((500, 600), ["B+1"], target_text="Go on.")
+    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "dev-00000-of-00001")):
+        source.parquet(f"hub/{name}.parquet", source.rows[number : number + 1])
+    (source.folder / "hub/README.md").write_text("card")
+    (source.folder / "hub/.cache").mkdir()
+    (source.folder / "hub/.cache/x.parquet").write_bytes(b"half a download")
+    dataset = source.load("hub")
+    assert sorted(source.preferences(dataset)) == [
+        ("200", "300", "r0", 1.0),
+        ("300", "200", "r1", 2.0),
+        ("400", "200", "r0", 0.0),
+        ("600", "500", "r0", 1.0),
+    ]
+    assert len(dataset.pairs) == 5
+    assert len({pair.group_id for pair in dataset.pairs}) == 2
+    assert len({pair.response_speaker for pair in dataset.pairs}) == 1
+    ids = {pair.pair_id for pair in dataset.pairs}
+    one = assemble(speechjudge.read(source.folder / "hub/dev-00000-of-00001.parquet", argparse.Namespace()), source.out,
+                   overwrite=True)  # fmt: skip
+    assert {pair.pair_id for pair in one.pairs} < ids
+
+
+def test_the_same_pairs_from_parquet_and_from_jsonl(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1", "B+2"])
+    source.parquet("hub/train.parquet", source.rows)
+    first = {pair.pair_id for pair in source.load("hub").pairs}
+    dataset = assemble(speechjudge.read(source.table("rows.jsonl", source.rows), argparse.Namespace()), source.out,
+                       overwrite=True)  # fmt: skip
+    assert first == {pair.pair_id for pair in dataset.pairs}
+
+
+def test_audio_in_parquet_is_read_only_when_needed(source: SpeechJudge) -> None:
+    for number in range(3):
+        source.compare((200 + number, 300 + number), ["A+1"])
+    source.parquet("hub/train.parquet", source.rows)
+    table = pq.read_table(source.folder / "hub/train.parquet")
+    pq.write_table(table, source.folder / "hub/train.parquet", row_group_size=2)
+    imported = speechjudge.read(source.folder / "hub", argparse.Namespace())
+    cells = [pair["response_audio"] for pair in imported.pairs]
+    assert [(cell.content.group, cell.content.row, cell.content.column) for cell in cells] == [
+        (0, 0, "audioA"), (0, 0, "audioB"), (0, 1, "audioA"), (0, 1, "audioB"), (1, 0, "audioA"), (1, 0, "audioB"),
+    ]  # fmt: skip
+    dataset = assemble(imported, source.out)
+    assert [(c, r) for c, r, *_ in source.preferences(dataset)] == [("200", "300"), ("201", "301"), ("202", "302")]
+
+
+def test_a_cell_without_bytes_is_skipped(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1"])
+    source.compare((400, 500), ["A+1"])
+    source.parquet("train.parquet", source.rows)
+    table = pq.read_table(source.folder / "train.parquet")
+    kept = table.column("audioB").to_pylist()[0]
+    audio = pa.array([kept, {"bytes": None, "path": "clips/500.wav"}], _AUDIO)
+    pq.write_table(
+        table.set_column(table.column_names.index("audioB"), "audioB", audio), source.folder / "train.parquet"
+    )
+    dataset = source.load("train.parquet", max_skipped=0.5)
+    assert source.preferences(dataset) == [("200", "300", "r0", 1.0)]
+    assert reasons(dataset) == [("train.parquet, row 2", "no bytes; accepted: an audio file inside the Parquet file")]
+
+
+def test_a_path_beside_null_bytes(source: SpeechJudge) -> None:
+    row = source.compare((200, 300), ["A+1"])
+    row["audioA"] = {"bytes": None, "path": row["audioA"]}
+    assert source.preferences(source.load()) == [("200", "300", "r0", 1.0)]
+
+
+@pytest.mark.parametrize("entry", ["A", "A+3", "a+1", "Tie", "", None, 1, ["A+1"]])
+def test_an_unknown_entry_is_skipped_alone(source: SpeechJudge, entry: Any) -> None:
+    source.compare((200, 300), ["A+1", entry, "B+1"])
+    dataset = source.load(max_skipped=0.5)
+    assert [rater for *_, rater, _ in source.preferences(dataset)] == ["r0", "r2"]
+    ((where, reason),) = reasons(dataset)
+    assert where == "rows.jsonl, row 1 (line 1), column 'naturalness_annotation', rater 'r1'"
+    assert reason.startswith(f"value {entry!r}; accepted: A+1 | A+2 | B+1 | B+2 | Tie (missing reason) |")
+
+
+@pytest.mark.parametrize("rater", [None, "", " ", True, "a\nb"])
+def test_a_rater_without_a_name_is_skipped_alone(source: SpeechJudge, rater: Any) -> None:
+    source.compare((200, 300), ["A+1", "B+1"])["rater"][0] = rater
+    dataset = source.load(max_skipped=0.5)
+    assert source.preferences(dataset) == [("300", "200", "r1", 1.0)]
+    ((_, reason),) = reasons(dataset)
+    assert reason == f"rater {rater!r}; accepted: text without line breaks, not empty"
+
+
+def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1", "B+1"])["rater"] = [7, 8]
+    source.compare((200, 300), ["A+1", "A+1"])["rater"] = [7, 8]
+    dataset = source.load(max_skipped=0.5)
+    assert source.preferences(dataset) == [
+        ("200", "300", "7", 1.0),
+        ("300", "200", "8", 1.0),
+        ("200", "300", "8", 1.0),
+    ]
+    ((where, reason),) = reasons(dataset)
+    assert where.startswith("rows.jsonl, row 2")
+    assert reason.startswith("rater '7' has compared these at")
+    assert reason.endswith("already")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rater": None}, "accepted: a list of rater ids"),
+        ({"rater": []}, "accepted: a list of rater ids"),
+        ({"naturalness_annotation": ["A+1", "A+1"]}, "accepted: a list of 1 entries, one per rater"),
+        ({"naturalness_annotation": "A+1"}, "accepted: a list of 1 entries, one per rater"),
+        ({"audioA": "../x.wav"}, "leaves the folder"),
+        ({"audioA": "clips/none.wav"}, "no such file"),
+        ({"audioB": "clips/400.wav"}, "the same clip as audioA"),
+        ({"audioB": None}, "accepted: the path of an audio file"),
+        ({"language_setting": None}, "value None; accepted: text"),
+        ({"target_text": 5}, "value 5; accepted: text"),
+    ],
+)
+def test_a_bad_row_is_skipped(source: SpeechJudge, change: dict[str, Any], reason: str) -> None:
+    source.compare((200, 300), ["A+1"])
+    source.compare((400, 500), ["A+1"]).update(change)
+    dataset = source.load(max_skipped=0.5)
+    assert source.preferences(dataset) == [("200", "300", "r0", 1.0)]
+    assert len(dataset.pairs) == 2
+    ((where, found),) = reasons(dataset)
+    assert where.startswith("rows.jsonl, row 2 (line 2)")
+    assert reason in found
+
+
+def test_a_clip_that_cannot_be_decoded_takes_its_preferences_with_it(source: SpeechJudge) -> None:
+    source.compare((200, 300), ["A+1"])
+    source.compare((300, 400), ["A+1"])
+    (source.folder / "clips/400.wav").write_bytes(b"RIFF and nothing more")
+    dataset = source.load(max_skipped=0.5)
+    assert [(c, r) for c, r, *_ in source.preferences(dataset)] == [("200", "300")]
+    ((_, reason),) = reasons(dataset)
+    assert "not a sound file" in reason
+
+
+def test_another_layout_is_an_error(source: SpeechJudge) -> None:
+    row = source.compare((200, 300), ["A+1"])
+    source.rows = [{name: value for name, value in row.items() if name != "rater"}]
+    with pytest.raises(DataError, match=r"rows\.jsonl: no field 'rater'; it has 'index', 'subset'"):
+        source.load()
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"PAR1", lambda data: data.replace(b"audioA", b"\xf1udioA")])
+def test_a_damaged_parquet_file_is_an_error(source: SpeechJudge, damage: Any) -> None:
+    source.compare((200, 300), ["A+1"])
+    source.parquet("x.parquet", source.rows)
+    (source.folder / "x.parquet").write_bytes(damage((source.folder / "x.parquet").read_bytes()))
+    with pytest.raises(DataError, match=r"x\.parquet: not readable as Parquet"):
+        source.load("x.parquet")
+
+
+def test_command_line(source: SpeechJudge, capsys: pytest.CaptureFixture[str]) -> None:
+    source.compare((200, 300), ["A+1", "B+2"])
+    source.parquet("hub/test.parquet", source.rows)
+    assert main(["import", "speechjudge", str(source.folder / "hub"), "--out", str(source.out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["pairs"], printed["preferences"], printed["groups"], printed["skipped"]) == (2, 2, 1, None)

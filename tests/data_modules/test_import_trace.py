@@ -1,0 +1,265 @@
+"""TRACE: labels per dimension become preferences; ties are counted by kind; a response is one pair however often it is
+compared."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import trace
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.schema import Pair, PairDataset
+
+HERTZ = {"moshi": 200, "diva": 300, "gpt": 400}
+
+
+class Trace:
+    """SpeakBench with its audio in a folder per comparison, S2S-Arena with its audio in a folder per system."""
+
+    def __init__(self, source: Any) -> None:
+        self.tone, self.folder, self.out = source.tone, source.folder, source.out
+        self.speakbench: list[dict[str, Any]] = []
+        self.s2sarena: list[dict[str, Any]] = []
+
+    def compare(self, instruction: int, first: str, second: str, **labels: str) -> dict[str, Any]:
+        """The same system answers the same instruction with the same audio, stored anew for each comparison."""
+        index = len(self.speakbench)
+        folder = f"audio_data/speakbench508_audio/{index}"
+        row = {
+            "index": index,
+            "instruction_path": self.tone(f"{folder}/instruction.wav", hertz=90 + instruction),
+            "instruction_text": f"Count to {instruction} and fade away.",
+            "model_a": first,
+            "model_b": second,
+            "audio1_path": self.tone(f"{folder}/audio_a.wav", hertz=HERTZ[first] + instruction),
+            "audio2_path": self.tone(f"{folder}/audio_b.wav", hertz=HERTZ[second] + instruction),
+            "label": {**dict.fromkeys(trace.DIMENSIONS, "both_bad"), **labels},
+            "instruction_id": instruction,
+        }
+        self.speakbench.append(row)
+        return row
+
+    def arena(self, emotion: str, name: str) -> dict[str, Any]:
+        row = {
+            "index": 100 + len(self.s2sarena),
+            "instruction_path": self.tone(f"input/emotion/{name}.wav", hertz=120 + len(self.s2sarena)),
+            "instruction_text": f"[emotion: {emotion}]What should I do now?",
+            "model_a": "speechgpt",
+            "model_b": "4o_cascade",
+            "audio1_path": self.tone(f"output/SpeechGPT/emotion/{name}.wav", hertz=500 + len(self.s2sarena)),
+            "audio2_path": self.tone(f"output/cascade/emotion/{name}.wav", hertz=600 + len(self.s2sarena)),
+            "label": dict.fromkeys(trace.DIMENSIONS, "2"),
+            "instruction_id": f"emotion_{name}",
+        }
+        self.s2sarena.append(row)
+        return row
+
+    def write(self) -> Path:
+        (self.folder / "data").mkdir(parents=True, exist_ok=True)
+        for name, rows in (("speakbench", self.speakbench), ("s2sarena", self.s2sarena)):
+            if rows:
+                (self.folder / f"data/{name}.json").write_text(json.dumps(rows, indent=2))
+        return self.folder
+
+    def load(self, audio: str | None = None, max_skipped: float = 0.0) -> PairDataset:
+        options = argparse.Namespace(audio=audio and str(self.folder / audio))
+        return assemble(trace.read(self.write(), options), self.out, max_skipped=max_skipped)
+
+
+@pytest.fixture
+def source(source_type: Any, tmp_path: Path) -> Trace:
+    return Trace(source_type(tmp_path / "source", groups=0))
+
+
+def preferences(dataset: PairDataset, dimension: str) -> list[tuple[str | None, str | None, str, float]]:
+    """System that was chosen, system that was rejected, rater, strength."""
+    assert dataset.preferences is not None
+    pairs = {pair.pair_id: pair for pair in dataset.pairs}
+    rows = dataset.preferences[dataset.preferences["dimension"] == dimension].to_dict("records")
+    return [
+        (pairs[r["chosen_id"]].system_id, pairs[r["rejected_id"]].system_id, r["rater_id"], r["strength"]) for r in rows
+    ]
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
+
+
+def one(pairs: tuple[Pair, ...], system: str, group: str | None = None) -> Pair:
+    (found,) = [pair for pair in pairs if pair.system_id == system and group in (None, pair.group_id)]
+    return found
+
+
+def test_preferences_of_every_dimension(source: Trace) -> None:
+    source.compare(67, "moshi", "diva", content="1", voice_quality="2", overall="both_good")
+    dataset = source.load()
+    assert preferences(dataset, "content") == [("moshi", "diva", "label-1", 1.0)]
+    assert preferences(dataset, "voice_quality") == [("diva", "moshi", "label-1", 1.0)]
+    assert preferences(dataset, "paralinguistics") == [("moshi", "diva", "label-1", 0.0)]
+    assert preferences(dataset, "overall") == [("moshi", "diva", "label-1", 0.0)]
+    assert len(dataset.ratings) == 0
+    assert dataset.card.synthetic is False
+    assert dataset.card.licence == "unknown"
+    assert (
+        "content: 1 decided, 0 both_good, 0 both_bad; voice_quality: 1 decided, 0 both_good, 0 both_bad; "
+        "paralinguistics: 0 decided, 0 both_good, 1 both_bad; overall: 0 decided, 1 both_good, 0 both_bad."
+    ) in dataset.card.description
+
+
+def test_a_response_is_one_pair_in_all_comparisons(source: Trace) -> None:
+    source.compare(67, "moshi", "diva", overall="1")
+    source.compare(67, "gpt", "moshi", overall="2")
+    source.compare(5, "moshi", "diva", overall="2")
+    dataset = source.load()
+    assert len(dataset.pairs) == 5
+    assert preferences(dataset, "overall") == [
+        ("moshi", "diva", "label-1", 1.0),
+        ("moshi", "gpt", "label-1", 1.0),
+        ("diva", "moshi", "label-1", 1.0),
+    ]
+    assert dataset.preferences is not None
+    chosen = dataset.preferences[dataset.preferences["dimension"] == "overall"]["chosen_id"].tolist()
+    assert chosen[0] == chosen[1]
+    assert len({pair.group_id for pair in dataset.pairs}) == 2
+
+
+def test_the_same_comparison_again_is_another_label(source: Trace) -> None:
+    source.compare(67, "moshi", "diva", overall="1")
+    source.compare(67, "diva", "moshi", overall="1")
+    source.compare(67, "moshi", "diva", overall="both_bad")
+    dataset = source.load()
+    assert len(dataset.pairs) == 2
+    assert preferences(dataset, "overall") == [
+        ("moshi", "diva", "label-1", 1.0),
+        ("diva", "moshi", "label-2", 1.0),
+        ("moshi", "diva", "label-3", 0.0),
+    ]
+
+
+def test_ids_depend_on_content_alone_and_tell_nothing(source: Trace, source_type: Any, tmp_path: Path) -> None:
+    source.compare(67, "moshi", "diva", overall="1")
+    source.compare(5, "moshi", "gpt", overall="1")
+    other = Trace(source_type(tmp_path / "other/source", groups=0))
+    other.compare(5, "gpt", "moshi", overall="1")
+    other.compare(67, "moshi", "diva", overall="2")
+    first, second = source.load(), other.load()
+    ids = {(pair.pair_id, pair.group_id) for pair in first.pairs}
+    assert ids == {(pair.pair_id, pair.group_id) for pair in second.pairs}
+    assert len(ids) == 4
+    assert all(len(name) == 16 and int(name, 16) for pair_and_group in ids for name in pair_and_group)
+
+
+def test_a_stage_direction_is_no_transcript_and_the_same_words_are_one_group(source: Trace) -> None:
+    source.arena("sad", "emotion2-2")
+    source.arena("happy", "emotion2-1")
+    source.compare(67, "moshi", "diva")
+    dataset = source.load()
+    assert len(dataset.pairs) == 6
+    arena = [pair for pair in dataset.pairs if pair.setting == "s2sarena"]
+    assert len({pair.group_id for pair in arena}) == 1
+    assert {pair.context_text for pair in arena} == {"What should I do now?"}
+    assert all(pair.situation is None for pair in dataset.pairs)
+    assert len({pair.group_id for pair in dataset.pairs}) == 2
+    assert one(dataset.pairs, "moshi").context_text == "Count to 67 and fade away."
+
+
+def test_the_instruction_is_heard(source: Trace) -> None:
+    row = source.compare(67, "moshi", "diva")
+    pair = one(source.load().pairs, "diva")
+    assert [turn.role for turn in pair.context] == ["user"]
+    assert audio_hash(pair.context[0].audio) == audio_hash(source.folder / row["instruction_path"])
+    assert audio_hash(pair.response) == audio_hash(source.folder / row["audio2_path"])
+
+
+@pytest.mark.parametrize("audio", ["audio_data", "audio_data/speakbench508_audio"])
+def test_audio_elsewhere(source: Trace, audio: str) -> None:
+    source.compare(67, "moshi", "diva")
+    source.compare(5, "moshi", "diva")
+    assert len(source.load(audio=audio).pairs) == 4
+
+
+def test_audio_of_another_system_is_not_taken(source: Trace) -> None:
+    """``--audio`` names the folder of one system by mistake: the file name is there, the path is not."""
+    source.arena("sad", "emotion2-2")
+    source.tone("output/SpeechGPT/input/emotion/emotion2-2.wav")
+    with pytest.raises(DataError, match=r"'output/SpeechGPT/emotion/emotion2-2\.wav': no such file in"):
+        source.load(audio="output/SpeechGPT")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"label": "1"}, "value '1'; accepted: an object with content, voice_quality, paralinguistics, overall"),
+        ({"label": {"content": "1"}}, "accepted: an object with content"),
+        ({"audio2_path": "../../b.wav"}, "leaves the folder"),
+        ({"audio2_path": "/etc/passwd"}, "leaves the folder"),
+        ({"audio1_path": "audio_data/speakbench508_audio/9/audio_a.wav"}, "no such file"),
+        ({"model_a": None}, "value None; accepted: text"),
+        ({"instruction_text": 3}, "value 3; accepted: text"),
+        ({"audio2_path": "audio_data/speakbench508_audio/1/audio_a.wav"}, "the same clip as audio1_path"),
+    ],
+)
+def test_a_bad_comparison_is_skipped(source: Trace, change: dict[str, Any], reason: str) -> None:
+    source.compare(67, "moshi", "diva", overall="1")
+    source.compare(5, "moshi", "gpt").update(change)
+    dataset = source.load(max_skipped=0.5)
+    assert preferences(dataset, "overall") == [("moshi", "diva", "label-1", 1.0)]
+    assert len(dataset.pairs) == 2
+    ((where, found),) = reasons(dataset)
+    assert where.startswith("speakbench.json, row 2")
+    assert reason in found
+
+
+@pytest.mark.parametrize("label", ["3", 1, None, "tie", ["1"]])
+def test_an_unknown_label_is_skipped_alone(source: Trace, label: Any) -> None:
+    source.compare(67, "moshi", "diva", overall="2")["label"]["content"] = label
+    dataset = source.load(max_skipped=0.5)
+    assert preferences(dataset, "content") == []
+    assert preferences(dataset, "overall") == [("diva", "moshi", "label-1", 1.0)]
+    ((where, found),) = reasons(dataset)
+    assert where == "speakbench.json, row 1, column 'label', content"
+    assert found == f"value {label!r}; accepted: 1, 2, both_good, both_bad"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1}', "accepted: a JSON list of objects, not empty"),
+        ("[]", "accepted: a JSON list of objects, not empty"),
+        ("[1]", "row 1: value 1; accepted: a JSON object"),
+        ("[", "not readable as JSON"),
+        ('[{"label": {}, "label": {}}]', "a name stands twice"),
+        ('[{"index": 1}]', "no field 'instruction_text'; it has 'index'"),
+        (b"\xff", "not readable as JSON in UTF-8"),
+    ],
+)
+def test_another_layout_is_an_error(tmp_path: Path, text: str | bytes, message: str) -> None:
+    file = tmp_path / "speakbench.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=message) as caught:
+        trace.read(file, argparse.Namespace(audio=None))
+    assert str(file) in str(caught.value)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no file speakbench\.json or s2sarena\.json"):
+        trace.read(tmp_path, argparse.Namespace(audio=None))
+    with pytest.raises(DataError, match="no such file or folder"):
+        trace.read(tmp_path / "x", argparse.Namespace(audio=None))
+
+
+def test_command_line(source: Trace, capsys: pytest.CaptureFixture[str]) -> None:
+    source.compare(67, "moshi", "diva", overall="1")
+    source.write()
+    words = ["import", "trace", str(source.folder / "data"), "--audio", str(source.folder), "--out", str(source.out)]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["pairs"], printed["preferences"], printed["ratings"], printed["groups"]) == (2, 4, 0, 1)

@@ -1,0 +1,266 @@
+"""VStyle: responses and per-rater files joined by ``id_instruct_id``; the instruction as the raters met it."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers import vstyle
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, PairDataset
+
+
+class VStyle:
+    """Both downloads in one folder: two English prompts and a Chinese one, answered by two systems each."""
+
+    def __init__(self, source: Any) -> None:
+        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+        self.rows: list[dict[str, Any]] = []
+        self.ratings: dict[str, list[dict[str, Any]]] = {"en/a1": [], "en/a2": [], "zh/a3": []}
+        prompts = [
+            (1, "empathy/anger", "They lost my luggage again!"),
+            (2, "acoustic_attributes/speed", "Say it slowly."),
+            (3, "empathy/anger", "他们又弄丢了我的行李。"),
+        ]
+        for instruct_id, ability, text in prompts:
+            for number, system in enumerate(("first", "second")):
+                key = {"id": 10 * (instruct_id - 1) + 1 + number, "instruct_id": instruct_id}
+                name = f"{system}/{instruct_id}.mp3"
+                self.tone(f"VStyle-responses/{name}", hertz=200 + 10 * instruct_id + number)
+                row = {**key, "model_name": system, "ability": ability, "instruct_text": text}
+                self.rows.append({**row, "response_audio_path": name, "response_text": f"Oh, {instruct_id}."})
+                for rater in ("zh/a3",) if instruct_id == 3 else ("en/a1", "en/a2"):
+                    mos = 1 + (instruct_id + number + len(self.ratings[rater])) % 5
+                    self.ratings[rater].append({**key, "ability": ability, "mos": mos})
+
+    def write(self) -> Path:
+        self.table("VStyle-responses/metadata.jsonl", self.rows)
+        for rater, rows in self.ratings.items():
+            path = self.folder / f"VStyle-eval-results/human_eval_res/{rater}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.table(str(path.relative_to(self.folder)), rows)
+        judge = self.folder / "VStyle-eval-results/model_eval_res"
+        judge.mkdir(exist_ok=True)
+        (judge / "en_res.jsonl").write_text('{"id": 1, "instruct_id": 1, "gemini_score": 5}\n')
+        return self.folder
+
+    def load(self, *, max_skipped: float = 0.0, category: str | None = None) -> PairDataset:
+        options = argparse.Namespace(ratings=None, category=category)
+        return assemble(vstyle.read(self.write(), options), self.out, max_skipped=max_skipped)
+
+
+@pytest.fixture
+def source(source_type: Any, tmp_path: Path) -> VStyle:
+    return VStyle(source_type(tmp_path / "source", groups=0))
+
+
+def by_id(dataset: PairDataset) -> dict[str, Pair]:
+    return {pair.pair_id: pair for pair in dataset.pairs}
+
+
+def scores(dataset: PairDataset) -> dict[tuple[str, str], float]:
+    columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "score"))
+    return {(pair, rater): score for pair, rater, score in zip(*columns, strict=True)}
+
+
+def skipped(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(row["where"], row["reason"]) for row in csv.DictReader(file)]
+
+
+def test_what_is_imported(source: VStyle) -> None:
+    dataset = source.load()
+    pairs = by_id(dataset)
+    assert sorted(pairs) == ["11_2", "12_2", "1_1", "21_3", "22_3", "2_1"]
+    assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
+    pair = pairs["12_2"]
+    assert (pair.group_id, pair.system_id, pair.language) == ("en-2", "second", "en")
+    assert (pair.setting, pair.response_text) == ("acoustic_attributes/speed", "Oh, 2.")
+    assert pairs["21_3"].language == "zh"
+    assert scores(dataset) == {
+        ("1_1", "a1"): 2, ("1_1", "a2"): 2, ("2_1", "a1"): 4, ("2_1", "a2"): 4,
+        ("11_2", "a1"): 5, ("11_2", "a2"): 5, ("12_2", "a1"): 2, ("12_2", "a2"): 2,
+        ("21_3", "a3"): 4, ("22_3", "a3"): 1,
+    }  # fmt: skip
+    assert dataset.card.dimensions == (Dimension("mos", 1, 5, 1),)
+    assert (dataset.card.name, dataset.card.licence, dataset.card.synthetic) == ("VStyle", "unknown", False)
+    assert "0 of 6 responses have no rating" in dataset.card.description
+    assert dataset.preferences is None
+
+
+def test_what_downloads_and_macos_leave_behind_is_passed_over(source: VStyle) -> None:
+    folder = source.write()
+    for name in (".cache/huggingface/metadata.jsonl", "VStyle-eval-results/human_eval_res/en/._a1.jsonl"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"\xff no JSON")
+    assert len(source.load().ratings) == 10
+
+
+def test_clips_are_mp3_and_stored_under_names_that_tell_nothing(source: VStyle) -> None:
+    dataset = source.load()
+    response = by_id(dataset)["1_1"].response
+    assert isinstance(response, Path)
+    assert soundfile.info(response).format == "MP3"
+    assert audio_hash(response) == audio_hash(source.folder / "VStyle-responses/first/1.mp3")
+    assert response.name == f"{audio_hash(response)[:32]}.mp3"
+
+
+def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard(source: VStyle) -> None:
+    clip = source.tone("VStyle-responses/ask.wav", hertz=90)
+    for row in source.rows[:2]:
+        row["instruction_audio_path"] = clip.removeprefix("VStyle-responses/")
+    source.rows[2]["instruction_audio_path"] = None
+    pairs = by_id(source.load())
+    heard, read = pairs["2_1"], pairs["11_2"]
+    assert [(turn.role, audio_hash(turn.audio)) for turn in heard.context] == [
+        ("user", audio_hash(source.folder / clip))
+    ]
+    assert (heard.situation, heard.context_text) == (None, "They lost my luggage again!")
+    assert (read.context, read.situation, read.context_text) == ((), "Say it slowly.", None)
+
+
+def test_only_one_category(source: VStyle) -> None:
+    dataset = source.load(category="empathy")
+    assert sorted(by_id(dataset)) == ["1_1", "21_3", "22_3", "2_1"]
+    assert len(dataset.ratings) == 6
+    assert not (dataset.root / "skipped.csv").exists()
+    assert "2 responses of others left out" in dataset.card.description
+    with pytest.raises(DataError, match="no ability of category 'empaty'; it has acoustic_attributes, empathy"):
+        vstyle.read(source.folder, argparse.Namespace(ratings=None, category="empaty"))
+
+
+def test_a_key_that_both_languages_use_is_two_responses(source: VStyle) -> None:
+    for row, number in zip(source.rows[4:], (1, 2), strict=True):
+        row.update(id=number, instruct_id=1)
+    for row, number in zip(source.ratings["zh/a3"], (1, 2), strict=True):
+        row.update(id=number, instruct_id=1)
+    dataset = source.load()
+    pairs = by_id(dataset)
+    assert sorted(pairs) == ["11_2", "12_2", "1_1", "2_1", "zh-1_1", "zh-2_1"]
+    assert (pairs["1_1"].group_id, pairs["zh-1_1"].group_id) == ("en-1", "zh-1")
+    assert scores(dataset)["1_1", "a1"] == 2
+    assert scores(dataset)["zh-1_1", "a3"] == 4
+    assert ("1_1", "a3") not in scores(dataset)
+
+
+def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(source: VStyle) -> None:
+    source.rows[0]["instruct_text"] = "Say 你好 kindly."
+    for row in source.rows[:2]:
+        name = row["response_audio_path"]
+        row["response_audio_path"] = f"en/{name}"
+        source.tone(f"VStyle-responses/en/{name}")
+    assert {pair.language for pair in source.load().pairs if pair.group_id == "en-1"} == {"en"}
+
+
+def test_a_folder_above_the_source_says_nothing_about_the_language(source_type: Any, tmp_path: Path) -> None:
+    dataset = VStyle(source_type(tmp_path / "zh/en/source", groups=0)).load()
+    assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
+
+
+def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
+    key = {"id": 1, "instruct_id": 1}
+    source.ratings["en/a1"][0]["mos"] = 6
+    source.ratings["en/a1"] += [
+        {"id": 99, "instruct_id": 1, "mos": 3},  # nobody's id
+        {"id": 21, "instruct_id": 3, "mos": 3},  # the id of a Chinese response
+        {"id": 2, "instruct_id": 1, "mos": 5},  # a second time
+        {**key, "mos": None},
+        {**key, "mos": True},
+        {**key, "mos": "4"},
+        {"id": None, "instruct_id": 1, "mos": 4},
+    ]
+    dataset = source.load(max_skipped=0.7)
+    assert len(dataset.ratings) == 9
+    assert ("1_1", "a1") not in scores(dataset)
+    assert scores(dataset)["2_1", "a1"] == 4
+    found = skipped(dataset)
+    assert [where.partition("a1.jsonl, ")[2] for where, _ in found] == [
+        "row 1 (line 1), column 'mos'",
+        "row 5 (line 5), column 'id'",
+        "row 6 (line 6), column 'id'",
+        "row 7 (line 7), column 'mos'",
+        "row 8 (line 8), column 'mos'",
+        "row 9 (line 9), column 'mos'",
+        "row 10 (line 10), column 'mos'",
+        "row 11 (line 11), column 'id'",
+    ]
+    reasons = [reason for _, reason in found]
+    assert reasons[0] == "value 6; accepted: a number from 1 to 5"
+    assert reasons[1] == "no response 99_1 (id_instruct_id) in en"
+    assert reasons[2] == "no response 21_3 (id_instruct_id) in en"
+    assert "has scored this at" in reasons[3]
+    assert [reason.split(";")[0] for reason in reasons[4:7]] == ["value None", "value True", "value '4'"]
+
+
+def test_ratings_between_whole_numbers_make_a_scale_without_steps(source: VStyle) -> None:
+    source.ratings["zh/a3"][0]["mos"] = 3.5
+    assert source.load().card.dimensions == (Dimension("mos", 1, 5, None),)
+
+
+def test_a_response_that_nobody_rated_stays(source: VStyle) -> None:
+    source.ratings["zh/a3"].pop()
+    dataset = source.load()
+    assert len(dataset.pairs) == 6
+    assert "1 of 6 responses have no rating" in dataset.card.description
+
+
+def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
+    source.rows[0]["response_audio_path"] = "../../secret.mp3"
+    source.rows[1]["response_audio_path"] = "second/none.mp3"
+    (source.folder / "VStyle-responses/second/3.mp3").write_bytes(b"no audio")
+    source.rows.append(dict(source.rows[2]))
+    source.rows.append({**source.rows[2], "id": 77, "model_name": ""})
+    dataset = source.load(max_skipped=0.9)
+    assert sorted(by_id(dataset)) == ["11_2", "12_2", "21_3"]
+    assert len(dataset.ratings) == 5
+    reasons = [reason for _, reason in skipped(dataset)]
+    assert len(reasons) == 5
+    assert "stands at" in reasons[0]
+    assert "11_2" in reasons[0]
+    assert reasons[1].startswith("value ''; accepted: text")
+    assert "leaves the folder" in reasons[2]
+    assert "no such file" in reasons[3]
+    assert "not a sound file" in reasons[4]
+
+
+def test_too_much_that_is_bad_is_an_error(source: VStyle) -> None:
+    source.ratings["en/a1"][0]["mos"] = 0
+    with pytest.raises(
+        DataError, match=r"a1\.jsonl, row 1 \(line 1\), column 'mos': value 0; accepted: a number from 1"
+    ):
+        source.load()
+    assert not source.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda s: [row.pop("instruct_id") for row in s.rows], r"metadata\.jsonl: no field 'instruct_id'; it has 'id'"),
+        (lambda s: [row.pop("mos") for row in s.ratings["en/a1"]], r"a1\.jsonl: no field 'mos'; it has 'id'"),
+        (lambda s: s.ratings.clear(), "holds no file human_eval_res/en/"),
+        (lambda s: s.rows.clear(), r"metadata\.jsonl: the table holds no rows"),
+    ],
+)
+def test_another_layout_is_an_error(source: VStyle, break_it: Any, message: str) -> None:
+    break_it(source)
+    (source.folder / "VStyle-eval-results").mkdir(exist_ok=True, parents=True)
+    (source.folder / "VStyle-responses").mkdir(exist_ok=True)
+    with pytest.raises(DataError, match=message):
+        source.load()
+
+
+def test_command_line(source: VStyle, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = source.write()
+    words = ["import", "vstyle", str(folder / "VStyle-responses"), "--ratings", str(folder / "VStyle-eval-results")]
+    assert main([*words, "--out", str(source.out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["pairs"], printed["ratings"], printed["raters"], printed["groups"]) == (6, 10, 3, 3)

@@ -1,0 +1,351 @@
+"""Embedded audio and the order of reading: small row groups, shards, lazy clips, block after block."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from empathy_judge.data_modules import measuring, pairs_file, stored_clips
+from empathy_judge.data_modules.audio import audio_hash, decode, probe
+from empathy_judge.data_modules.errors import AudioError, DataError
+from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.parallel import map_threads
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.sampler import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
+from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
+from empathy_judge.data_modules.stored_clips import StoredClip
+
+PAIRS, SHARD_ROWS = 60, 25
+
+
+@pytest.fixture
+def sharded(source_type: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """60 embedded pairs in 3 shards, row groups of 4."""
+    monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 4)
+    source = source_type(tmp_path / "source", groups=12, per_group=5)
+    source.load(embed_audio=True, shard_rows=SHARD_ROWS)
+    return source
+
+
+class TestLayout:
+    def test_shards_and_row_groups(self, sharded: Any) -> None:
+        shards = sorted((sharded.out / "pairs").iterdir())
+        assert [shard.name for shard in shards] == [f"part-0000{n}.parquet" for n in range(3)]
+        files = [pq.ParquetFile(shard) for shard in shards]
+        assert [file.metadata.num_rows for file in files] == [25, 25, 10]
+        assert [file.metadata.row_group(n).num_rows for file in files[1:] for n in range(file.num_row_groups)] == [
+            *[4] * 6, 1, 4, 4, 2,
+        ]  # fmt: skip
+
+    def test_row_groups_are_limited_by_bytes(self, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        size = (source.folder / "clips/000-0.wav").stat().st_size
+        monkeypatch.setattr(pairs_file, "ROW_GROUP_BYTES", 2 * size + 1)
+        source.load(embed_audio=True)
+        assert pq.ParquetFile(source.out / "pairs.parquet").num_row_groups == 2
+
+    def test_a_clip_that_repeats_is_stored_once(self, source: Any) -> None:
+        source.tone("clips/context0.wav", seconds=20)
+        for row in source.pairs:
+            row["context_audio"] = "clips/context0.wav"
+        source.load(embed_audio=True)
+        clip = (source.folder / "clips/context0.wav").stat().st_size
+        assert clip < (source.out / "pairs.parquet").stat().st_size < 1.1 * clip
+
+    def test_content_is_that_of_files(self, sharded: Any) -> None:
+        embedded = PairDataset.load(sharded.out)
+        files = sharded.load(overwrite=True)
+        assert embedded.card.content_hash == files.card.content_hash
+        assert embedded.fingerprints == files.fingerprints
+        assert [pair.pair_id for pair in embedded.pairs] == [pair.pair_id for pair in files.pairs]
+
+    def test_a_missing_shard(self, sharded: Any) -> None:
+        (sharded.out / "pairs/part-00001.parquet").unlink()
+        with pytest.raises(DataError, match=r"part-00001\.parquet: no such file; the folder has 2 shards"):
+            PairDataset.load(sharded.out)
+
+    def test_the_last_shard_is_missing(self, sharded: Any) -> None:
+        (sharded.out / "pairs/part-00002.parquet").unlink()
+        with pytest.raises(DataError, match=r"ratings\.parquet, row \d+, column 'pair_id': .*no such pair"):
+            PairDataset.load(sharded.out)
+
+    def test_no_shards_and_two_layouts(self, sharded: Any) -> None:
+        (sharded.out / "pairs.parquet").write_bytes((sharded.out / "pairs/part-00000.parquet").read_bytes())
+        with pytest.raises(DataError, match=r"has pairs\.parquet and a folder pairs; accepted: one of them"):
+            PairDataset.load(sharded.out)
+        (sharded.out / "pairs.parquet").unlink()
+        for shard in (sharded.out / "pairs").iterdir():
+            shard.unlink()
+        with pytest.raises(DataError, match=r"part-00000\.parquet: no such file; the folder has 0 shards"):
+            PairDataset.load(sharded.out)
+
+    def test_bad_rows_are_named_by_shard(self, sharded: Any) -> None:
+        edit(sharded.out / "pairs/part-00001.parquet", "pair_id", 6, "000-3")
+        with pytest.raises(
+            DataError, match=r"part-00001\.parquet, row 7, .*'000-3'.* stands at .*part-00000\.parquet, row 4"
+        ):
+            PairDataset.load(sharded.out)
+        edit(sharded.out / "pairs/part-00001.parquet", "pair_id", 6, "")
+        with pytest.raises(DataError, match=r"part-00001\.parquet, row 7, column 'pair_id': value ''"):
+            PairDataset.load(sharded.out)
+
+
+def edit(path: Path, column: str, row: int, value: Any) -> None:
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[row][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path, row_group_size=4)
+
+
+class TestSplits:
+    def test_shards_are_not_written_again(self, sharded: Any) -> None:
+        before = {path: path.read_bytes() for path in (sharded.out / "pairs").iterdir()}
+        splits = ["train" if number % 3 else None for number in range(PAIRS)]
+        write_splits(sharded.out, splits)
+        assert [pair.split for pair in PairDataset.load(sharded.out).pairs] == splits
+        write_splits(sharded.out, splits[::-1])
+        assert [pair.split for pair in PairDataset.load(sharded.out).pairs] == splits[::-1]
+        assert {path: path.read_bytes() for path in (sharded.out / "pairs").iterdir()} == before
+
+    def test_splits_of_other_pairs(self, sharded: Any) -> None:
+        write_splits(sharded.out, ["train"] * PAIRS)
+        path = sharded.out / "splits.parquet"
+        table = pq.read_table(path)
+        for change in (table.slice(1), table.slice(0, 59), pa.concat_tables([table, table.slice(0, 1)])):
+            pq.write_table(change, path)
+            with pytest.raises(DataError, match=r"splits\.parquet: belongs to other pairs; run `empathy-judge split"):
+                PairDataset.load(sharded.out)
+
+    def test_one_file_keeps_its_row_groups(self, sharded: Any) -> None:
+        sharded.load(embed_audio=True, overwrite=True)
+        path = sharded.out / "pairs.parquet"
+        before = pq.ParquetFile(path).num_row_groups
+        write_splits(sharded.out, ["test"] * PAIRS)
+        assert before == pq.ParquetFile(path).num_row_groups == 15
+        dataset = PairDataset.load(sharded.out)
+        assert {pair.split for pair in dataset.pairs} == {"test"}
+        assert audio_hash(dataset.pairs[41].response) == dataset.fingerprints[dataset.pairs[41].pair_id][-1]
+
+
+class TestClips:
+    def test_every_clip_is_the_right_one(self, sharded: Any) -> None:
+        for row, pair in zip(sharded.pairs, PairDataset.load(sharded.out).pairs, strict=True):
+            response, context = pair.response, pair.context[0].audio
+            assert isinstance(response, StoredClip)
+            assert isinstance(context, StoredClip)
+            assert response.read() == (sharded.folder / row["response_audio"]).read_bytes()
+            assert context.read() == (sharded.folder / row["context_audio"]).read_bytes()
+            assert probe(context).seconds == pytest.approx(0.3)
+            assert len(decode(response, 8_000)) == 2_400
+
+    def test_turns(self, source: Any) -> None:
+        turns = [{"role": "user", "audio": f"clips/context{n}.wav"} for n in (0, 1, 0)]
+        source.pairs = [{"pair_id": "a", "response_audio": "clips/000-0.wav", "context_audio": turns}]
+        source.pairs.append({"pair_id": "b", "response_audio": "clips/000-1.wav", "context_audio": None})
+        source.pairs.append({"pair_id": "c", "response_audio": "clips/000-1.wav", "context_audio": turns[1:]})
+        source.ratings = []
+        ratings = source.table("r.jsonl", [{"pair_id": "a", "rater_id": "1", "score": 3}])
+        mapping = TableMapping(columns={}, rating_columns={}, dimensions=[Dimension("empathy", 1, 5, 1)])
+        imported = read_tables(source.table("p.jsonl", source.pairs), ratings, mapping)
+        dataset = assemble(imported, source.out, embed_audio=True)
+        found = [[audio_hash(turn.audio) for turn in pair.context] for pair in dataset.pairs]
+        first, second = (audio_hash(source.folder / f"clips/context{n}.wav") for n in (0, 1))
+        assert found == [[first, second, first], [], [second, first]]
+
+    def test_equal_by_content(self, sharded: Any) -> None:
+        one, other = (PairDataset.load(sharded.out).pairs[n].context[0].audio for n in (0, 1))
+        assert one == other
+        assert len({one, other}) == 1
+        assert one is not other
+        assert one != "another"
+
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_other_processes(self, sharded: Any, method: str) -> None:
+        if method == "fork" and sys.platform == "win32":
+            pytest.skip("no fork here")
+        dataset = PairDataset.load(sharded.out)
+        clips: Any = [pair.response for pair in dataset.pairs]
+        wanted = [dataset.fingerprints[pair.pair_id][-1] for pair in dataset.pairs]
+        assert audio_hash(clips[0]) == wanted[0]  # the parent has the file open
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(audio_hash, clips) == wanted
+        assert len(pickle.dumps(dataset.pairs)) < 1_000 * PAIRS
+
+    def test_threads(self, sharded: Any) -> None:
+        dataset = PairDataset.load(sharded.out)
+        order = np.random.default_rng(0).integers(PAIRS, size=500).tolist()
+        found = map_threads(lambda n: audio_hash(dataset.pairs[n].response), order, "", len(order))
+        assert list(found) == [dataset.fingerprints[dataset.pairs[n].pair_id][-1] for n in order]
+
+    def test_what_is_kept_is_limited(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        columns = stored_clips._Columns()
+        monkeypatch.setattr(stored_clips, "_columns", columns)
+        monkeypatch.setattr(stored_clips, "_KEPT_BYTES", 100_000)
+        for pair in PairDataset.load(sharded.out).pairs:
+            assert isinstance(pair.response, StoredClip)
+            pair.response.read()
+        assert 50_000 < columns._bytes <= 100_000
+        assert columns._bytes == sum(array.nbytes for array in columns._arrays.values())
+
+    def test_a_new_file_in_the_same_place(self, sharded: Any) -> None:
+        before = PairDataset.load(sharded.out).pairs[0].response
+        decode(before, 16_000)
+        sharded.tone("clips/000-0.wav", seconds=0.5)
+        sharded.load(embed_audio=True, shard_rows=SHARD_ROWS, overwrite=True)
+        assert len(decode(PairDataset.load(sharded.out).pairs[0].response, 16_000)) == 8_000
+
+    def test_changed_and_lost_content(self, sharded: Any) -> None:
+        dataset = PairDataset.load(sharded.out)
+        path = sharded.out / "pairs/part-00000.parquet"
+        other = {"path": None, "bytes": b"not audio", "sha256": dataset.fingerprints["000-2"][-1]}
+        edit(path, "response_audio", 2, other)
+        changed = PairDataset.load(sharded.out)
+        with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3, column 'response_audio': .* not what was"):
+            decode(changed.pairs[2].response, 16_000)
+        found = inspect_dataset(sharded.out)
+        assert [(problem.kind, problem.pair_id, problem.clip) for problem in found.problems] == [
+            ("unreadable", "000-2", "response")
+        ]
+        path.unlink()
+        stored_clips._forget()
+        with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3.*: no such file"):
+            decode(changed.pairs[2].response, 16_000)
+
+    def test_damage_to_the_audio_is_found_when_it_is_read(self, sharded: Any) -> None:
+        path = sharded.out / "pairs/part-00002.parquet"
+        whole = path.read_bytes()
+        start = whole.index(b"RIFF")
+        path.write_bytes(whole[: start + 100] + bytes(2_000) + whole[start + 2_100 :])
+        dataset = PairDataset.load(sharded.out)
+        found = inspect_dataset(sharded.out)
+        assert {problem.kind for problem in found.problems} <= {"unreadable", "changed"}
+        assert {problem.pair_id for problem in found.problems} <= {pair.pair_id for pair in dataset.pairs[50:]}
+        assert found.problems
+
+
+class TestInspect:
+    def test_a_second_time_nothing_is_decoded(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = inspect_dataset(sharded.out)
+        lines = (sharded.out / measuring.MEASURED_FILE).read_text().split("\n")
+        assert sum(bool(line) for line in lines) == 72
+        monkeypatch.setattr(measuring, "decode", None)
+        assert inspect_dataset(sharded.out) == first
+        loud = inspect_dataset(sharded.out, max_seconds=0.1)
+        assert len(loud.problems) == 2 * PAIRS  # thresholds are applied anew
+
+    def test_an_interrupted_one_goes_on(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = inspect_dataset(sharded.out)
+        path = sharded.out / measuring.MEASURED_FILE
+        path.write_bytes(path.read_bytes()[:1_000])
+        known = path.read_text().count("}")
+        assert 0 < known < 20
+        decoded = []
+        decode_ = measuring.decode
+        monkeypatch.setattr(measuring, "decode", lambda *a, **k: decoded.append(1) or decode_(*a, **k))
+        assert inspect_dataset(sharded.out) == first
+        assert len(decoded) == 72 - known
+        inspect_dataset(sharded.out)
+        assert len(decoded) == 72 - known
+
+
+def order_of(blocks: np.ndarray, batch: int, workers: int, **options: Any) -> list[int]:
+    epoch = options.pop("epoch", 0)
+    sampler = EpochSampler(len(blocks), blocks=Blocks(blocks, batch, workers), **options)
+    sampler.set_epoch(epoch)
+    order = list(sampler)
+    assert len(order) == len(sampler)
+    return order
+
+
+def uneven_blocks(items: int) -> np.ndarray:
+    """Blocks of 1 to 9 items."""
+    sizes = np.random.default_rng(1).integers(1, 10, items)
+    return np.repeat(np.arange(items), sizes)[:items]
+
+
+class TestOrder:
+    @pytest.mark.parametrize("workers", [0, 1, 3])
+    @pytest.mark.parametrize("ranks", [1, 2, 3])
+    @pytest.mark.parametrize("items", [0, 1, 7, 500])
+    def test_every_item_once(self, items: int, ranks: int, workers: int) -> None:
+        blocks = uneven_blocks(items)
+        trained = [order_of(blocks, 4, workers, shuffle=True, rank=rank, ranks=ranks) for rank in range(ranks)]
+        counts = Counter(item for part in trained for item in part)
+        assert set(counts) == set(range(items))
+        assert {len(part) for part in trained} == {-(-items // ranks)}
+        assert sum(counts.values()) - items == -items % ranks
+        validated = [order_of(blocks, 4, workers, shuffle=False, rank=rank, ranks=ranks) for rank in range(ranks)]
+        assert sorted(item for part in validated for item in part) == list(range(items))
+
+    def test_seed_epoch_and_rank(self) -> None:
+        blocks = uneven_blocks(300)
+        orders = {
+            tuple(order_of(blocks, 4, 2, shuffle=True, seed=seed, epoch=epoch, rank=rank, ranks=2))
+            for seed in range(2) for epoch in range(3) for rank in range(2)
+        }  # fmt: skip
+        assert len(orders) == 12
+        again = order_of(blocks, 4, 2, shuffle=True, seed=1, epoch=2, rank=1, ranks=2)
+        assert tuple(again) in orders
+
+    def test_batches_mix_blocks(self) -> None:
+        blocks = np.repeat(np.arange(64), 32)
+        order = order_of(blocks, 16, 0, shuffle=True)
+        per_batch = [len(set(blocks[batch])) for batch in np.array(order).reshape(-1, 16)]
+        assert min(per_batch) >= 6
+        assert np.mean(per_batch) > 9  # 16 out of as many blocks at random: 10.3
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (2, 3)])
+    def test_blocks_are_hardly_read_twice(self, shuffle: bool, ranks: int, workers: int) -> None:
+        """Each process keeps the blocks of one window and no more."""
+        blocks = np.repeat(np.arange(400), 8)
+        read = 0
+        for rank in range(ranks):
+            order = order_of(blocks, 16, workers, shuffle=shuffle, rank=rank, ranks=ranks)
+            batches = [order[start : start + 16] for start in range(0, len(order), 16)]
+            for worker in range(max(workers, 1)):
+                kept: dict[int, None] = {}
+                for item in (item for batch in batches[worker :: max(workers, 1)] for item in batch):
+                    read += blocks[item] not in kept
+                    kept.pop(blocks[item], None)
+                    kept[blocks[item]] = None
+                    if len(kept) > WINDOW_BLOCKS:
+                        del kept[next(iter(kept))]
+        # one window may begin in the middle of a block, once for each process and window
+        assert 400 <= read <= 400 * 1.01 + 2 * ranks * max(workers, 1)
+
+    def test_where_audio_is_not_embedded_the_order_is_as_ever(self, sharded: Any) -> None:
+        embedded = PairDataset.load(sharded.out).pairs
+        groups = row_groups(embedded)
+        assert groups is not None
+        assert np.bincount(groups).tolist() == [*[4] * 6, 1, *[4] * 6, 1, 4, 4, 2]
+        files = sharded.load(overwrite=True).pairs
+        assert row_groups(files) is None
+        assert row_groups((*embedded, Pair("x", b"some bytes"))) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_ranks_read_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    """The benchmark with 2,000 pairs: imported by the command, inspected, read by two processes."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from large_dataset import run  # pyright: ignore[reportMissingImports]
+
+    found = run(tmp_path, pairs=2_000, clips=400, raters=6, workers=workers, shard_rows=600)
+    assert len(list((tmp_path / "data/pairs").iterdir())) == 4
+    assert found.seen_once
+    assert [step.result for name, step in found.steps.items() if name in ("load", "inspect")] == [2_000, 2_000]
+    assert max(step.peak for step in found.steps.values()) < 1_500
+    assert max(epoch.worker_peak for epoch in found.epochs) < 1_500
+    if workers == 0:  # processes of a data loader import libraries while they are measured
+        assert 0.9 < found.amplification < 1.5  # the two ranks share one row group of 16, and each read one beforehand

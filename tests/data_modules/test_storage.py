@@ -1,0 +1,170 @@
+"""Datasets behind an address: read like local ones, lazily; nothing leaves the folder; no message holds a secret."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+from empathy_judge.data_modules import measuring
+from empathy_judge.data_modules.audio import audio_hash, decode, probe
+from empathy_judge.data_modules.errors import AudioError, DataError
+from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.schema import PairDataset, write_splits
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.storage import RemotePath, data_path
+from empathy_judge.data_modules.stored_clips import StoredClip
+
+ADDRESS = "memory://bucket/tones"
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    system = fsspec.filesystem("memory")
+    yield system
+    system.rm("/", recursive=True)
+
+
+def upload(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            memory.pipe_file(f"/bucket/tones/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_remote_and_local_are_the_same(source: Any, memory: Any, embed: bool) -> None:
+    local = source.load(embed_audio=embed, shard_rows=3)
+    upload(source.out, memory)
+    remote = PairDataset.load(ADDRESS)
+    assert remote.card == local.card
+    assert remote.fingerprints == local.fingerprints
+    assert remote.ratings.equals(local.ratings)
+    for there, here in zip(remote.pairs, local.pairs, strict=True):
+        assert isinstance(there.response, StoredClip)
+        assert (decode(there.response, 8_000) == decode(here.response, 8_000)).all()
+        assert probe(there.context[0].audio) == probe(here.context[0].audio)
+        assert audio_hash(there.response) == local.fingerprints[there.pair_id][-1]
+    assert str(remote.root / "split.yaml") == f"{ADDRESS}/split.yaml"
+
+
+def test_load_reads_no_audio(source: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in source.pairs:
+        source.tone(row["response_audio"], seconds=20, hertz=300 + len(row["pair_id"]))
+    source.load(embed_audio=True, shard_rows=2)
+    upload(source.out, memory)
+    stored = sum(path.stat().st_size for path in source.out.rglob("*.parquet"))
+    sizes: list[int] = []
+    opening = RemotePath.open
+
+    def counted(path: RemotePath) -> Any:
+        file = opening(path)
+        reading = file.read
+        monkeypatch.setattr(file, "read", lambda size=-1: sizes.append(size) or reading(size), raising=False)
+        return file
+
+    monkeypatch.setattr(RemotePath, "open", counted)
+    PairDataset.load(ADDRESS)
+    assert stored > 1_000_000
+    assert 0 < sum(sizes) < 0.2 * stored
+
+
+@pytest.mark.parametrize("address", ["file://{}", "local://{}"])
+def test_file_addresses_are_local_paths(source: Any, address: str) -> None:
+    source.out = source.out.with_name("a b")
+    source.load()
+    quoted = address.format(str(source.out).replace(" ", "%20"))
+    assert data_path(quoted) == source.out
+    assert PairDataset.load(quoted).pairs[0].response.is_relative_to(source.out.resolve())
+
+
+def test_inspect_keeps_what_it_measured_in_the_users_cache(
+    source: Any, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setattr(measuring, "user_cache_path", lambda *_, **__: cache)
+    source.load(embed_audio=True)
+    upload(source.out, memory)
+    first = inspect_dataset(ADDRESS)
+    assert [len(path.read_text().split()) > 0 for path in cache.iterdir()] == [True]
+    monkeypatch.setattr(measuring, "decode", None)
+    assert inspect_dataset(ADDRESS) == first
+    assert not memory.exists(f"/bucket/tones/{measuring.MEASURED_FILE}")
+
+
+def test_splits_are_not_written_to_an_address(source: Any, memory: Any) -> None:
+    source.load()
+    upload(source.out, memory)
+    before = {path: memory.cat_file(path) for path in memory.find("/bucket")}
+    with pytest.raises(DataError, match=r"^memory://bucket/tones: .*accepted: a local copy"):
+        write_splits(ADDRESS, ["train"] * 4)
+    with pytest.raises(DataError, match="accepted: a local copy"):
+        split_dataset(ADDRESS, fractions={"train": 0.5, "test": 0.5})
+    assert {path: memory.cat_file(path) for path in memory.find("/bucket")} == before
+
+
+@pytest.mark.parametrize("path", ["../secret.wav", "/bucket/secret.wav", "audio/../../secret.wav", "a\\..\\..\\x"])
+def test_no_path_leaves_a_remote_folder(source: Any, memory: Any, path: str) -> None:
+    source.load()
+    table = pq.read_table(source.out / "pairs.parquet")
+    rows = table.to_pylist()
+    rows[1]["response_audio"]["path"] = path
+    pq.write_table(table.from_pylist(rows, table.schema), source.out / "pairs.parquet")
+    upload(source.out, memory)
+    memory.pipe_file("/bucket/secret.wav", b"secret")
+    with pytest.raises(DataError, match=r"row 2, column 'response_audio': value .* leaves the folder memory://bucket"):
+        PairDataset.load(ADDRESS)
+
+
+def test_missing_files(source: Any, memory: Any) -> None:
+    with pytest.raises(DataError, match=r"memory://bucket/tones: not a pair dataset, it has no dataset\.yaml"):
+        PairDataset.load(ADDRESS)
+    source.load()
+    upload(source.out, memory)
+    dataset = PairDataset.load(ADDRESS)
+    (gone,) = memory.glob(f"/bucket/tones/audio/{dataset.fingerprints['000-1'][-1][:32]}*")
+    memory.rm(gone)
+    with pytest.raises(AudioError, match=r"^memory://bucket/tones/audio/.*: no such file"):
+        decode(dataset.pairs[1].response, 16_000)
+    with pytest.raises(DataError, match=r"pairs\.parquet, row 2, column 'response_audio': .*no such file in memory"):
+        PairDataset.load(ADDRESS)
+    memory.pipe_file("/bucket/tones/ratings.parquet", b"PAR1 and no more")
+    memory.pipe_file(gone, b"x")
+    with pytest.raises(DataError, match=r"memory://bucket/tones/ratings\.parquet: not readable as Parquet"):
+        PairDataset.load(ADDRESS)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nowhere://x/y", "nowhere://x/y: Protocol not known: nowhere; accepted: a local folder, hf://"),
+        ("ftp://me:hunter2@localhost:1/data?token=hunter2", r"^ftp://localhost:1/data\S*: cannot be reached \(Conn"),
+        ("zip://x::nowhere://hunter2@y", "Protocol not known: nowhere|not an address"),
+    ],
+)
+def test_bad_addresses(address: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        PairDataset.load(address)
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_secret_is_shown() -> None:
+    path = RemotePath("s3://key:hunter2@bucket/data?X-Amz-Signature=hunter2") / "pairs.parquet"
+    assert (str(path), repr(path)) == ("s3://bucket/data/pairs.parquet", "RemotePath('s3://bucket/data/pairs.parquet')")
+    assert path.name == "pairs.parquet"
+    assert pickle.loads(pickle.dumps(path)) == path
+
+
+def test_a_forked_process_reads_through_a_connection_of_its_own(source: Any, memory: Any) -> None:
+    source.load(embed_audio=True)
+    upload(source.out, memory)
+    pairs = PairDataset.load(ADDRESS).pairs
+    here = [audio_hash(pair.response) for pair in pairs]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(audio_hash, [pair.response for pair in pairs]) == here

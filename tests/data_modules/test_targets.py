@@ -1,0 +1,243 @@
+"""Training targets: against the truth of synthetic panels, by hand, and inside the scale."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.datamodule import PairDataModule, RatedPairs
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.rater_model import fit_rater_model
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
+from empathy_judge.data_modules.targets import (
+    MIN_RATER_RATINGS,
+    TargetName,
+    item_means,
+    rating_histogram,
+    training_targets,
+    z_scored_means,
+)
+
+NAN = float("nan")
+
+
+def table(scores: np.ndarray) -> RatingTable:
+    """From shape (items, raters), NaN = not rated."""
+    items, raters = np.nonzero(~np.isnan(scores))
+    return RatingTable(items, raters, scores[items, raters], len(scores), tuple(map(str, range(scores.shape[1]))))
+
+
+def dataset(scores: dict[str, np.ndarray], low: float = 1, high: float = 5, step: float | None = None) -> PairDataset:
+    """Pairs without audio from dimension -> shape (pairs, raters)."""
+    rows = [
+        (f"p{item:03d}", f"r{rater}", name, own[item, rater])
+        for name, own in scores.items()
+        for item, rater in zip(*np.nonzero(~np.isnan(own)), strict=True)
+    ]
+    card = DatasetCard("made", tuple(Dimension(name, low, high, step) for name in scores), "test", "CC0-1.0", True)
+    pairs = tuple(Pair(f"p{item:03d}", b"") for item in range(len(next(iter(scores.values())))))
+    ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("made"), card, pairs, ratings)
+
+
+def simulated(
+    seed: int, *, bias: float, noise: float, missing: float, spread: float = 0.0, n: int = 300, raters: int = 8
+) -> tuple[np.ndarray, np.ndarray]:
+    """True scores (variance 1), shape (n,), and ratings, shape (n, raters). `spread`: of the logarithm of stretches."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=n)
+    stretch = np.exp(spread * rng.normal(size=raters))
+    scores = stretch * (truth[:, None] + noise * rng.normal(size=(n, raters))) + bias * rng.normal(size=raters)
+    scores[rng.random(scores.shape) < missing] = NAN
+    rated = ~np.isnan(scores).all(axis=1)
+    return truth[rated], scores[rated]
+
+
+def correlations(**how: float) -> dict[str, float]:
+    """Pearson correlation of each target with the truth, averaged over 20 panels."""
+    found = []
+    for seed in range(20):
+        truth, scores = simulated(seed, **how)  # pyright: ignore[reportArgumentType]
+        own = table(scores)
+        targets = (item_means(own), z_scored_means(own)[0], fit_rater_model(own).items)
+        found.append([np.corrcoef(truth, values)[0, 1] for values in targets])
+    return dict(zip(("mean", "z_scored", "bias_corrected"), np.mean(found, axis=0), strict=True))
+
+
+def test_corrected_biases_bring_targets_closer_to_the_truth() -> None:
+    half = correlations(bias=1.0, noise=0.7, missing=0.5)
+    assert half["bias_corrected"] > half["mean"] + 0.04
+    assert half["z_scored"] > half["mean"] + 0.04
+    sparse = correlations(bias=1.0, noise=0.7, missing=0.85, raters=20)
+    assert sparse["bias_corrected"] > sparse["mean"] + 0.08
+    assert sparse["bias_corrected"] > 0.9
+
+
+def test_z_scores_bring_targets_closer_to_the_truth_where_raters_differ_in_spread() -> None:
+    uneven = correlations(bias=0.5, noise=0.5, missing=0.5, spread=0.6)
+    assert uneven["z_scored"] > uneven["mean"] + 0.03
+    assert uneven["z_scored"] > uneven["bias_corrected"] + 0.02
+
+
+def test_bias_correction_beats_z_scores_where_a_strict_rater_got_the_better_items() -> None:
+    found = []
+    for seed in range(20):
+        truth, scores = simulated(seed, bias=0.0, noise=0.5, missing=0.4)
+        scores[:, 0] -= 1
+        scores[truth < 0.3, 0] = NAN
+        scores[:, 1] += 1
+        scores[truth > -0.3, 1] = NAN
+        kept = ~np.isnan(scores).all(axis=1)
+        own = table(scores[kept])
+        targets = (item_means(own), z_scored_means(own)[0], fit_rater_model(own).items)
+        found.append([np.corrcoef(truth[kept], values)[0, 1] for values in targets])
+    mean, z_scored, corrected = np.mean(found, axis=0)
+    assert corrected > mean + 0.015
+    assert corrected > z_scored + 0.01
+
+
+def test_the_additive_model_finds_exact_biases_and_keeps_the_mean_of_all_ratings() -> None:
+    rng = np.random.default_rng(0)
+    items, biases = rng.normal(size=30), rng.normal(size=5)
+    scores = items[:, None] + biases
+    scores[rng.random(scores.shape) < 0.5] = NAN
+    scores[0] = NAN
+    own = table(scores)
+    model = fit_rater_model(own)
+    assert model.n_components == 1
+    assert np.abs(model.residual).max() < 1e-12
+    assert np.diff(model.biases) == pytest.approx(np.diff(biases))
+    assert model.biases[own.raters].mean() == pytest.approx(0, abs=1e-12)
+    assert np.isnan(model.items[0])
+    shift = model.items - items
+    assert shift[1:][own.counts[1:] > 0] == pytest.approx(np.nanmax(shift))
+
+
+def test_the_additive_model_is_least_squares() -> None:
+    _, scores = simulated(1, bias=1.0, noise=1.0, missing=0.5, n=40, raters=6)
+    own = table(scores)
+    design = np.concatenate([np.eye(len(scores))[own.items], np.eye(6)[own.raters]], axis=1)
+    fitted = design @ np.linalg.lstsq(design, own.scores, rcond=None)[0]
+    assert fit_rater_model(own).residual == pytest.approx(own.scores - fitted, abs=1e-10)
+
+
+def test_a_long_chain_of_many_raters_is_solved() -> None:
+    rng = np.random.default_rng(2)
+    raters = 1200  # more than are solved densely; each shares one item with the next
+    scores = np.full((raters - 1, raters), NAN)
+    biases, items = rng.normal(size=raters), rng.normal(size=raters - 1)
+    for item in range(raters - 1):
+        scores[item, item : item + 2] = items[item] + biases[item : item + 2]
+    model = fit_rater_model(table(scores))
+    assert np.abs(model.residual).max() < 1e-6
+    assert np.diff(model.biases) == pytest.approx(np.diff(biases), abs=1e-6)
+
+
+def test_panels_without_a_common_item_are_corrected_each_by_itself_and_said() -> None:
+    scores = np.full((6, 4), NAN)
+    scores[:3, :2] = np.array([[2.0, NAN], [2, 3], [NAN, 3]])  # r1 is one above r0
+    scores[3:, 2:] = np.array([[4.0, NAN], [4, 5], [NAN, 5]])
+    targets = training_targets(dataset({"d": scores}), "bias_corrected")
+    assert targets.scores[:, 0] == pytest.approx([2.5, 2.5, 2.5, 4.5, 4.5, 4.5])
+    assert targets.notes == (
+        "d, bias_corrected: the raters fall into 2 panels without a common item; biases are corrected within each, "
+        "differences between panels stay",
+    )
+
+
+def test_on_a_complete_panel_corrected_biases_change_nothing() -> None:
+    _, scores = simulated(3, bias=0.3, noise=0.3, missing=0.0, n=50)
+    made = dataset({"d": np.clip(scores + 3, 1, 5)})
+    plain, corrected = (training_targets(made, target).scores for target in ("mean", "bias_corrected"))
+    assert corrected == pytest.approx(plain, abs=1e-12)
+
+
+def test_z_scores_by_hand() -> None:
+    first = np.tile([1.0, 3.0], 5)  # mean 2, spread 1
+    second = np.tile([1.0, 7.0], 5)  # mean 4, spread 3: together mean 3, spread sqrt(5)
+    values, left = z_scored_means(table(np.stack([first, second], axis=1)))
+    assert values == pytest.approx(np.tile([3 - 5**0.5, 3 + 5**0.5], 5))
+    assert left == 0
+
+
+def test_raters_without_a_spread_count_as_they_are() -> None:
+    scores = np.stack([np.tile([1.0, 3.0], 5), np.full(10, 4.0), np.full(10, NAN)], axis=1)
+    scores[: MIN_RATER_RATINGS - 1, 2] = 5.0
+    scores[0, 2] = 2.0
+    values, left = z_scored_means(table(scores))
+    assert values == pytest.approx(np.nanmean(scores, axis=1))  # the only one who takes part sets mean and spread
+    assert left == 2
+    notes = training_targets(dataset({"d": scores}), "z_scored").notes
+    assert notes == (
+        "d, z_scored: the ratings of 2 of 3 raters count as they are (fewer than 10 ratings or a constant score)",
+    )
+    assert z_scored_means(table(scores[:4]))[1] == 3  # nobody takes part: plain means
+    assert z_scored_means(table(scores[:4]))[0] == pytest.approx(np.nanmean(scores[:4], axis=1))
+
+
+@pytest.mark.parametrize("target", ["z_scored", "bias_corrected"])
+def test_what_leaves_the_scale_stands_at_its_end_and_is_counted(target: TargetName) -> None:
+    _, scores = simulated(4, bias=2.0, noise=0.5, missing=0.6, n=200)
+    scores = np.clip(scores + 3, 1, 5)
+    free = z_scored_means(table(scores))[0] if target == "z_scored" else fit_rater_model(table(scores)).items
+    outside = (free < 1) | (free > 5)
+    assert outside.sum() == 3
+    targets = training_targets(dataset({"d": scores}), target)
+    assert targets.scores[~outside, 0] == pytest.approx(free[~outside])
+    assert set(targets.scores[outside, 0]) <= {1.0, 5.0}
+    assert targets.notes == (
+        f"d, {target}: {outside.sum()} of {len(free)} targets left the scale 1 to 5 and stand at its end",
+    )
+
+
+def test_single_ratings_are_one_item_per_pair_and_rater() -> None:
+    first = np.array([[1.0, 2.0], [NAN, NAN], [NAN, 5.0]])
+    second = np.array([[NAN, 4.0], [NAN, NAN], [3.0, NAN]])
+    targets = training_targets(dataset({"a": first, "b": second}), "single")
+    assert targets.pairs.tolist() == [0, 0, 2, 2]
+    np.testing.assert_array_equal(targets.scores, [[1, NAN], [2, 4], [NAN, 3], [5, NAN]])
+
+
+def test_histogram_of_ratings() -> None:
+    scores = np.array([[1.0, 1.0, 2.5], [NAN, NAN, NAN], [3.0, 2.0, NAN]])
+    found = rating_histogram(table(scores), Dimension("d", 1, 3, 0.5))
+    assert found.tolist() == [[2, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1]]
+    with pytest.raises(DataError, match=r"dimension d: a histogram .* needs a scale with steps; it has 1 to 3"):
+        rating_histogram(table(scores), Dimension("d", 1, 3))
+
+
+def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined() -> None:
+    scores = np.array([[1.0, 2.0], [NAN, NAN]])
+    made = dataset({"d": scores, "e": np.full((2, 2), NAN)})
+    for target in ("mean", "z_scored", "bias_corrected"):
+        np.testing.assert_array_equal(training_targets(made, target).scores, [[1.5, NAN], [NAN, NAN]], err_msg=target)
+    empty = dataclasses.replace(made, ratings=made.ratings.iloc[:0])
+    assert np.isnan(training_targets(empty, "bias_corrected").scores).all()
+    assert training_targets(empty, "single").scores.shape == (0, 2)
+
+
+def test_items_of_a_data_loader_repeat_the_pair_for_each_single_rating() -> None:
+    made = dataset({"a": np.array([[1.0, 2.0], [NAN, 3.0]])})
+    items = RatedPairs(made, target="single")
+    assert [items[0, index].pair.pair_id for index in range(len(items))] == ["p000", "p000", "p001"]
+    assert [items[0, index].index for index in range(len(items))] == [0, 1, 2]
+    assert items.scores.tolist() == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])
+def test_training_takes_the_target_and_validation_the_plain_mean(target: TargetName, dataset_folder: Path) -> None:
+    data = PairDataModule(str(dataset_folder), target=target)
+    data.setup("fit")
+    validation = data.dataset.subset("validation")
+    assert data.validation.scores.numpy() == pytest.approx(validation.mean_scores().to_numpy(np.float32))
+    train = data.dataset.subset("train")
+    assert data.train.scores.numpy() == pytest.approx(training_targets(train, target).scores, abs=1e-6)
+    plain = train.mean_scores().to_numpy(np.float32)
+    assert (data.train.scores.shape == plain.shape) == (target != "single")
+    assert len(data.train) == (30 if target == "single" else 12)
+    if target == "bias_corrected":  # the third rater, half a point above the second, rated every other pair only
+        assert np.abs(data.train.scores[:, 1].numpy() - plain[:, 1]).max() > 0.1
