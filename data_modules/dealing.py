@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -14,23 +14,19 @@ _MOST_DEALS = 32
 _MOST_DEALT = 100_000  # components in all deals together: with many components any deal is even
 
 
-def components(labels: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
     """Items that are connected through equal labels, directly or through other items.
 
     Args:
-        labels: Columns of equal length, one label per item.
+        labels: The labels of each item.
 
     Returns:
         Positions of the items of each component, both in order of appearance.
     """
-    items = len(labels[0])
-    nodes: dict[tuple[int, Hashable], int] = {}
-    rows = np.tile(np.arange(items), len(labels))
-    columns = [
-        items + nodes.setdefault((number, label), len(nodes))
-        for number, column in enumerate(labels)
-        for label in column
-    ]
+    items = len(labels)
+    nodes: dict[Hashable, int] = {}
+    rows = [position for position, having in enumerate(labels) for _ in having]
+    columns = [items + nodes.setdefault(label, len(nodes)) for having in labels for label in having]
     size = items + len(nodes)
     graph = coo_array((np.ones(len(rows)), (rows, columns)), (size, size))
     _, numbers = connected_components(graph, directed=False)

@@ -1,76 +1,36 @@
-"""Splits that keep what belongs together on one side, and the audit that training begins with."""
+"""Splits that keep what belongs together on one side: by fractions, in folds, or one for each value of a column."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
 import yaml
 
+from .audit import (
+    READ,
+    SPLIT_FILE,
+    SplitAudit,
+    audit_splits,
+    find_crossings,
+    refuse_leaks,
+    refused_kinds,
+    values_of,
+)
 from .dealing import components, deal
 from .errors import DataError, place, shown
 from .folders import replace_file
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
 
-SPLIT_FILE = "split.yaml"
-AUDIO = "audio"
-"""Name under which `SplitAudit.crossings` lists identical audio."""
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25
 """A split whose share of the pairs is further from what was asked is an error, not an approximation."""
-_SHOWN_CROSSINGS = 10
-
-_READ: Mapping[str, Callable[[Pair], str | None]] = {
-    "group_id": lambda pair: pair.group_id,
-    "context_speaker": lambda pair: pair.context_speaker,
-    "response_speaker": lambda pair: pair.response_speaker,
-    "system_id": lambda pair: pair.system_id,
-}
-
-
-@dataclass(frozen=True)
-class SplitAudit:
-    """What is in which split, and what is in several.
-
-    Attributes:
-        by: The columns that must not cross.
-        splits: Split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of
-            responses) and ``mean_scores`` (dimension -> mean of the pairs' mean scores, rating points; None =
-            nothing rated).
-        unsplit: Pairs without a split.
-        crossings: Column of the four that a split can be made by, or `AUDIO` for identical clips by their
-            hash -> value -> the splits it is in.
-        split_hash: `PairDataset.split_hash`.
-    """
-
-    by: tuple[str, ...]
-    splits: Mapping[str, Mapping[str, Any]]
-    unsplit: int
-    crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
-    split_hash: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON and YAML; of the crossings the count and the first 10."""
-        crossings = {
-            column: {
-                "refused": column in self.by,
-                "count": len(values),
-                "first": {value: list(values[value]) for value in sorted(values)[:_SHOWN_CROSSINGS]},
-            }
-            for column, values in self.crossings.items()
-        }
-        splits = {name: dict(values) for name, values in self.splits.items()}
-        return {
-            "by": list(self.by), "splits": splits, "unsplit": self.unsplit, "crossings": crossings,
-            "split_hash": self.split_hash,
-        }  # fmt: skip
+_MAX_FOLD_DEVIATION = 0.5  # of a fold's share
 
 
 def split_dataset(
@@ -85,14 +45,17 @@ def split_dataset(
 ) -> SplitAudit:
     """Splits a dataset and writes the column ``split`` and ``split.yaml``.
 
-    Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker,
-    B and C the group) and stay together. Where `by` leaves out ``group_id``, groups may cross, and the audit
-    lists them. Components are dealt out as `dealing.deal` says, by their mean score: every dimension is
-    scaled to its range and turned so that high is good.
+    Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
+    C the group) and stay together. Components are dealt out as `dealing.deal` says, by their mean score: every
+    dimension is scaled to its range and turned so that high is good.
+
+    Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
+    ``group_id``, groups may cross, and the audit lists them; components are then few and large, two systems that share
+    one clip stay apart, and the pairs with that clip are set aside: in no split, and listed in ``split.yaml``.
 
     Args:
         folder: The dataset.
-        by: Some of ``group_id``, ``context_speaker``, ``response_speaker``, ``system_id``.
+        by: Some of `audit.READ`: ``group_id``, ``response_speaker``, ``system_id``, ``language``, ...
         fractions: Split -> share of the pairs; they sum to 1.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
@@ -107,143 +70,163 @@ def split_dataset(
         DataError: If a split exists, a column is unknown or empty somewhere, or the components are too few or
             too large for the fractions. Nothing is written then.
     """
-    dataset = PairDataset.load(folder)
-    by = tuple(by)
-    _check_by(by, dataset)
+    dataset = _load_unsplit(folder, by, overwrite)
     _check_fractions(fractions)
     if hold_out:
         _check_hold_out(hold_out, by, fractions, dataset)
+    free, held = [], []
+    for component in _components(dataset, by):
+        is_held = _is_held_out([dataset.pairs[i] for i in component], hold_out or {})
+        (held if is_held else free).append(component)
+    shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
+    splits = _deal(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
+    splits.update(dict.fromkeys((position for component in held for position in component), "test"))
+    request = {
+        "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
+        "hold_out": {column: list(values) for column, values in (hold_out or {}).items()},
+    }  # fmt: skip
+    return _write(dataset, splits, request)
+
+
+def fold_dataset(
+    folder: str | Path,
+    folds: int,
+    *,
+    by: Sequence[str] = ("group_id",),
+    stratify: bool = True,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> SplitAudit:
+    """Splits a dataset into folds of equal size, ``fold1`` and so on, for cross-validation.
+
+    Components are those of `split_dataset`. One trains on all folds but two, chooses the checkpoint on one of the two
+    and tests on the other, once for each fold.
+
+    Args:
+        folder: The dataset.
+        folds: How many, at least 2.
+        by: As in `split_dataset`.
+        stratify: Whether to balance mean scores.
+        seed: For the order in which components are dealt out.
+        overwrite: Replace a split that exists.
+
+    Returns:
+        The audit; ``split.yaml`` holds it too, with the arguments.
+
+    Raises:
+        DataError: As `split_dataset` does; a fold may be half as large or half as large again as asked.
+    """
+    dataset = _load_unsplit(folder, by, overwrite)
+    if not 2 <= folds <= len(dataset.pairs):
+        raise DataError(f"{folds} folds; accepted: 2 to {len(dataset.pairs)}, the number of pairs")
+    shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
+    most = dict.fromkeys(shares, _MAX_FOLD_DEVIATION / folds)
+    splits = _deal(dataset, _components(dataset, by), shares, most, by, seed, stratify)
+    return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
+
+
+def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -> SplitAudit:
+    """Splits a dataset by the values of a column: the pairs of one value, and no others, are the fold ``column=value``.
+
+    With ``system_id`` this is leave-one-system-out: the judge is tested on a system whose responses it never heard.
+
+    Args:
+        folder: The dataset.
+        column: One of `audit.READ`.
+        overwrite: Replace a split that exists.
+
+    Returns:
+        The audit; ``split.yaml`` holds it too, with the argument. Pairs are set aside as in `split_dataset`.
+
+    Raises:
+        DataError: If a split exists, or the column is unknown, empty somewhere, the same everywhere, or holds a text
+            that is no name. Nothing is written then.
+    """
+    dataset = _load_unsplit(folder, (column,), overwrite)
+    values = [READ[column](pair) for pair in dataset.pairs]
+    if len(set(values)) < 2:
+        raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; accepted: two values")
+    for row, value in enumerate(values, start=1):
+        if not is_name(value):
+            where = place(dataset.root / PAIRS_FILE, row, column)
+            raise DataError(f"{where}: value {shown(value)}; accepted as the name of a fold: text without line breaks")
+    splits = {position: f"{column}={value}" for position, value in enumerate(values)}
+    return _write(dataset, splits, {"by": [column], "leave_out": column})
+
+
+def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> PairDataset:
+    dataset = PairDataset.load(folder)
+    if not isinstance(dataset.root, Path):
+        raise DataError(f"{dataset.root}: splits are not written to an address; accepted: a local copy of the folder")
+    _check_by(by, dataset)
     if not overwrite and any(pair.split is not None for pair in dataset.pairs):
         raise DataError(f"{dataset.root}: it has splits already; accepted: --overwrite, or an unsplit dataset")
-    splits: list[str | None] = ["test"] * len(dataset.pairs)
-    free = []
-    for component in components([[_READ[column](pair) for pair in dataset.pairs] for column in by]):
-        if not _is_held_out([dataset.pairs[i] for i in component], hold_out or {}):
-            free.append(component)
-    shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
-    sizes = [len(component) for component in free]
-    dealt = deal(sizes, shares, seed, _mean_quality(dataset, free) if stratify else None)
-    _check_shares(dealt, sizes, shares, by)
-    for number, name in dealt.items():
-        for position in free[number]:
-            splits[position] = name
-    write_splits(folder, splits)
-    audit = audit_splits(PairDataset.load(folder), by)
-    request = {
-        "seed": seed, "by": list(by), "fractions": dict(fractions), "stratify": stratify,
-        "hold_out": {column: list(values) for column, values in (hold_out or {}).items()},
-        "split_hash": audit.split_hash, "audit": audit.to_dict(),
-    }  # fmt: skip
-    text = yaml.safe_dump(request, sort_keys=False, allow_unicode=True)
-    replace_file(Path(folder) / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return dataset
+
+
+def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
+    """Positions of pairs that stay together."""
+    values = values_of(dataset, by)
+    kinds = refused_kinds(by) if "group_id" in by else by
+    labels = [
+        [(kind, value) for kind in kinds for value in values[kind][position]] for position in range(len(dataset.pairs))
+    ]
+    return components(labels)
+
+
+def _deal(
+    dataset: PairDataset,
+    parts: Sequence[Sequence[int]],
+    shares: Mapping[str, float],
+    most: Mapping[str, float],
+    by: Sequence[str],
+    seed: int,
+    stratify: bool,
+) -> dict[int, str]:
+    """Position -> split, for the positions in `parts`. `most`: how far the share of a split may be off."""
+    sizes = [len(part) for part in parts]
+    dealt = deal(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
+    _check_shares(dealt, sizes, shares, most, by)
+    return {position: name for number, name in dealt.items() for position in parts[number]}
+
+
+def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str, Any]) -> SplitAudit:
+    """Sets pairs aside that would leak, audits the splits, then writes them and ``split.yaml``."""
+    aside = _leaking(dataset, splits, request["by"])
+    kept = {position: name for position, name in splits.items() if position not in aside}
+    for name in dict.fromkeys(splits.values()):
+        if name not in kept.values():
+            what = f"every response clip of {name!r} is in another split, too"
+            raise DataError(f"{dataset.root}: {what}; accepted: splits that share no responses")
+    pairs = tuple(dataclasses.replace(pair, split=kept.get(position)) for position, pair in enumerate(dataset.pairs))
+    split = dataclasses.replace(dataset, pairs=pairs)
+    assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
+    audit = audit_splits(split, request["by"])
+    refuse_leaks(split, audit)
+    write_splits(dataset.root, [pair.split for pair in pairs])
+    set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
+    facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
+    text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+    replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return audit
 
 
-def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> SplitAudit:
-    """Counts what is in each split and lists what is in several; nothing is judged here.
-
-    Args:
-        dataset: All pairs (not a subset).
-        by: The columns that must not cross.
-    """
-    members: dict[str, list[Pair]] = defaultdict(list)
-    for pair in dataset.pairs:
-        if pair.split is not None:
-            members[pair.split].append(pair)
-    crossings = {column: _crossings(dataset, lambda pair, read=read: [read(pair)]) for column, read in _READ.items()}
-    crossings[AUDIO] = _crossings(dataset, lambda pair: dataset.fingerprints[pair.pair_id])
-    means = dataset.mean_scores()
-    return SplitAudit(
-        by=tuple(by),
-        splits={name: _describe(pairs, len(dataset.pairs), means) for name, pairs in sorted(members.items())},
-        unsplit=sum(pair.split is None for pair in dataset.pairs),
-        crossings=crossings,
-        split_hash=dataset.split_hash(),
-    )
-
-
-def check_splits(dataset: PairDataset) -> SplitAudit:
-    """The audit that training and evaluation begin with.
-
-    The columns that must not cross are `split_columns`.
-
-    Args:
-        dataset: All pairs (not a subset).
-
-    Raises:
-        DataError: If one of them crosses splits, or ``split.yaml`` belongs to other splits than
-            ``pairs.parquet`` has.
-    """
-    by = split_columns(dataset)
-    audit = audit_splits(dataset, by)
-    for column in by:
-        if not audit.crossings[column]:
-            continue
-        value, splits = min(audit.crossings[column].items())
-        rows = [
-            (row, pair.split)
-            for row, pair in enumerate(dataset.pairs, start=1)
-            if _READ[column](pair) == value and pair.split is not None
-        ]
-        row = next(row for row, split in rows if split != rows[0][1])
-        more = f" ({len(audit.crossings[column]) - 1} more)" if len(audit.crossings[column]) > 1 else ""
-        raise DataError(
-            f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {column} {shown(value)} is in "
-            f"{' and '.join(splits)}{more}; accepted: each {column} in one split, as `empathy-judge split "
-            "--overwrite` makes them"
-        )
-    return audit
-
-
-def split_columns(dataset: PairDataset) -> tuple[str, ...]:
-    """The columns that the splits were made by, from ``split.yaml``; without that file, ``group_id``.
-
-    Args:
-        dataset: All pairs (not a subset).
-
-    Raises:
-        DataError: If ``split.yaml`` belongs to other splits than ``pairs.parquet`` has.
-    """
-    path = dataset.root / SPLIT_FILE
-    if not path.exists():
-        return ("group_id",)
-    try:
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-        by, split_hash = tuple(stored["by"]), stored["split_hash"]
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
-        raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
-    if split_hash != dataset.split_hash() or not set(by) <= set(_READ):
-        raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
-    return by
-
-
-def _crossings(dataset: PairDataset, read: Callable[[Pair], Iterable[str | None]]) -> dict[str, tuple[str, ...]]:
-    """Value -> its splits, where there are several."""
-    splits: dict[str, set[str]] = defaultdict(set)
-    for pair in dataset.pairs:
-        for value in read(pair):
-            if value is not None and pair.split is not None:
-                splits[value].add(pair.split)
-    return {value: tuple(sorted(names)) for value, names in splits.items() if len(names) > 1}
-
-
-def _describe(pairs: Sequence[Pair], total: int, means: pd.DataFrame) -> dict[str, Any]:
-    averages = means.loc[[pair.pair_id for pair in pairs]].mean()
-    return {
-        "pairs": len(pairs),
-        "share": len(pairs) / total,
-        "groups": len({pair.group_id for pair in pairs}),
-        "systems": len({pair.system_id for pair in pairs} - {None}),
-        "speakers": len({pair.response_speaker for pair in pairs} - {None}),
-        "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
-    }
+def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str]) -> set[int]:
+    """Positions of pairs with audio that may not be in two of these splits, and is."""
+    values = values_of(dataset, by)
+    names = [splits[position] for position in range(len(dataset.pairs))]
+    found = set()
+    for kind in set(refused_kinds(by)) - set(by):
+        crossing = find_crossings(values[kind], names)
+        found |= {position for position, having in enumerate(values[kind]) if not crossing.keys().isdisjoint(having)}
+    return found
 
 
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
     for column in by or ("nothing",):
-        if column not in _READ:
-            raise DataError(f"split by {shown(column)}; accepted: {', '.join(_READ)}")
-        empty = [row for row, pair in enumerate(dataset.pairs, start=1) if _READ[column](pair) is None]
+        if column not in READ:
+            raise DataError(f"split by {shown(column)}; accepted: {', '.join(READ)}")
+        empty = [row for row, pair in enumerate(dataset.pairs, start=1) if READ[column](pair) is None]
         if empty:
             more = f" ({len(empty) - 1} more)" if len(empty) > 1 else ""
             where = place(dataset.root / PAIRS_FILE, empty[0], column)
@@ -270,7 +253,7 @@ def _check_hold_out(
     for column, values in hold_out.items():
         if column not in by:
             raise DataError(f"held out by {shown(column)}; accepted: what is split by: {', '.join(by)}")
-        known = {_READ[column](pair) for pair in dataset.pairs}
+        known = {READ[column](pair) for pair in dataset.pairs}
         for value in values:
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
@@ -278,7 +261,7 @@ def _check_hold_out(
 
 
 def _is_held_out(pairs: Sequence[Pair], hold_out: Mapping[str, Sequence[str]]) -> bool:
-    return any(_READ[column](pair) in values for column, values in hold_out.items() for pair in pairs)
+    return any(READ[column](pair) in values for column, values in hold_out.items() for pair in pairs)
 
 
 def _mean_quality(dataset: PairDataset, members: Sequence[Sequence[int]]) -> list[float]:
@@ -292,15 +275,22 @@ def _mean_quality(dataset: PairDataset, members: Sequence[Sequence[int]]) -> lis
 
 
 def _check_shares(
-    assigned: Mapping[int, str], sizes: Sequence[int], fractions: Mapping[str, float], by: Sequence[str]
+    assigned: Mapping[int, str],
+    sizes: Sequence[int],
+    fractions: Mapping[str, float],
+    most: Mapping[str, float],
+    by: Sequence[str],
 ) -> None:
     """Refuses splits that have little to do with the fractions: components too few or too large."""
-    total, whole = sum(sizes[number] for number in assigned), sum(fractions.values())
+    whole, pairs = sum(fractions.values()), defaultdict(int)
+    for number, name in assigned.items():
+        pairs[name] += sizes[number]
+    total = sum(pairs.values())
     for name, fraction in fractions.items():
-        share = sum(sizes[n] for n, split in assigned.items() if split == name) / max(total, 1)
-        if share == 0 or abs(share - fraction / whole) > MAX_DEVIATION:
+        share = pairs[name] / max(total, 1)
+        if share == 0 or abs(share - fraction / whole) > most[name]:
             raise DataError(
                 f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
-                f"{', '.join(by)} the {total} pairs fall into {len(sizes)} inseparable parts, the largest of "
-                f"{max(sizes, default=0)}; accepted: other fractions, or fewer columns to split by"
+                f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
+                f"largest of {max(sizes, default=0)}; accepted: other shares, or fewer columns to split by"
             )

@@ -42,6 +42,8 @@ class Provenance:
         content_hash: Hash of the training data.
         split_hash: Hash of the assignment of pairs to splits.
         validation: Spearman on the validation split per dimension, of the weights that were exported.
+        train_splits: What it was trained on.
+        validation_splits: What chose its checkpoint.
     """
 
     dataset: str
@@ -49,6 +51,8 @@ class Provenance:
     content_hash: str
     split_hash: str
     validation: dict[str, float | None]
+    train_splits: list[str]
+    validation_splits: list[str]
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     pairs, ratings = [], []
     for group in range(GROUPS):
-        soundfile.write(folder / f"context{group}.wav", tone(0.5 + 0.1 * group, 90 + 30 * group, 0.3, 0.2), RATE)
+        soundfile.write(folder / f"context{group}.wav", tone(0.5 + 0.1 * group, 92 + 30 * group, 0.3, 0.2), RATE)
         for member in range(PER_GROUP):
             number = group * PER_GROUP + member
             loudness, height = number % 5 / 4, number % 7 / 6
@@ -151,7 +151,8 @@ def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pyte
     from empathy_judge.models.card import render_card
 
     judge = make_judge()
-    description = describe(judge, Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}))
+    origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"])
+    description = describe(judge, origin)
     folder = tmp_path_factory.mktemp("artifact") / "judge"
     save_judge(LoadedJudge(judge, description), folder, render_card(description, None))
     return folder

@@ -35,7 +35,7 @@ class Batch:
     Attributes:
         indices: Position of each pair in its split `(batch,)`.
         inputs: See `Inputs`.
-        targets: Mean scores in rating points `(batch, dimensions)`, NaN where nobody rated.
+        targets: Scores to predict, in rating points `(batch, dimensions)`, NaN where nobody rated.
     """
 
     indices: Tensor
@@ -44,7 +44,7 @@ class Batch:
 
 
 class JudgeModule(L.LightningModule):
-    """Trains adapters, pooling and head on mean human scores; the backbone stays frozen."""
+    """Trains adapters, pooling and head on human scores; the backbone stays frozen."""
 
     def __init__(
         self,
@@ -127,10 +127,16 @@ class JudgeModule(L.LightningModule):
         """
         if self.judge is not None:
             return
+        if self.cache_audio and self.data.augmentation.active:
+            raise UserError(
+                "cache_audio: true with augmentation: each epoch hears every clip anew, so that nothing can be kept; "
+                "accepted: cache_audio: false, or no augmentation"
+            )
         for column, dimension in enumerate(self.data.dimensions):
             if self.data.train.scores[:, column].isnan().all():
                 raise UserError(
-                    f"{self.data.path}: nobody rated {dimension.name!r} in split 'train'; accepted: ratings of every "
+                    f"{self.data.path}: nobody rated {dimension.name!r} in split "
+                    f"{' or '.join(map(repr, self.data.train_splits))}; accepted: ratings of every "
                     "dimension, or a dataset without this one"
                 )
         self.judge = EmpathyJudge(self.judge_settings, self.data.dimensions)
@@ -252,8 +258,8 @@ class JudgeModule(L.LightningModule):
         for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
             if now[key] != then[key]:
                 raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {now[key]!r}")
-        for key in ("content_hash", "split_hash"):
-            if now["provenance"][key] != then["provenance"][key]:
+        for key in ("content_hash", "split_hash", "train_splits", "validation_splits"):
+            if now["provenance"][key] != then["provenance"].get(key):
                 raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
         self._validation = dict(then["provenance"]["validation"])
         self.data.first_epoch = checkpoint["epoch"] + 1
@@ -268,5 +274,7 @@ class JudgeModule(L.LightningModule):
                 content_hash=card.content_hash,
                 split_hash=self.data.dataset.split_hash(),
                 validation=dict(self._validation),
+                train_splits=list(self.data.train_splits),
+                validation_splits=list(self.data.validation_splits),
             ),
         )

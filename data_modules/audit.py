@@ -1,0 +1,255 @@
+"""What several splits have in common, and the rule that says which of it is a leak.
+
+**The rule.** Refused, whatever the splits were made by:
+
+- a value of a column that they were made by, in two splits;
+- a response clip that is in two splits as a response, by its bytes or as a near-identical copy: the answer is known.
+
+A context clip in two splits (as context in one at least), by its bytes or near-identical, is refused where
+``group_id`` is among the columns. Splits by another column (systems on the same contexts, say) share contexts on
+purpose: there it is listed, as are near-identical responses of one group (systems that degrade one recording).
+
+A loud, long and lively enough clip is compared by its sound (`near_identical`); all are by their bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from .errors import DataError, place, shown
+from .near_identical import near_identical
+from .schema import PAIRS_FILE, Pair, PairDataset
+
+SPLIT_FILE = "split.yaml"
+
+READ: Mapping[str, Callable[[Pair], str | None]] = MappingProxyType(
+    {
+        "group_id": lambda pair: pair.group_id,
+        "context_speaker": lambda pair: pair.context_speaker,
+        "response_speaker": lambda pair: pair.response_speaker,
+        "system_id": lambda pair: pair.system_id,
+        "setting": lambda pair: pair.setting,
+        "language": lambda pair: pair.language,
+        "situation": lambda pair: pair.situation,
+        "context_text": lambda pair: pair.context_text,
+        "response_text": lambda pair: pair.response_text,
+    }
+)
+"""The columns that splits can be made by."""
+LISTED = ("group_id", "context_speaker", "response_speaker", "system_id")
+"""Columns whose crossings are listed even where the splits were made by others."""
+
+RESPONSE, CONTEXT = "response_clip", "context_clip"
+NEAR_RESPONSE, NEAR_CONTEXT = "near_identical_response_clip", "near_identical_context_clip"
+NEAR_IN_GROUP = "near_identical_response_clip_in_one_group"
+_SHOWN_CROSSINGS = 10
+
+Values = Mapping[str, Sequence[Collection[str]]]
+"""Kind of thing -> for each pair the things of this kind that it has."""
+
+
+@dataclass(frozen=True)
+class SplitAudit:
+    """What is in which split, and what is in several.
+
+    Attributes:
+        by: The columns that the splits were made by.
+        splits: Split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of
+            responses) and ``mean_scores`` (dimension -> mean of the pairs' mean scores, rating points; None =
+            nothing rated).
+        unsplit: Pairs without a split.
+        crossings: Kind -> value -> the splits it is in. Kinds are the columns of `LISTED` and of `by`, and five of
+            audio: the value of `RESPONSE` and `CONTEXT` is a SHA-256, that of the near-identical ones the first
+            SHA-256 of the cluster.
+        refused: The kinds of which none may be in several splits.
+        clips: Number of distinct clips.
+        not_comparable: How many of them were compared by their bytes only.
+        split_hash: `PairDataset.split_hash`.
+        content_hash: Of the dataset.
+    """
+
+    by: tuple[str, ...]
+    splits: Mapping[str, Mapping[str, Any]]
+    unsplit: int
+    crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
+    refused: tuple[str, ...]
+    clips: int
+    not_comparable: int
+    split_hash: str
+    content_hash: str
+
+    @property
+    def leaks(self) -> dict[str, Mapping[str, tuple[str, ...]]]:
+        """The crossings that are refused; empty = the splits can be believed."""
+        return {kind: self.crossings[kind] for kind in self.refused if self.crossings[kind]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and YAML; of the crossings the count and the first 10."""
+        crossings = {
+            kind: {
+                "refused": kind in self.refused,
+                "count": len(values),
+                "first": {value: list(values[value]) for value in sorted(values)[:_SHOWN_CROSSINGS]},
+            }
+            for kind, values in self.crossings.items()
+        }
+        splits = {name: dict(values) for name, values in self.splits.items()}
+        return {
+            "by": list(self.by), "splits": splits, "unsplit": self.unsplit, "crossings": crossings,
+            "clips": self.clips, "not_comparable": self.not_comparable,
+            "split_hash": self.split_hash, "content_hash": self.content_hash,
+        }  # fmt: skip
+
+
+def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> SplitAudit:
+    """Counts what is in each split and lists what is in several; nothing is refused here.
+
+    Decodes all clips where `near_identical` has no stored result.
+
+    Args:
+        dataset: All pairs (not a subset).
+        by: The columns that the splits were made by.
+    """
+    members: dict[str, list[Pair]] = defaultdict(list)
+    for pair in dataset.pairs:
+        if pair.split is not None:
+            members[pair.split].append(pair)
+    means = dataset.mean_scores()
+    found = near_identical(dataset)
+    splits = [pair.split for pair in dataset.pairs]
+    return SplitAudit(
+        by=tuple(by),
+        splits={name: _describe(pairs, len(dataset.pairs), means) for name, pairs in sorted(members.items())},
+        unsplit=sum(split is None for split in splits),
+        crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by).items()},
+        refused=refused_kinds(by),
+        clips=found.clips,
+        not_comparable=len(found.not_comparable),
+        split_hash=dataset.split_hash(),
+        content_hash=dataset.card.content_hash,
+    )
+
+
+def check_splits(dataset: PairDataset) -> SplitAudit:
+    """The audit that training begins with.
+
+    It is cheap where `near_identical` has a stored result for this content, as it has after ``empathy-judge split`` and
+    ``empathy-judge inspect``; otherwise all audio is decoded now. No split is used that was not audited.
+
+    Args:
+        dataset: All pairs (not a subset).
+
+    Raises:
+        DataError: If there is a leak, or ``split.yaml`` belongs to other splits than ``pairs.parquet`` has.
+    """
+    audit = audit_splits(dataset, split_columns(dataset))
+    refuse_leaks(dataset, audit)
+    return audit
+
+
+def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
+    """Raises a DataError that names the first leak and how many there are, if the audit of this dataset found any."""
+    for kind, crossings in audit.leaks.items():
+        value, splits = min(crossings.items())
+        values = values_of(dataset, audit.by)[kind]
+        rows = [
+            (row, pair)
+            for row, (pair, having) in enumerate(zip(dataset.pairs, values, strict=True), start=1)
+            if value in having and pair.split is not None
+        ]
+        first = rows[0][1]
+        row, other = next((row, pair) for row, pair in rows if pair.split != first.split)
+        more = f" ({len(crossings) - 1} more)" if len(crossings) > 1 else ""
+        name = kind if kind in READ else kind.replace("_", " ")
+        what = shown(value) if kind in READ else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
+        raise DataError(
+            f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {what} is in {' and '.join(splits)}{more}; "
+            f"accepted: each {name} in one split, as `empathy-judge split --overwrite` makes them"
+        )
+
+
+def split_columns(dataset: PairDataset) -> tuple[str, ...]:
+    """The columns that the splits were made by, from ``split.yaml``; without that file, ``group_id``.
+
+    Args:
+        dataset: All pairs (not a subset).
+
+    Raises:
+        DataError: If ``split.yaml`` belongs to other splits than ``pairs.parquet`` has.
+    """
+    path = dataset.root / SPLIT_FILE
+    if not path.exists():
+        return ("group_id",)
+    try:
+        stored = yaml.safe_load(path.read_bytes().decode())
+        by, split_hash = tuple(stored["by"]), stored["split_hash"]
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
+        raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
+    if split_hash != dataset.split_hash() or not by or not set(by) <= set(READ):
+        raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
+    return by
+
+
+def refused_kinds(by: Sequence[str]) -> tuple[str, ...]:
+    """Of what none may be in two splits that were made by these columns; see the rule above."""
+    return (*by, RESPONSE, NEAR_RESPONSE, *((CONTEXT, NEAR_CONTEXT) if "group_id" in by else ()))
+
+
+def values_of(dataset: PairDataset, by: Sequence[str]) -> Values:
+    """For each pair what may be in several splits: column values, clips, clusters of near-identical clips.
+
+    Args:
+        dataset: All pairs (not a subset).
+        by: The columns that the splits are made by.
+    """
+    values: dict[str, Sequence[Collection[str]]] = {
+        column: [() if (value := READ[column](pair)) is None else (value,) for pair in dataset.pairs]
+        for column in dict.fromkeys((*LISTED, *by))
+    }
+    clips = [dataset.fingerprints[pair.pair_id] for pair in dataset.pairs]
+    contexts = {clip for hashes in clips for clip in hashes[:-1]}
+    cluster_of = {clip: cluster[0] for cluster in near_identical(dataset).clusters for clip in cluster}
+    near_contexts = {cluster_of[clip] for clip in contexts if clip in cluster_of}
+    groups: dict[str, set[str]] = defaultdict(set)  # cluster -> groups of the responses in it
+    for pair, hashes in zip(dataset.pairs, clips, strict=True):
+        if hashes[-1] in cluster_of:
+            groups[cluster_of[hashes[-1]]].add(pair.group_id)
+    meant = set() if "group_id" in by else {cluster for cluster, inside in groups.items() if len(inside) == 1}
+    near = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
+    near_responses = [[cluster_of[hashes[-1]]] if hashes[-1] in cluster_of else [] for hashes in clips]
+    values[RESPONSE] = [hashes[-1:] for hashes in clips]
+    values[CONTEXT] = [[clip for clip in hashes if clip in contexts] for hashes in clips]
+    values[NEAR_RESPONSE] = [[cluster for cluster in having if cluster not in meant] for having in near_responses]
+    values[NEAR_CONTEXT] = [[cluster for cluster in having if cluster in near_contexts] for having in near]
+    values[NEAR_IN_GROUP] = [[cluster for cluster in having if cluster in meant] for having in near_responses]
+    return values
+
+
+def find_crossings(values: Iterable[Collection[str]], splits: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
+    """Value -> its splits, where there are several; one collection of values and one split (None = none) per pair."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for having, split in zip(values, splits, strict=True):
+        for value in having:
+            if split is not None:
+                found[value].add(split)
+    return {value: tuple(sorted(names)) for value, names in found.items() if len(names) > 1}
+
+
+def _describe(pairs: Sequence[Pair], total: int, means: pd.DataFrame) -> dict[str, Any]:
+    averages = means.loc[[pair.pair_id for pair in pairs]].mean()
+    return {
+        "pairs": len(pairs),
+        "share": len(pairs) / total,
+        "groups": len({pair.group_id for pair in pairs}),
+        "systems": len({pair.system_id for pair in pairs} - {None}),
+        "speakers": len({pair.response_speaker for pair in pairs} - {None}),
+        "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
+    }

@@ -1,0 +1,230 @@
+"""Another recording of the same speech: noise, a room, a codec, a level, a moment. The rating stays what it was.
+
+What is here changes the recording chain, which raters are told to look past. What would change the label is not here:
+pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes.py`), not an
+augmentation. Loudness lies between the two: keep `gain_db` within what a microphone's distance does.
+
+Each clip of a pair gets draws of its own: context and response come from two devices in two rooms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import soundfile
+import torch
+from torchaudio import functional
+
+from .audio import AudioSource, Clip, load_clip
+from .errors import DataError
+from .schema import Pair
+
+Codec = Literal["mu_law", "ogg", "mp3"]
+MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
+"""Sample rates (Hz) that MP3 has; a clip of another rate goes through Ogg Vorbis instead."""
+_LOUDEST = 1.0  # what the codecs take
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to a training clip, each with a probability of its own; all zero = nothing, which is the default.
+
+    A range is the lowest and the highest value; the draw is uniform. The steps follow the order below, and each keeps
+    the length of the clip.
+
+    Attributes:
+        room_probability: Of a room: an impulse response of exponentially decaying noise after the direct sound.
+        room_rt60: Time until the room's sound has fallen by 60 dB (s).
+        room_direct_db: Energy of the direct sound over that of the room's (dB).
+        noise_probability: Of noise with a spectrum between white and pink.
+        noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
+        codec_probability: Of being encoded and decoded.
+        codecs: Which codecs to choose from.
+        codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
+        gain_probability: Of another level.
+        gain_db: Change of level (dB).
+        shift_probability: Of a shift in time; silence comes in at one end, what leaves at the other is lost.
+        shift_seconds: Shift (s), negative = earlier.
+    """
+
+    room_probability: float = 0.0
+    room_rt60: tuple[float, float] = (0.15, 0.6)
+    room_direct_db: tuple[float, float] = (0.0, 10.0)
+    noise_probability: float = 0.0
+    noise_snr: tuple[float, float] = (10.0, 30.0)
+    codec_probability: float = 0.0
+    codecs: tuple[Codec, ...] = ("mu_law", "ogg", "mp3")
+    codec_compression: tuple[float, float] = (0.2, 0.9)
+    gain_probability: float = 0.0
+    gain_db: tuple[float, float] = (-6.0, 6.0)
+    shift_probability: float = 0.0
+    shift_seconds: tuple[float, float] = (-0.04, 0.04)
+
+    def __post_init__(self) -> None:
+        limits = {
+            "room_rt60": (0.01, 5.0), "room_direct_db": (-20.0, 60.0), "noise_snr": (-20.0, 100.0),
+            "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0), "shift_seconds": (-0.5, 0.5),
+        }  # fmt: skip
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_probability") and not 0 <= value <= 1:
+                raise DataError(f"augmentation: {field.name} {value}; accepted: 0 to 1")
+            if field.name in limits:
+                low, high = limits[field.name]
+                if len(value) != 2 or not low <= value[0] <= value[1] <= high:
+                    raise DataError(
+                        f"augmentation: {field.name} {value}; accepted: two values, ascending, {low} to {high}"
+                    )
+        if self.codec_probability and not self.codecs:
+            raise DataError("augmentation: codec_probability without codecs; accepted: some of mu_law, ogg, mp3")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can happen to a clip."""
+        return any(
+            (
+                self.room_probability, self.noise_probability, self.codec_probability, self.gain_probability,
+                self.shift_probability,
+            )
+        )  # fmt: skip
+
+
+NO_AUGMENTATION = Augmentation()
+
+
+def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> Pair:
+    """The pair with each of its clips decoded and augmented.
+
+    A function of its arguments: the same pair in the same epoch of the same run sounds the same, whatever the batch,
+    the rank, the number of workers, and whether the run was interrupted.
+
+    Args:
+        pair: With audio of any kind.
+        settings: What may happen.
+        seed: Of the run.
+        epoch: From 0.
+
+    Raises:
+        AudioError: If a clip cannot be read.
+    """
+    name = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
+    context = tuple(
+        dataclasses.replace(
+            turn, audio=_augment_source(turn.audio, settings, np.random.default_rng([seed, epoch, name, number]))
+        )
+        for number, turn in enumerate(pair.context, start=1)
+    )
+    response = _augment_source(pair.response, settings, np.random.default_rng([seed, epoch, name, 0]))
+    return dataclasses.replace(pair, context=context, response=response)
+
+
+def _augment_source(source: AudioSource, settings: Augmentation, rng: np.random.Generator) -> Clip:
+    return augment_clip(load_clip(source), settings, rng)
+
+
+def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -> Clip:
+    """A clip of the same length and rate that went through what the draws decided.
+
+    Silence stays silence. A sample may come to lie beyond full scale, as it may in a file.
+
+    Args:
+        clip: Shape (n,), float32.
+        settings: What may happen.
+        rng: Where the draws come from; how many are made does not depend on what they decide.
+    """
+    steps: list[tuple[float, Callable[[torch.Tensor, np.random.Generator], torch.Tensor]]] = [
+        (settings.room_probability, lambda x, draws: _room(x, clip.rate, settings, draws)),
+        (settings.noise_probability, lambda x, draws: _noise(x, clip.rate, settings, draws)),
+        (settings.codec_probability, lambda x, draws: _codec(x, clip.rate, settings, draws)),
+        (settings.gain_probability, lambda x, draws: x * 10 ** (_draw(settings.gain_db, draws) / 20)),
+        (settings.shift_probability, lambda x, draws: _shift(x, clip.rate, settings, draws)),
+    ]
+    samples = torch.from_numpy(clip.samples.copy())
+    for probability, change in steps:
+        decision, draws = rng.random(), np.random.default_rng(rng.integers(2**63))
+        if decision < probability and samples.any():
+            samples = change(samples, draws)
+    return dataclasses.replace(clip, samples=samples.numpy())
+
+
+def _draw(bounds: Sequence[float], rng: np.random.Generator) -> float:
+    low, high = bounds
+    return float(rng.uniform(low, high))
+
+
+def impulse_response(rt60: float, direct_db: float, rate: int, rng: np.random.Generator) -> torch.Tensor:
+    """Noise under exp(-6.91 t / rt60), the decay of a diffuse field (60 dB in `rt60`), after a direct sound of 1.
+
+    Args:
+        rt60: Reverberation time (s).
+        direct_db: Energy of the direct sound over that of the rest (dB).
+        rate: Samples per second (Hz).
+        rng: Of the noise.
+
+    Returns:
+        Shape (1.2 * rt60 * rate,), float32.
+    """
+    length = max(2, round(1.2 * rt60 * rate))
+    tail = rng.standard_normal(length) * np.exp(-3 * np.log(10) * np.arange(length) / (rt60 * rate))
+    tail[0] = 0.0
+    tail *= 10 ** (-direct_db / 20) / np.sqrt((tail**2).sum())
+    tail[0] = 1.0
+    return torch.from_numpy(tail.astype(np.float32))
+
+
+def _room(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
+    """The clip in a room, at its own level: what follows its end is cut off."""
+    response = impulse_response(_draw(settings.room_rt60, rng), _draw(settings.room_direct_db, rng), rate, rng)
+    wet = functional.fftconvolve(samples, response)[: len(samples)]
+    return wet * (samples.square().mean() / wet.square().mean().clamp_min(1e-20)).sqrt()
+
+
+def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generator) -> torch.Tensor:
+    """Gaussian noise whose power falls with frequency to the power of `slope` (0 = white, 1 = pink), from 50 Hz."""
+    spectrum = np.fft.rfft(rng.standard_normal(length))
+    spectrum *= np.maximum(np.fft.rfftfreq(length, 1 / rate), 50.0) ** (-slope / 2)
+    return torch.from_numpy(np.fft.irfft(spectrum, length).astype(np.float32))
+
+
+def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
+    noise = coloured_noise(len(samples), rng.uniform(), rate, rng)
+    return functional.add_noise(samples, noise, torch.tensor(_draw(settings.noise_snr, rng)))
+
+
+def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
+    codec = settings.codecs[int(rng.integers(len(settings.codecs)))]
+    level = max(float(samples.abs().max()), _LOUDEST)  # codecs clip at full scale
+    scaled = samples / level
+    if codec == "mu_law":
+        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * level
+    if codec == "mp3" and rate not in MP3_RATES:
+        codec = "ogg"
+    return _through_file(scaled, rate, codec, _draw(settings.codec_compression, rng)) * level
+
+
+def _through_file(samples: torch.Tensor, rate: int, codec: Codec, compression: float) -> torch.Tensor:
+    memory = io.BytesIO()
+    kind = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
+    soundfile.write(memory, samples.numpy(), rate, kind[1], format=kind[0], compression_level=compression)
+    memory.seek(0)
+    decoded, _ = soundfile.read(memory, dtype="float32")
+    result = torch.zeros_like(samples)
+    result[: len(decoded)] = torch.from_numpy(decoded[: len(samples)])
+    return result
+
+
+def _shift(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
+    by = round(_draw(settings.shift_seconds, rng) * rate)
+    by = max(-len(samples), min(by, len(samples)))
+    result = torch.zeros_like(samples)
+    if by >= 0:
+        result[by:] = samples[: len(samples) - by]
+    else:
+        result[:by] = samples[-by:]
+    return result

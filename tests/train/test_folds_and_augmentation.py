@@ -1,0 +1,170 @@
+"""Cross-validation through the commands, and augmentation through training: what is heard, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from empathy_judge.cli import BAD_USAGE, DONE, main
+from empathy_judge.data_modules.datamodule import RatedPairs
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+
+LOUD = {
+    "model__cache_audio": "false",
+    "data__augmentation.noise_probability": 0.7,
+    "data__augmentation.noise_snr": "[0, 10]",
+    "data__augmentation.shift_probability": 0.5,
+    "trainer__logger": "false",
+}
+
+
+@pytest.fixture
+def folds(dataset_folder: Path, tmp_path: Path) -> Path:
+    data = Path(shutil.copytree(dataset_folder, tmp_path / "data"))
+    assert main(["split", str(data), "--folds", "4", "--overwrite", "--json"]) == DONE
+    return data
+
+
+def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, monkeypatch, capsys):
+    trained: set[str] = set()
+    validated: set[str] = set()
+
+    def watch(name: str, found: set[str]) -> None:
+        plain = getattr(JudgeModule, name)
+
+        def step(module: JudgeModule, batch: Any, batch_idx: int):
+            pairs = (module.data.train if module.training else module.data.validation).pairs
+            found.update(pairs[index].pair_id for index in batch.indices.tolist())
+            return plain(module, batch, batch_idx)
+
+        monkeypatch.setattr(JudgeModule, name, step)
+
+    watch("training_step", trained)
+    watch("validation_step", validated)
+    run = tmp_path / "run"
+    train(train_arguments(
+        run, data__path=folds, data__train_split="[fold1, fold2]", data__validation_split="fold3",
+        trainer__max_epochs=1,
+    ))  # fmt: skip
+    dataset = PairDataset.load(folds)
+    assert trained == {pair.pair_id for pair in dataset.pairs if pair.split in ("fold1", "fold2")}
+    assert validated == {pair.pair_id for pair in dataset.pairs if pair.split == "fold3"}
+    assert (len(trained), len(validated)) == (12, 6)
+
+    assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == DONE
+    origin = json.loads((tmp_path / "judge/judge.json").read_text())["provenance"]
+    assert (origin["split_hash"], origin["content_hash"]) == (dataset.split_hash(), dataset.card.content_hash)
+    assert (origin["train_splits"], origin["validation_splits"]) == (["fold1", "fold2"], ["fold3"])
+
+    capsys.readouterr()
+    words = ["--data", str(folds), "--no-checks", "--resamples", "20", "--out", str(tmp_path / "report")]
+    assert main(["evaluate", str(tmp_path / "judge"), *words, "--split", "fold4"]) == DONE
+    assert "warning" not in capsys.readouterr().err
+    report = json.loads((tmp_path / "report/agreement.json").read_text())
+    assert (report["split"], report["split_hash"]) == ("fold4", dataset.split_hash())
+    assert report["dimensions"]["empathy"]["n_items"] == 6
+    assert main(["evaluate", str(run), *words, "--split", "fold2"]) == DONE
+    assert "warning: split fold2: this judge was trained on fold1, fold2" in capsys.readouterr().err
+    assert main(["evaluate", "constant", *words, "--split", "fold4"]) == DONE
+
+    with pytest.raises(UserError, match="trained on other data: train_splits differs"):
+        train([*train_arguments(
+            run, data__path=folds, data__train_split="[fold1, fold4]", data__validation_split="fold3",
+            trainer__max_epochs=2,
+        ), "--resume", "true"])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({}, "no pair is in split 'train'; it has fold1, fold2, fold3, fold4"),
+        ({"data__train_split": "[fold1, fold5]"}, "no pair is in split 'fold5'; it has fold1"),
+        ({"data__train_split": "[]"}, "no pair is in split ''"),
+        ({"data__train_split": "[fold1, fold2]", "data__validation_split": "fold2"}, "both hold 'fold2'"),
+    ],
+)
+def test_folds_that_cannot_be_trained_on(folds, train_arguments, tmp_path, splits, message):
+    with pytest.raises(UserError, match=message):
+        train(train_arguments(tmp_path / "run", data__path=folds, **splits))
+
+
+def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path, capsys):
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(folds / "pairs.parquet").to_pandas()
+    (folds / "split.yaml").unlink()
+    table.loc[table["pair_id"] == "p00", "split"] = "elsewhere"
+    table.to_parquet(folds / "pairs.parquet", schema=pq.read_schema(folds / "pairs.parquet"))
+    words = train_arguments(
+        tmp_path / "run", data__path=folds, data__train_split="fold1", data__validation_split="fold2"
+    )
+    assert main(["train", *words]) == BAD_USAGE
+    assert "column 'split': group_id 'g0' is in elsewhere and fold" in capsys.readouterr().err
+    assert not list((tmp_path / "run").rglob("*.ckpt"))
+
+
+def test_augmentation_with_kept_audio_states_is_refused(train_arguments, tmp_path):
+    with pytest.raises(UserError, match="cache_audio: true with augmentation: each epoch hears every clip anew"):
+        train(train_arguments(tmp_path / "run", data__augmentation__gain_probability=0.5))
+
+
+def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
+    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, model__cache_audio="false")
+    assert main(["train", *words]) == BAD_USAGE
+    assert "augmentation: gain_probability 2.0; accepted: 0 to 1" in capsys.readouterr().err
+
+
+def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch, dataset_folder):
+    """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
+    heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+
+    def listen(name: str) -> None:
+        plain = getattr(JudgeModule, name)
+
+        def step(module: JudgeModule, batch: Any, batch_idx: int):
+            heard[module.training].append(batch.inputs.clips.features.clone())
+            return plain(module, batch, batch_idx)
+
+        monkeypatch.setattr(JudgeModule, name, step)
+
+    listen("training_step")
+    listen("validation_step")
+
+    def features(run: str, epochs: int, *words: str, **changes: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        heard[True].clear(), heard[False].clear()
+        train([*train_arguments(tmp_path / run, trainer__max_epochs=epochs, **LOUD | changes), *words])
+        return heard[True].copy(), heard[False].copy()
+
+    def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+        return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+    whole, validation = features("whole", 2)
+    first, _ = features("cut", 1, data__num_workers=2)
+    second, _ = features("cut", 2, "--resume", "true", data__num_workers=1)
+    assert same(whole, first + second)
+    off = {"data__augmentation.noise_probability": 0, "data__augmentation.shift_probability": 0}
+    plain, plain_validation = features("plain", 1, **off)
+    assert same(validation[: len(plain_validation)], plain_validation)
+    assert len(plain) == 3
+    assert [one.shape for one in plain] == [one.shape for one in whole[:3]]
+    assert not any(torch.equal(one, other) for one, other in zip(plain, whole[:3], strict=True))
+
+
+def test_without_augmentation_a_batch_is_what_it_was(make_judge, dataset_folder):
+    """The inputs of a batch are, bit for bit, those of the pairs as they are stored."""
+    judge = make_judge()
+    dataset = PairDataset.load(dataset_folder).subset("train")
+    items = [RatedPairs(dataset)[epoch, index] for epoch, index in ((0, 3), (7, 1), (2, 2))]
+    ours = judge.build_inputs([item.pair for item in items])
+    plain = judge.build_inputs([dataset.pairs[index] for index in (3, 1, 2)])
+    assert torch.equal(ours.input_ids, plain.input_ids)
+    assert torch.equal(ours.audio_index, plain.audio_index)
+    assert torch.equal(ours.clips.features, plain.clips.features)
+    assert [item.index for item in items] == [3, 1, 2]
