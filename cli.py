@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ def import_(words: Sequence[str]) -> int:
         options.out,
         overwrite=options.overwrite,
         embed_audio=options.embed_audio,
+        shard_rows=options.shard_rows,
         max_skipped=options.max_skipped,
     )
     skipped = dataset.root / SKIPPED_FILE
@@ -105,38 +107,82 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
     from .data_modules.inspection import inspect_dataset
     from .data_modules.schema import PairDataset
+    from .eval.inspection_facts import inspection_facts
     from .eval.reliability import reliability
 
+    page = None if options.page is None else Path(options.page)
+    if page is not None:
+        from .eval.inspection_page import check_page_folder
+
+        check_page_folder(page)
     found = inspect_dataset(options.data, max_seconds=options.max_seconds)
     dataset = PairDataset.load(options.data)
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
+    facts = inspection_facts(dataset)
+    if page is not None:
+        from .eval.inspection_page import write_inspection_page
+
+        page = write_inspection_page(dataset, found, agreement, facts, page)
     if options.json:
-        print(json.dumps({**found.to_dict(), "reliability": agreement}, indent=2, allow_nan=False))
+        everything = {**found.to_dict(), **facts.to_dict(), "reliability": agreement}
+        print(json.dumps(everything, indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
         from .eval.inspection_tables import inspection_tables
 
-        for table in inspection_tables(found, agreement):
+        raters = {name: own.raters for name, own in facts.ratings.items()}
+        for table in inspection_tables(found, agreement, raters):
             Console().print(table)
-    crossed = any(found.crossings.get(column) for column in found.split_by)
-    return FAILED_CHECKS if found.problems or crossed else DONE
+        if page is not None:
+            print(f"page: {page}")
+    leaks = any(found.crossings[kind] for kind in found.refused)
+    return FAILED_CHECKS if found.problems or leaks else DONE
 
 
 def split(options: argparse.Namespace) -> int:
-    """Assign every pair to train, validation or test."""
-    from .data_modules.splits import split_dataset
+    """Assign every pair to train, validation or test, to a fold, or to a fold for each value of a column.
 
-    audit = split_dataset(
-        options.data,
-        by=options.by,
-        fractions=dict(zip(("train", "validation", "test"), options.fractions, strict=True)),
-        hold_out=_hold_out(options.hold_out),
-        stratify=not options.no_stratify,
-        seed=options.seed,
-        overwrite=options.overwrite,
-    )
+    What shares a value of a column of --by stays together. Audio is compared, too, the same or nearly the same:
+    with group_id among the columns (the default), what shares a clip stays together; otherwise contexts may be shared,
+    and pairs whose response is in two splits are set aside: they are in none (`unsplit`), split.yaml lists them.
+
+    Cross-validation trains once for each fold, on all but two of them:
+      empathy-judge split data --folds 5
+      empathy-judge train --config configs/nano.yaml --data.path data --run runs/5 \\
+          --data.train_split '[fold1, fold2, fold3]' --data.validation_split fold4
+      empathy-judge evaluate runs/5 --data data --split fold5
+    Leave-one-system-out has a fold for each system, called after it:
+      empathy-judge split data --leave-out system_id
+      empathy-judge train ... --data.train_split '[system_id=a, system_id=b]' --data.validation_split system_id=c
+      empathy-judge evaluate runs/d --data data --split system_id=d
+    """
+    from .data_modules.splits import DEFAULT_FRACTIONS, fold_dataset, leave_one_out, split_dataset
+
+    if options.leave_out is not None:
+        _refuse(options, "--leave-out", ("by", "fractions", "hold_out", "no_stratify"))
+        audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
+    elif options.folds is not None:
+        _refuse(options, "--folds", ("fractions", "hold_out"))
+        audit = fold_dataset(
+            options.data,
+            options.folds,
+            by=options.by or ["group_id"],
+            stratify=not options.no_stratify,
+            seed=options.seed,
+            overwrite=options.overwrite,
+        )
+    else:
+        audit = split_dataset(
+            options.data,
+            by=options.by or ["group_id"],
+            fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
+            hold_out=_hold_out(options.hold_out),
+            stratify=not options.no_stratify,
+            seed=options.seed,
+            overwrite=options.overwrite,
+        )
     _print_facts(audit.to_dict(), options.json)
     return DONE
 
@@ -244,7 +290,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
     if spec == "constant":
         from .eval.judges.constant import ConstantJudge
 
-        return ConstantJudge.fitted_to(dataset.subset("train")), None
+        return ConstantJudge.fitted_to(dataset.subset(_other_splits(dataset, options.split))), None
     if spec.startswith("scores:"):
         from .eval.judges.scores_file import ScoresFile
 
@@ -255,7 +301,31 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
         raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
     judge = TrainedJudge.load(Path(spec), options.backbone, options.device)
     judge.check_scales(dataset.card)
+    _warn_of_known_pairs(judge.description, dataset, options.split)
     return judge, judge.description
+
+
+def _refuse(options: argparse.Namespace, chosen: str, others: Sequence[str]) -> None:
+    """Options that mean nothing beside the one that was chosen."""
+    for name in others:
+        if getattr(options, name):
+            raise UserError(f"{chosen} together with --{name.replace('_', '-')}; accepted: one of them")
+
+
+def _other_splits(dataset: PairDataset, split: str) -> list[str]:
+    """What a baseline may learn from: train, or where there are folds, all but the one that is measured."""
+    names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
+    return names if names and "train" not in names else ["train"]
+
+
+def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str) -> None:
+    """Says on standard error where a judge is measured on pairs that it was trained or chosen on."""
+    origin = description["provenance"]
+    if (origin["content_hash"], origin["split_hash"]) != (dataset.card.content_hash, dataset.split_hash()):
+        return
+    for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
+        if splits and split in ("all", *splits):
+            print(f"warning: split {split}: this judge was {done} on {', '.join(splits)}", file=sys.stderr)
 
 
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
@@ -301,7 +371,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, name: str, run: Callable, example: str) -> argparse.ArgumentParser:
-    text = run.__doc__ or ""
+    text = cleandoc(run.__doc__ or "")
     parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
     parser.set_defaults(run=run)
     return parser
@@ -325,7 +395,10 @@ def _source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", help="the source")
-    parser.add_argument("--out", required=True, help="folder of the dataset to make")
+    parser.add_argument(
+        "--out", required=True,
+        help="folder of the dataset to make; where an import was killed or interrupted, the same command goes on",
+    )  # fmt: skip
     importer.add_arguments(parser)
     parser.add_argument("--name", help="name of the dataset (default: that of the source, else of --out)")
     parser.add_argument("--origin", help="where the data comes from")
@@ -334,7 +407,11 @@ def _source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
         "--max-skipped", type=float, default=0.01, metavar="SHARE",
         help="share of the pairs that may be unusable; they are listed in skipped.csv (default: 0.01)",
     )  # fmt: skip
-    parser.add_argument("--embed-audio", action="store_true", help="keep audio inside pairs.parquet")
+    parser.add_argument("--embed-audio", action="store_true", help="keep audio inside Parquet files")
+    parser.add_argument(
+        "--shard-rows", type=int, default=10_000, metavar="PAIRS",
+        help="embed more pairs than these in several files, so many in each (default: 10000)",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -349,18 +426,30 @@ def _add_data_commands(commands: Any) -> None:
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
-    one = _add(commands, "inspect", inspect, "empathy-judge inspect data")
+    one = _add(commands, "inspect", inspect, "empathy-judge inspect data --page inspection")
     one.add_argument("data", help="folder of a pair dataset")
+    one.add_argument(
+        "--page", metavar="DIR",
+        help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
+        "into DIR/audio",
+    )  # fmt: skip
     one.add_argument("--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
     one = _add(commands, "split", split, "empathy-judge split data --by group_id response_speaker --seed 1")
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("data", help="folder of a pair dataset")
-    one.add_argument("--by", nargs="+", default=["group_id"], help="what is never split apart (default: group_id)")
     one.add_argument(
-        "--fractions", nargs=3, type=float, default=[0.7, 0.15, 0.15], metavar=("TRAIN", "VALIDATION", "TEST"),
+        "--by", nargs="+", metavar="COLUMN",
+        help="what is never split apart: group_id (default), context_speaker, response_speaker, system_id, setting, "
+        "language, situation, context_text, response_text",
+    )  # fmt: skip
+    one.add_argument(
+        "--fractions", nargs=3, type=float, metavar=("TRAIN", "VALIDATION", "TEST"),
         help="shares of the pairs (default: 0.7 0.15 0.15)",
     )  # fmt: skip
+    one.add_argument("--folds", type=int, metavar="K", help="folds of equal size, fold1 and so on, instead")
+    one.add_argument("--leave-out", metavar="COLUMN", help="one fold for each value, called COLUMN=VALUE, instead")
     one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
     one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
     one.add_argument("--seed", type=int, default=0)

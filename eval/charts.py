@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,34 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .drawing import ACCENT, GRID, INK, MUTED, PALE, PIXEL_BLUE, STYLE, svg
+
 MAX_VECTOR_POINTS = 2000
 """More points than this are drawn as pixels, so that the page stays small."""
 
 BINS = 8
 """Bins of the calibration plot, with equal numbers of items."""
-
-# Placeholders that never occur as real colours -> variables of the page's style sheet.
-_INK, _MUTED, _GRID, _ACCENT, _PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
-_VARIABLES = {_INK: "--ink", _MUTED: "--muted", _GRID: "--line", _ACCENT: "--accent", _PALE: "--pale"}
-_PIXEL_BLUE = "#5b8def"  # points drawn as pixels cannot follow the page; this one reads on light and dark
-
-_STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text and takes the font of the page
-    "font.size": 10,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "text.color": _INK,
-    "axes.labelcolor": _MUTED,
-    "axes.edgecolor": _GRID,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": _GRID,
-    "ytick.color": _GRID,
-    "xtick.labelcolor": _MUTED,
-    "ytick.labelcolor": _MUTED,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-}
 
 
 @dataclass(frozen=True)
@@ -63,17 +39,17 @@ def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> s
         lines: Reference lines: label and value.
         alt: The plot in words, for readers who do not see it.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 1.0 + 0.6 * len(rows)), layout="constrained")
         axes = figure.subplots()
         lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
         axes.set_xlim(lowest - (0.03 if lowest < 0 else 0.0), 1.0)
         axes.set_ylim(len(rows) - 0.45, -0.55)
-        axes.axvline(0, color=_GRID, linewidth=0.8)
+        axes.axvline(0, color=GRID, linewidth=0.8)
         for position, row in enumerate(rows):
             _bar(axes, position, row)
         for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
-            axes.axvline(value, color=_MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+            axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"{label} {value:.2f}",
                 (value, 1.0),
@@ -81,22 +57,22 @@ def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> s
                 xytext=(4 if place == "left" else -4, 4),
                 textcoords="offset points",
                 ha=place,
-                color=_MUTED,
+                color=MUTED,
             )
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
-        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("Spearman with the panel mean")
-        return _svg(figure, alt)
+        return svg(figure, alt)
 
 
 def _bar(axes: Axes, position: int, row: Bar) -> None:
     if row.value is None:
-        axes.text(0.02, position, row.note, va="center", color=_MUTED)
+        axes.text(0.02, position, row.note, va="center", color=MUTED)
         return
-    axes.barh(position, row.value, height=0.56, color=_PALE if position else _ACCENT)
+    axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
     if row.low is not None and row.high is not None:
-        axes.plot([row.low, row.high], [position, position], color=_INK, linewidth=1.6, solid_capstyle="butt")
+        axes.plot([row.low, row.high], [position, position], color=INK, linewidth=1.6, solid_capstyle="butt")
     beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     text = f"{row.value:.2f}".replace("-", "\N{MINUS SIGN}")
     axes.annotate(text, (1.0, position), xytext=(10, 0), fontweight="bold", **beside)
@@ -111,15 +87,15 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
         scale: Lowest and highest rating; the axes also hold scores beyond.
         alt: The plot in words.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.3, 4.0), layout="constrained")
         axes = figure.subplots()
         pixels = len(score) > MAX_VECTOR_POINTS
         alpha = float(np.clip(6 / np.sqrt(max(len(score), 1)), 0.12, 0.75))
-        color = _PIXEL_BLUE if pixels else _ACCENT
+        color = PIXEL_BLUE if pixels else ACCENT
         axes.scatter(score, human, s=14, color=color, alpha=alpha, linewidths=0, rasterized=pixels, zorder=2)
         _rating_axes(axes, score, human, scale)
-        return _svg(figure, alt)
+        return svg(figure, alt)
 
 
 def calibration(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:
@@ -131,23 +107,23 @@ def calibration(score: np.ndarray, human: np.ndarray, scale: tuple[float, float]
         scale: Lowest and highest rating.
         alt: The plot in words.
     """
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.3, 4.0), layout="constrained")
         axes = figure.subplots()
         for chosen in np.array_split(np.argsort(score, kind="stable"), min(BINS, len(score))):
             x, y = score[chosen].mean(), human[chosen].mean()
             if len(chosen) > 1:
                 half = 1.96 * human[chosen].std(ddof=1) / np.sqrt(len(chosen))
-                axes.plot([x, x], [y - half, y + half], color=_ACCENT, linewidth=1.6, zorder=2)
-            axes.plot(x, y, "o", color=_ACCENT, markersize=6.5, zorder=3)
+                axes.plot([x, x], [y - half, y + half], color=ACCENT, linewidth=1.6, zorder=2)
+            axes.plot(x, y, "o", color=ACCENT, markersize=6.5, zorder=3)
         _rating_axes(axes, score, human, scale)
-        return _svg(figure, alt)
+        return svg(figure, alt)
 
 
 def _rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float]) -> None:
     low, high = min(scale[0], *score, *human), max(scale[1], *score, *human)
     margin = 0.04 * (high - low)
-    axes.plot([low, high], [low, high], color=_MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(low - margin, high + margin)
     axes.set_aspect("equal")
@@ -158,15 +134,3 @@ def _rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[
     axes.tick_params(length=0)
     axes.set_xlabel("judge score")
     axes.set_ylabel("mean human score")
-
-
-def _svg(figure: Figure, alt: str) -> str:
-    """The figure as an SVG element; equal figures give equal text."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": alt}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    element = text[text.index("<svg") :]
-    for placeholder, variable in _VARIABLES.items():
-        element = element.replace(placeholder, f"var({variable})")
-    return element.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -11,16 +11,24 @@ from rich.text import Text
 
 from ..data_modules.inspection import Inspection
 from . import wording
+from .icc import FORMS
+from .krippendorff import DISTANCES
+from .raters import RaterFacts
+from .report_schema import statistic_report
 
 _SHOWN = 10  # problems of one kind
+_RATERS_SHOWN = 25
 
 
-def inspection_tables(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
-    """Tables of counts, durations, ratings and problems.
+def inspection_tables(
+    found: Inspection, agreement: Mapping[str, Mapping[str, Any]], raters: Mapping[str, Sequence[RaterFacts]]
+) -> Iterator[Table]:
+    """Tables of counts, durations, ratings, raters and problems.
 
     Args:
         found: From `inspect_dataset`.
         agreement: Dimension -> what `reliability` says.
+        raters: Dimension -> what `rater_report` says.
     """
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
     counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
@@ -29,6 +37,9 @@ def inspection_tables(found: Inspection, agreement: Mapping[str, Mapping[str, An
     yield counts
     yield _durations(found)
     yield _ratings(found, agreement)
+    for dimension, facts in raters.items():
+        if facts:
+            yield _raters(dimension, facts)
     yield _problems(found)
 
 
@@ -43,8 +54,8 @@ def _durations(found: Inspection) -> Table:
 def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table("ratings", *(escape(name) for name in found.scores))
     facts: dict[str, list[str]] = {}
-    for name, scores in found.scores.items():
-        panel, raters = agreement[name], found.raters_per_pair[name]
+    for dimension, scores in found.scores.items():
+        panel, raters = agreement[dimension], found.raters_per_pair[dimension]
         mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"
         each = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
         for fact, value in (
@@ -53,11 +64,44 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
             ("raters per pair", each),
             ("one rater against the others (Spearman)", wording.ranged(panel["spearman"])),
             ("best possible with the panel mean", wording.ranged(panel["panel_mean"])),
-            ("Krippendorff's alpha (interval)", wording.ranged(panel["krippendorff_alpha"])),
+            ("reliability of the panel mean (split halves)", wording.ranged(panel["panel_reliability"])),
+            *((form, wording.ranged(panel["icc"][form])) for form in FORMS),
+            *(
+                (f"Krippendorff's alpha ({distance})", wording.ranged(panel["alpha"][distance]))
+                for distance in DISTANCES
+            ),
         ):
             facts.setdefault(fact, []).append(value)
     for fact, values in facts.items():
         table.add_row(fact, *values)
+    return table
+
+
+def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Table:
+    """One line per rater, those with a flag first."""
+    columns = (
+        "ratings",
+        "mean",
+        "below the others",
+        "spread",
+        "Spearman with the others",
+        "scale used",
+        "to ask about",
+    )
+    table = Table(f"raters of {escape(dimension)}", *columns)
+    for rater in facts[:_RATERS_SHOWN]:
+        table.add_row(
+            Text(rater.rater_id),
+            str(rater.n_ratings),
+            wording.number(rater.mean),
+            wording.signed(rater.severity.value),
+            wording.number(rater.spread),
+            wording.ranged(statistic_report(rater.agreement)),
+            wording.percent(rater.scale_share),
+            Text("; ".join(f"{flag.kind}: {flag.evidence}" for flag in rater.flags)),
+        )
+    if len(facts) > _RATERS_SHOWN:
+        table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
     return table
 
 

@@ -1,4 +1,13 @@
-"""The look and the wording of the report page: a Jinja template that escapes every value, and its styles."""
+"""What all pages share: their look, their frame, and a Jinja environment that escapes every value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from . import wording
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -64,17 +73,23 @@ summary { cursor: pointer; font-weight: 600; }
 details[open] summary { margin-bottom: 10px; }
 """
 
-TEMPLATE = """<!doctype html>
+_FRAME = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Agreement with people: {{ report.judge }}</title>
+<title>{% block title required %}{% endblock %}</title>
 <style>{{ style }}</style>
 </head>
 <body>
 <main>
-{% macro interval(s) %}
+{% block content required %}{% endblock %}
+</main>
+</body>
+</html>
+"""
+
+_PIECES = """{% macro interval(s) %}
 {% if s.low is not none %}{{ s.low | two }} to {{ s.high | two }}{% endif %}
 {% endmacro %}
 {% macro statistic(s) %}
@@ -82,138 +97,25 @@ TEMPLATE = """<!doctype html>
 {% else %}{{ s.value | two }}<small>{{ interval(s) or s.reason or "" }}</small>
 {% endif %}
 {% endmacro %}
-<header>
-<h1>How well does {{ report.judge }} agree with people?</h1>
-<p>{{ report.dataset.name }}, {{ scored }}</p>
-</header>
-{% if report.dataset.synthetic %}
-<p class="banner"><strong>Synthetic data.</strong> The ratings come from a simulated panel, not from people.
-The numbers show that the pipeline works; they say nothing about agreement with human listeners.</p>
-{% endif %}
-{% for d in dimensions %}
-<section>
-<h2>{{ d.name }}</h2>
-<div class="card">
-<p class="headline">{{ d.headline }}</p>
-<div class="tiles">
-<div class="tile main"><b>{{ d.report.spearman.value | two }}</b>
-<span>Spearman, item by item<br>{{ interval(d.report.spearman) }}</span></div>
-<div class="tile"><b>{{ d.report.ceiling.panel_mean.value | two }}</b>
-<span>best possible here<br>{{ interval(d.report.ceiling.panel_mean) }}</span></div>
-<div class="tile"><b>{{ d.report.share_of_panel_ceiling.value | percent }}</b>
-<span>of the best possible<br>
-{% if d.report.share_of_panel_ceiling.low is not none %}{{ d.report.share_of_panel_ceiling.low | percent }} to
-{{ d.report.share_of_panel_ceiling.high | percent }}{% endif %}</span></div>
-<div class="tile"><b>{{ d.report.ceiling.spearman.value | two }}</b>
-<span>one rater and the others<br>{{ interval(d.report.ceiling.spearman) }}</span></div>
-<div class="tile"><b>{{ d.report.n_items }}</b>
-<span>items in {{ d.report.n_groups }} groups,<br>{{ d.report.n_raters }} raters,
-{{ d.report.n_ratings }} ratings</span></div>
-</div>
-{% for warning in d.warnings %}
-<p class="note"><strong>Note.</strong> {{ warning }}</p>
-{% endfor %}
-</div>
-{% if d.checks %}
-<div class="columns">
-<div class="card"><h3>Does it listen?</h3><div class="figure">{{ d.bars }}</div>
-<p class="note">Bars: Spearman with the same human scores when something is taken away from the judge's input.
-Dark lines: 95 % intervals. Dashed: what people reach. A missing context may be something the judge has never
-met; a swapped one is as real as its own, so that check weighs more.</p></div>
-<div class="card"><ul class="checks">
-{% for check in d.checks %}
-<li><strong>{{ check.title }}<span class="mark {{ check.tone }}">{{ check.mark }}</span></strong>
-<span>{{ check.text }}</span></li>
-{% endfor %}
-</ul></div>
-</div>
-{% endif %}
-{% if d.scatter %}
-<div class="columns">
-<div class="card"><h3>Every item</h3><div class="figure square">{{ d.scatter }}</div>
-<p class="note">One point per item. On the dashed line judge and people give the same score.</p></div>
-<div class="card"><h3>What a score means</h3><div class="figure square">{{ d.calibration }}</div>
-<p class="note">Items in bins by judge score: where people stand, on average, when the judge gives this score.
-Bars: 95 % intervals of the mean.</p></div>
-</div>
-{% endif %}
-<div class="card"><h3>Judge and ceilings</h3><div class="scroll"><table>
-<thead><tr><th>measure</th><th>value</th><th>what it says</th></tr></thead>
-{% for who, rows in d.measures.items() %}
-<tbody><tr><th colspan="3" class="group">{{ who }}</th></tr>
-{% for name, value, meaning in rows %}
-<tr><th scope="row">{{ name }}</th><td>{{ statistic(value) }}</td><td>{{ meaning }}</td></tr>
-{% endfor %}
-</tbody>
-{% endfor %}
-</table></div>
-<p class="note">Scores: judge {{ d.report.judge.mean | two }} (standard deviation
-{{ d.report.judge.sd | two }}), people {{ d.report.human.mean | two }} ({{ d.report.human.sd | two }}) on
-a scale from {{ d.report.scale.minimum | plain }} to {{ d.report.scale.maximum | plain }}. Intervals: 95 %
-cluster bootstrap, {{ report.resamples }} draws of whole groups.</p></div>
-{% if d.slices %}
-<div class="card"><h3>By slice</h3><div class="scroll"><table>
-<thead><tr><th>slice</th><th>Spearman</th><th class="number">mean error</th><th class="number">bias</th>
-<th class="number">items</th><th class="number">groups</th></tr></thead><tbody>
-{% for row in d.slices %}
-<tr><th scope="row">{{ row.column }}: {{ row.value }}</th>
-<td><span class="meter"><i style="width: {{ row.width }}%"></i></span>
-{{ statistic(row.report.spearman) }}</td>
-<td class="number">{{ row.report.mae.value | two }}</td>
-<td class="number">{{ row.report.bias.value | signed }}</td>
-<td class="number">{{ row.report.n_items }}</td><td class="number">{{ row.report.n_groups }}</td></tr>
-{% endfor %}
-</tbody></table></div></div>
-{% endif %}
-{% if d.systems | length >= 2 %}
-<div class="card"><h3>System by system</h3>
-<p class="note">A different question: does the judge rank systems as people do? Means of systems agree more
-than items do, and there are only {{ d.systems | length }} of them.</p>
-<div class="scroll"><table>
-<thead><tr><th>system</th><th class="number">people</th><th class="number">judge</th>
-<th class="number">items</th></tr></thead><tbody>
-{% for row in d.systems %}
-<tr><th scope="row">{{ row.system_id }}</th><td class="number">{{ row.human | two }}</td>
-<td class="number">{{ row.judge | two }}</td><td class="number">{{ row.n_items }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="note">System-level Spearman: {{ statistic(d.report.system_level.spearman) | trim }};
-Pearson: {{ statistic(d.report.system_level.pearson) | trim }}</p></div>
-{% endif %}
-{% if d.worst %}
-<div class="card"><h3>Largest disagreements</h3><div class="scroll"><table class="wide">
-<thead><tr><th>pair</th><th>group</th><th>system</th><th class="number">people</th>
-<th class="number">raters</th><th class="number">judge</th><th class="number">difference</th></tr></thead>
-<tbody>
-{% for row in d.worst %}
-<tr><th scope="row">{{ row.pair_id }}</th><td>{{ row.group_id }}</td><td>{{ row.system_id or "" }}</td>
-<td class="number">{{ row.human_mean | two }}</td><td class="number">{{ row.n_raters }}</td>
-<td class="number">{{ row.score | two }}</td>
-<td class="number">{{ (row.score - row.human_mean) | signed }}</td></tr>
-{% endfor %}
-</tbody></table></div></div>
-{% endif %}
-<details class="card"><summary>The {{ d.report.n_raters }} raters, one by one</summary>
-<div class="scroll"><table>
-<thead><tr><th>rater</th><th>Spearman with the mean of the others</th><th class="number">items</th></tr>
-</thead><tbody>
-{% for rater in d.report.ceiling.raters %}
-<tr><th scope="row">{{ rater.rater_id }}</th>
-<td>{% if rater.spearman is none %}undefined<small>{{ rater.reason }}</small>
-{% else %}{{ rater.spearman | two }}{% endif %}</td><td class="number">{{ rater.n }}</td></tr>
-{% endfor %}
-</tbody></table></div></details>
-</section>
-{% endfor %}
-<h2>Where these numbers come from</h2>
-<div class="card"><div class="scroll"><table class="wide"><tbody>
-{% for name, value in provenance %}
-<tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="note">All numbers are in <code>agreement.json</code>, every item with its scores in
-<code>items.csv</code>, both beside this page.</p></div>
-</main>
-</body>
-</html>
 """
+
+
+def render(template: str, styles: str = "", **values: Any) -> str:
+    """A page as HTML that needs no script and no network.
+
+    Args:
+        template: Begins with ``{% extends "frame" %}`` and fills the blocks ``title`` and ``content``; ``pieces`` holds
+            macros that every page can import.
+        styles: Rules of this page beside `STYLE`.
+        **values: What the template shows. Every one is escaped, whatever names and texts come from outside; only
+            `Markup` is not.
+
+    Raises:
+        jinja2.UndefinedError: If the template shows what is not there.
+    """
+    templates = {"frame": _FRAME, "pieces": _PIECES, "page": template}
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader(templates), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.filters.update(two=wording.number, percent=wording.percent, signed=wording.signed, plain="{:g}".format)
+    return environment.get_template("page").render(style=Markup(STYLE + styles), **values)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
@@ -16,8 +15,9 @@ from rich.text import Text
 
 from ..data_modules.folders import replace_file
 from . import charts, wording
-from .page import STYLE, TEMPLATE
+from .page import render
 from .report_schema import AgreementReport, DimensionReport
+from .report_template import TEMPLATE
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
@@ -48,11 +48,9 @@ def write_report(report: AgreementReport, items: pd.DataFrame, out: Path) -> Non
 
 def render_page(report: AgreementReport, items: pd.DataFrame) -> str:
     """The page as HTML that needs no other file. Every value is escaped: names and ids come from outside."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters.update(two=wording.number, percent=wording.percent, signed=wording.signed, plain="{:g}".format)
-    return environment.from_string(TEMPLATE).render(
+    return render(
+        TEMPLATE,
         report=report,
-        style=Markup(STYLE),
         dimensions=[_section(name, report, items) for name in report["dimensions"]],
         scored=wording.split_name(report),
         provenance=_provenance(report),

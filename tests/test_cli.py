@@ -118,6 +118,49 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
     assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
 
 
+# ---------------------------------------------------------------- inspect
+
+
+def test_inspect_writes_a_page_only_where_asked(dataset_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["inspect", str(dataset_folder)]) == 0
+    plain = capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert main(["inspect", str(dataset_folder), "--page", "looks/first"]) == 0
+    assert capsys.readouterr().out == f"{plain}page: {Path('looks/first/index.html')}\n"
+    page = (tmp_path / "looks" / "first" / "index.html").read_text(encoding="utf-8")
+    assert "What is in tones?" in page
+    sources = {part.split('"')[0] for part in page.split(' src="')[1:]}
+    assert {f"audio/{clip.name}" for clip in (tmp_path / "looks/first/audio").iterdir()} == sources
+    assert len(sources) > 8
+
+
+def test_inspect_prints_json_and_nothing_else(dataset_folder, tmp_path, capsys):
+    assert main(["inspect", str(dataset_folder), "--json", "--page", str(tmp_path / "page")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "page" / "index.html").is_file()
+    assert printed["counts"]["all"]["ratings"] == 120
+    own = printed["ratings"]["empathy"]
+    assert sum(own["scores"]["counts"]) == 60
+    assert own["pairs_by_raters"] == {"2": 12, "3": 12}
+    assert [rater["rater_id"] for rater in own["raters"]] == ["r0", "r1", "r2"]
+    spreads = [item["spread"] for item in own["disputed"]]
+    assert len(spreads) == 20
+    assert spreads == sorted(spreads, reverse=True)
+    assert printed["reliability"]["empathy"]["n_ratings"] == 60
+    assert printed["skipped"] == []
+    assert sum(printed["durations"]["response"]["counts"]) == 24
+
+
+def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, capsys):
+    before = sorted(dataset_folder.rglob("*"))
+    line = failed(capsys, "inspect", str(dataset_folder), "--page", str(dataset_folder))
+    assert line == (
+        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); accepted: a folder of its own"
+    )
+    assert sorted(dataset_folder.rglob("*")) == before
+
+
 # ---------------------------------------------------------------- score
 
 
