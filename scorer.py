@@ -12,6 +12,7 @@ import numpy as np
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError
 from .data_modules.schema import Dimension, Pair, Turn
+from .data_modules.stored_clips import StoredClip
 from .models.artifact import load_any
 from .models.scoring import PairScorer, choose_device
 
@@ -113,7 +114,7 @@ def clip(audio: Audio) -> AudioSource:
     Raises:
         UserError: For samples without a rate, and for what is no clip at all.
     """
-    if isinstance(audio, str | Path | bytes | Clip):
+    if isinstance(audio, str | Path | bytes | Clip | StoredClip):
         return audio
     if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Real):
         return Clip(np.asarray(audio[0]), int(audio[1]))  # integers are left as they are: Clip refuses them

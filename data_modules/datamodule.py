@@ -8,21 +8,25 @@ from typing import Any
 
 import lightning as L
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .audit import check_splits
+from .augmentation import NO_AUGMENTATION, Augmentation, augment_pair
 from .errors import DataError
-from .sampler import EpochSampler
+from .near_identical import near_identical
+from .sampler import Blocks, EpochKeys, EpochSampler, Key, row_groups
 from .schema import Dimension, Pair, PairDataset
-from .splits import check_splits
+from .targets import TargetName, training_targets
 
 
 @dataclass(frozen=True)
 class RatedPair:
-    """A pair with its mean human score per dimension.
+    """A pair with the human score to predict per dimension.
 
     Attributes:
-        index: Position in the split; tells pairs apart when several ranks score them.
+        index: Position among the items of `RatedPairs`; tells them apart when several ranks score them.
         pair: What is judged.
         scores: Rating points `(dimensions,)`, NaN where nobody rated.
     """
@@ -33,17 +37,33 @@ class RatedPair:
 
 
 class RatedPairs(Dataset[RatedPair]):
-    """The rated pairs of one split."""
+    """The rated pairs of one or more splits. A key is an epoch and a position: augmentation differs between epochs.
 
-    def __init__(self, dataset: PairDataset) -> None:
-        self.pairs = dataset.pairs
-        self.scores = torch.tensor(dataset.mean_scores().to_numpy(), dtype=torch.float32)
+    With the target ``single`` a pair stands there once for each of its raters.
+    """
+
+    def __init__(
+        self,
+        dataset: PairDataset,
+        augmentation: Augmentation = NO_AUGMENTATION,
+        seed: int = 0,
+        target: TargetName = "mean",
+    ) -> None:
+        targets = training_targets(dataset, target)
+        self.pairs = tuple(dataset.pairs[position] for position in targets.pairs)
+        self.notes = targets.notes
+        self.augmentation, self.seed = augmentation, seed
+        self.scores = torch.tensor(targets.scores, dtype=torch.float32)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, index: int) -> RatedPair:
-        return RatedPair(index, self.pairs[index], self.scores[index])
+    def __getitem__(self, key: Key) -> RatedPair:
+        epoch, index = key
+        pair = self.pairs[index]
+        if self.augmentation.active:
+            pair = augment_pair(pair, self.augmentation, self.seed, epoch)
+        return RatedPair(index, pair, self.scores[index])
 
 
 Collate = Callable[[Sequence[RatedPair]], Any]
@@ -58,6 +78,10 @@ class PairDataModule(L.LightningDataModule):
         batch_size: int = 16,
         eval_batch_size: int = 32,
         num_workers: int = 0,
+        train_split: list[str] | str = "train",
+        validation_split: list[str] | str = "validation",
+        augmentation: Augmentation = NO_AUGMENTATION,
+        target: TargetName = "mean",
         seed: int = 0,
     ) -> None:
         """Settings; nothing is read before `setup`.
@@ -67,28 +91,48 @@ class PairDataModule(L.LightningDataModule):
             batch_size: Pairs per training step and device.
             eval_batch_size: Pairs per validation step and device.
             num_workers: Processes that decode audio; 0 = none beside the trainer.
-            seed: Of the order in which pairs are read.
+            train_split: Split or splits to train on, such as fold1, fold2 and fold3.
+            validation_split: Split or splits that choose the best checkpoint.
+            augmentation: Of training clips, in the processes that decode them; off by default.
+            target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
+                mean corrected for their biases, or each single rating. Validation and test always use plain means.
+            seed: Of the order in which pairs are read, and of augmentation.
         """
         super().__init__()
         self.path = path
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
+        self.train_splits = _names(train_split)
+        self.validation_splits = _names(validation_split)
+        self.augmentation = augmentation
+        self.target: TargetName = target
         self.seed = seed
         self.collate: Collate | None = None
         self.first_epoch = 0  # of a resumed run: workers start before Lightning sets the sampler's epoch
+
+    def prepare_data(self) -> None:
+        """Let one process of several compare all audio where that was not done yet; `setup` then reads the result."""
+        if self.trainer is not None and self.trainer.world_size > 1:
+            near_identical(PairDataset.load(self.path))
 
     def setup(self, stage: str) -> None:
         """Load the dataset and check its split.
 
         Raises:
-            DataError: If the folder breaks the data contract, has no train or validation split, or a group, speaker or
-                clip lies in two splits.
+            DataError: If the folder breaks the data contract, has not all of the splits, one split is to be trained on
+                and validated on, or the splits share what `audit` refuses.
         """
         self.dataset = PairDataset.load(self.path)
         check_splits(self.dataset)
-        self.train = RatedPairs(self.dataset.subset("train"))
-        self.validation = RatedPairs(self.dataset.subset("validation"))
+        both = set(self.train_splits) & set(self.validation_splits)
+        if both:
+            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; accepted: different splits")
+        self.train = RatedPairs(self.dataset.subset(self.train_splits), self.augmentation, self.seed, self.target)
+        if self.trainer is None or self.trainer.is_global_zero:
+            for note in self.train.notes:
+                Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
+        self.validation = RatedPairs(self.dataset.subset(self.validation_splits))
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -107,13 +151,19 @@ class PairDataModule(L.LightningDataModule):
         if self.collate is None or self.trainer is None:
             raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
         rank, ranks = self.trainer.global_rank, self.trainer.world_size
-        sampler = EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=rank, ranks=ranks)
+        groups = row_groups(pairs.pairs)
+        blocks = None if groups is None else Blocks(groups, batch_size, self.num_workers)
+        sampler = EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=rank, ranks=ranks, blocks=blocks)
         sampler.set_epoch(self.first_epoch)
         return DataLoader(
             pairs,
             batch_size,
-            sampler=sampler,
+            sampler=EpochKeys(sampler),
             collate_fn=self.collate,
             num_workers=self.num_workers,
             drop_last=False,
         )
+
+
+def _names(splits: list[str] | str) -> tuple[str, ...]:
+    return (splits,) if isinstance(splits, str) else tuple(splits)

@@ -5,49 +5,94 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
+from filelock import FileLock, Timeout
+
 from .errors import DataError, shown
+from .storage import RemotePath
 
 CARD_FILE = "dataset.yaml"
+STAGE_NOTES = ".unfinished"
+"""Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
 
 
 @contextmanager
-def staged_folder(out: str | Path, overwrite: bool = False) -> Iterator[Path]:
-    """A new folder beside `out` that takes its place when the block ends well and vanishes when it does not.
+def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = None) -> Iterator[Path]:
+    """A new folder beside `out` that takes its place when the block ends well and vanishes when it fails.
+
+    With a `key` work can be resumed: after a kill or an interrupt (Ctrl-C) the folder stays, and the next call with the
+    same key gets it as it was left. A folder of another key is emptied: what it holds belongs to other input. Notes for
+    the next call go into `STAGE_NOTES`, which does not come along to `out`.
 
     Args:
         out: Must not exist; an empty folder, or with `overwrite` another pair dataset, is replaced.
         overwrite: Replace a pair dataset.
+        key: Says all that determines what the block writes; None = begin anew, and leave nothing in any case.
 
     Raises:
-        DataError: If `out` exists and may not be replaced.
+        DataError: If `out` exists and may not be replaced, or another process is writing it.
     """
     out = Path(out).resolve()
-    if out.exists():
-        is_empty = out.is_dir() and not any(out.iterdir())
-        if not is_empty and not (out / CARD_FILE).is_file():
-            raise DataError(f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet")
-        if not is_empty and not overwrite:
-            raise DataError(f"{out}: exists; accepted: a folder that does not exist yet, or --overwrite")
-    mark = uuid.uuid4().hex[:8]
-    stage, old = (out.with_name(f".{out.name}.{mark}.{suffix}") for suffix in ("new", "old"))
+    stage, old = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
+    if old.exists() and not out.exists():  # killed between the two renames below
+        old.rename(out)
+    _check_replaceable(out, overwrite)
+    notes = stage / STAGE_NOTES
     try:
-        stage.mkdir(parents=True)
+        notes.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{out}: cannot be made ({error.strerror})") from None
+    lock = FileLock(notes / "lock", blocking=False)
     try:
+        lock.acquire()
+    except Timeout:
+        raise DataError(f"{out}: another process is writing it; accepted: wait for it, or another folder") from None
+    try:
+        _begin(stage, key)
         yield stage
+        lock.release()
+        shutil.rmtree(notes)
         if out.exists():
+            shutil.rmtree(old, ignore_errors=True)
             out.rename(old)
         stage.rename(out)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException as error:
+        lock.release()
+        if key is None or isinstance(error, Exception):
+            shutil.rmtree(stage, ignore_errors=True)
         if old.exists() and not out.exists():
             old.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
+        raise
+
+
+def _check_replaceable(out: Path, overwrite: bool) -> None:
+    if not out.exists():
+        return
+    is_empty = out.is_dir() and not any(out.iterdir())
+    if not is_empty and not (out / CARD_FILE).is_file():
+        raise DataError(f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet")
+    if not is_empty and not overwrite:
+        raise DataError(f"{out}: exists; accepted: a folder that does not exist yet, or --overwrite")
+
+
+def _begin(stage: Path, key: str | None) -> None:
+    """Keeps what an earlier call with this key finished, removes everything else."""
+    notes = stage / STAGE_NOTES
+    stored = notes / "key"
+    if key is None or not stored.is_file() or stored.read_text(encoding="utf-8") != key:
+        for path in stage.iterdir():
+            if path != notes:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in notes.iterdir():
+            if path.name != "lock":
+                path.unlink()
+        replace_file(stored, lambda temporary: temporary.write_text(key or "", encoding="utf-8"))
+    for path in stage.rglob(".*.tmp"):  # of `replace_file`
+        path.unlink()
 
 
 def resolve_inside(root: Path, relative: str, where: str) -> Path:
@@ -61,8 +106,7 @@ def resolve_inside(root: Path, relative: str, where: str) -> Path:
     Raises:
         DataError: If the path is absolute, leaves the folder (``..`` or a symlink) or is no file.
     """
-    parts = PureWindowsPath(relative).parts  # splits at both kinds of slash
-    leaves = not parts or bool(PureWindowsPath(relative).anchor) or ".." in parts
+    leaves = not _stays_inside(relative)
     try:
         path = root if leaves else (root / relative).resolve()
         exists = path.is_file()
@@ -73,6 +117,30 @@ def resolve_inside(root: Path, relative: str, where: str) -> Path:
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return path
+
+
+def resolve_remote(root: RemotePath, relative: str, files: Collection[str], where: str) -> RemotePath:
+    """The file of a remote folder, as `resolve_inside` finds local ones.
+
+    Args:
+        root: The folder.
+        relative: Path with ``/``, relative to it.
+        files: All files of the folder: one listing instead of a question for each.
+        where: Head of the message (file, row, column).
+
+    Raises:
+        DataError: If the path is absolute, leaves the folder or is no file.
+    """
+    if not _stays_inside(relative):
+        raise DataError(f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it")
+    if relative not in files:
+        raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
+    return root / relative
+
+
+def _stays_inside(relative: str) -> bool:
+    path = PureWindowsPath(relative)  # splits at both kinds of slash
+    return bool(path.parts) and not path.anchor and ".." not in path.parts
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
-from .audio import AudioSource, audio_hash, decode, probe
+from .audit import audit_splits, refused_kinds, split_columns
 from .errors import AudioError
+from .measuring import Measured, measure_clips
 from .schema import Pair, PairDataset
-from .splits import audit_splits, split_columns
 
 SILENT_DBFS = -60.0
-"""A clip whose RMS level is below is silent (dB relative to full scale)."""
-FULL_SCALE = 0.99
-"""Samples from here on count as full scale: the largest value of an 8-bit file is 127/128."""
+"""A clip whose RMS level around its mean is below is silent (dB relative to full scale); a constant one is, too."""
 CLIPPED_SHARE = 0.001
 """A clip with a larger share of samples at full scale is clipped."""
 UNSPLIT = "(none)"
+DURATION_BINS = 20
+LONG_TAIL = 8.0
+"""Where the longest clip lasts more than so many medians, equally wide bins would put nearly all clips in one."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,19 @@ class Summary:
 
 
 @dataclass(frozen=True)
+class Histogram:
+    """How many values lie in neighbouring bins.
+
+    Attributes:
+        edges: Ends of the bins, ascending, one more than there are bins; two equal ones where all values are equal.
+        counts: Values from one edge up to the next; the last bin holds its upper edge too. Empty without values.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What `inspect_dataset` found.
 
@@ -70,13 +79,14 @@ class Inspection:
             ``pairs``, ``groups``, ``systems``, ``context_speakers``, ``response_speakers``, ``raters``,
             ``ratings``, ``rated_pairs``.
         seconds: ``context`` and ``response`` -> duration of the distinct clips (s).
+        durations: The same durations in bins (s).
         scores: Dimension -> its ``scale``, and ``count``, ``minimum``, ``mean``, ``maximum`` of the scores
             (rating points).
         raters_per_pair: Dimension -> how many raters a rated pair has; the total is the number of ratings.
         problems: Clips to look at, in the order of pairs.
         max_seconds: What counts as too long.
-        split_by: The columns that must not cross splits, as in `SplitAudit`.
-        crossings: Column -> value -> the splits it is in, as in `SplitAudit`.
+        split_by: The columns that the splits were made by; empty = not split.
+        crossings: Kind -> value -> the splits it is in, as in `SplitAudit`.
         unrated: Ids of pairs without any rating.
     """
 
@@ -85,6 +95,7 @@ class Inspection:
     content_hash: str
     counts: Mapping[str, Mapping[str, int]]
     seconds: Mapping[str, Summary]
+    durations: Mapping[str, Histogram]
     scores: Mapping[str, Mapping[str, Any]]
     raters_per_pair: Mapping[str, Summary]
     problems: tuple[Problem, ...]
@@ -93,29 +104,29 @@ class Inspection:
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
     unrated: tuple[str, ...]
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The kinds of `crossings` that are leaks, by the rule of `audit`."""
+        return refused_kinds(self.split_by) if self.split_by else ()
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return dataclasses.asdict(self)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    seconds: float | None
-    problems: tuple[tuple[str, str], ...]
+        return {**dataclasses.asdict(self), "refused": self.refused}
 
 
 def inspect_dataset(folder: str | Path, *, max_seconds: float = 30.0) -> Inspection:
-    """Counts, scales, durations, and every clip measured once.
+    """Counts, scales, durations, and every clip measured once; see `measure_clips`.
 
     Args:
-        folder: The dataset.
+        folder: The dataset, or its address.
         max_seconds: Longer clips are listed as too long.
 
     Raises:
         DataError: If the tables break the contract, or ``split.yaml`` is not that of these splits.
     """
     dataset = PairDataset.load(folder)
-    measured = _measure(dataset, max_seconds)
+    measured = measure_clips(dataset)
+    seconds = {clip: None if isinstance(found, AudioError) else found.seconds for clip, found in measured.items()}
     rated = set(dataset.ratings["pair_id"])
     clips = [
         (pair.pair_id, clip, fingerprint)
@@ -125,7 +136,7 @@ def inspect_dataset(folder: str | Path, *, max_seconds: float = 30.0) -> Inspect
     problems = tuple(
         Problem(kind, pair_id, clip, detail)
         for pair_id, clip, fingerprint in clips
-        for kind, detail in measured[fingerprint].problems
+        for kind, detail in _problems(measured[fingerprint], max_seconds)
     )
     responses = {fingerprint for _, clip, fingerprint in clips if clip == "response"}
     contexts = {fingerprint for _, clip, fingerprint in clips if clip != "response"}
@@ -136,15 +147,19 @@ def inspect_dataset(folder: str | Path, *, max_seconds: float = 30.0) -> Inspect
         content_hash=dataset.card.content_hash,
         counts=_counts(dataset),
         seconds={
-            "context": _summary(measured[f].seconds for f in contexts),
-            "response": _summary(measured[f].seconds for f in responses),
+            "context": _summary(seconds[f] for f in contexts),
+            "response": _summary(seconds[f] for f in responses),
+        },
+        durations={
+            "context": _histogram(seconds[f] for f in contexts),
+            "response": _histogram(seconds[f] for f in responses),
         },
         scores=_scores(dataset),
         raters_per_pair={d.name: _raters_per_pair(dataset, d.name) for d in dataset.card.dimensions},
         problems=problems,
         max_seconds=max_seconds,
         split_by=split_columns(dataset) if splits else (),
-        crossings=audit_splits(dataset).crossings if splits else {},
+        crossings=audit_splits(dataset, split_columns(dataset)).crossings if splits else {},
         unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated),
     )
 
@@ -153,40 +168,17 @@ def _clip_names(pair: Pair) -> list[str]:
     return [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
 
 
-def _measure(dataset: PairDataset, max_seconds: float) -> dict[str, _Measured]:
-    """Fingerprint -> what was measured, each distinct clip once."""
-    sources: dict[str, AudioSource] = {}
-    for pair in dataset.pairs:
-        clips = [*(turn.audio for turn in pair.context), pair.response]
-        sources.update(zip(dataset.fingerprints[pair.pair_id], clips, strict=True))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = track(
-            pool.map(lambda item: _measure_clip(item[0], item[1], max_seconds), sources.items()),
-            "Inspecting audio",
-            len(sources),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        return dict(zip(sources, results, strict=True))
-
-
-def _measure_clip(fingerprint: str, source: AudioSource, max_seconds: float) -> _Measured:
-    try:
-        changed = audio_hash(source) != fingerprint
-        rate = probe(source).rate
-        samples = decode(source, rate)
-    except AudioError as error:
-        return _Measured(None, (("unreadable", str(error)),))
-    seconds = len(samples) / rate
-    level = 10 * np.log10(max(float(np.mean(samples.astype(np.float64) ** 2)), 1e-20))
-    clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
-    found = [
-        ("changed", "the content is not what was imported", changed),
-        ("silent", f"RMS {level:.0f} dBFS", level < SILENT_DBFS),
-        ("clipped", f"{clipped:.2%} of samples at full scale", clipped > CLIPPED_SHARE),
-        ("too_long", f"{seconds:.1f} s", seconds > max_seconds),
+def _problems(found: Measured | AudioError, max_seconds: float) -> list[tuple[str, str]]:
+    """Kind and detail of what is wrong with a clip."""
+    if isinstance(found, AudioError):
+        return [("unreadable", str(found))]
+    possible = [
+        ("changed", "the content is not what was imported", found.changed),
+        ("silent", f"RMS {found.dbfs:.0f} dBFS", found.dbfs < SILENT_DBFS),
+        ("clipped", f"{found.clipped:.2%} of samples at full scale", found.clipped > CLIPPED_SHARE),
+        ("too_long", f"{found.seconds:.1f} s", found.seconds > max_seconds),
     ]
-    return _Measured(seconds, tuple((kind, detail) for kind, detail, applies in found if applies))
+    return [(kind, detail) for kind, detail, applies in possible if applies]
 
 
 def _summary(values: Iterable[float | None]) -> Summary:
@@ -194,6 +186,21 @@ def _summary(values: Iterable[float | None]) -> Summary:
     if not len(known):
         return Summary(0, None, None, None, 0.0)
     return Summary(len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum()))
+
+
+def _histogram(values: Iterable[float | None]) -> Histogram:
+    """In `DURATION_BINS` bins, equally wide or, where few clips are much longer than the rest, equal in ratio."""
+    known = np.array([value for value in values if value is not None], np.float64)
+    if not len(known):
+        return Histogram((), ())
+    low, high = float(known.min()), float(known.max())
+    if low == high:
+        return Histogram((low, high), (len(known),))
+    spaced = np.geomspace if high > LONG_TAIL * np.median(known) else np.linspace
+    edges = spaced(low, high, DURATION_BINS + 1)
+    edges[0], edges[-1] = low, high  # geomspace rounds
+    counts, _ = np.histogram(known, edges)
+    return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
 
 
 def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
@@ -205,20 +212,16 @@ def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
 
 def _count(dataset: PairDataset, pairs: Sequence[Pair]) -> dict[str, int]:
     ids = {pair.pair_id for pair in pairs}
-    raters = [
-        (pair_id, rater)
-        for pair_id, rater in zip(dataset.ratings["pair_id"], dataset.ratings["rater_id"], strict=True)
-        if pair_id in ids
-    ]
+    ratings = dataset.ratings.loc[dataset.ratings["pair_id"].isin(list(ids)), ["pair_id", "rater_id"]]
     return {
         "pairs": len(pairs),
         "groups": len({pair.group_id for pair in pairs}),
         "systems": len({pair.system_id for pair in pairs} - {None}),
         "context_speakers": len({pair.context_speaker for pair in pairs} - {None}),
         "response_speakers": len({pair.response_speaker for pair in pairs} - {None}),
-        "raters": len({rater for _, rater in raters}),
-        "ratings": len(raters),
-        "rated_pairs": len({pair_id for pair_id, _ in raters}),
+        "raters": len(ratings["rater_id"].unique()),
+        "ratings": len(ratings),
+        "rated_pairs": len(ratings["pair_id"].unique()),
     }
 
 

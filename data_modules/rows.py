@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .audio import audio_hash
 from .errors import DataError, Locate, locate_in, place, shown
 from .folders import replace_file, resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
+from .storage import DataPath
+from .stored_clips import open_parquet
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -34,32 +39,48 @@ PAIRS_SCHEMA = pa.schema(
 )
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
 RATINGS_SCHEMA = pa.schema([(c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS])
+_LINES_AT_ONCE = 65_536
 PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
 
 
-def read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+@contextmanager
+def parquet_errors(path: DataPath) -> Iterator[None]:
+    """Turns what pyarrow says of a missing or damaged file into a `DataError` of one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as Parquet ({error})") from None
+
+
+def read_parquet(path: DataPath, schema: pa.Schema) -> pa.Table:
     """A table of the folder, its columns in the order of `schema`.
 
     Raises:
         DataError: If the file is missing, is not Parquet, or has other columns or types.
     """
-    try:
-        with pq.ParquetFile(path) as file:  # pq.read_table would also read columns out of folder names
-            table = file.read()
+    with parquet_errors(path), open_parquet(path) as file:  # pq.read_table would also read columns out of folder names
+        table = file.read()
         table.validate(full=True)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not readable as Parquet ({error})") from None
-    for expected in schema:
-        found = [field.type for field in table.schema if field.name == expected.name]
-        if found != [expected.type]:
-            what = f"has type {found[0]}" if found else "is missing"
-            raise DataError(f"{place(path, column=expected.name)} {what}; accepted: {expected.type}")
-    unknown = [name for name in table.column_names if name not in schema.names]
-    if unknown:
-        raise DataError(f"{path}: unknown column {shown(unknown[0])}; accepted: {', '.join(schema.names)}")
+    check_schema(table.schema, schema, path)
     return table.select(schema.names)
+
+
+def check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath) -> None:
+    """Whether a file has these columns and no others, in any order.
+
+    Raises:
+        DataError: Naming the first column that is missing, of another type or unknown.
+    """
+    for field in expected:
+        types = [other.type for other in found if other.name == field.name]
+        if types != [field.type]:
+            what = f"has type {types[0]}" if types else "is missing"
+            raise DataError(f"{place(path, column=field.name)} {what}; accepted: {field.type}")
+    unknown = [name for name in found.names if name not in expected.names]
+    if unknown:
+        raise DataError(f"{path}: unknown column {shown(unknown[0])}; accepted: {', '.join(expected.names)}")
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
@@ -67,7 +88,7 @@ def write_parquet(table: pa.Table, path: Path) -> None:
     replace_file(path, lambda temporary: pq.write_table(table, temporary))
 
 
-def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int) -> dict[str, Any]:
+def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashes: dict[str, str]) -> dict[str, Any]:
     """A row of ``pairs.parquet`` from a row of the table that `write_dataset` takes.
 
     Args:
@@ -75,6 +96,7 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int) -> di
         root: The dataset folder.
         file: What messages call the table.
         number: Row, counted from 1.
+        hashes: Path -> SHA-256 of the files that were read already; grows.
 
     Raises:
         DataError: If audio is neither encoded bytes nor the relative path of a file in the folder.
@@ -87,20 +109,18 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int) -> di
     for turn in context:
         if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
             raise DataError(f"{where}: value {shown(turn)}; accepted: {{role, audio}}")
-    row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where)} for turn in context]
-    row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"))
+    row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in context]
+    row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"), hashes)
     return row
 
 
-def _to_audio(cell: Any, root: Path, where: str) -> dict[str, Any]:
+def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict[str, Any]:
     if isinstance(cell, bytes) and cell:
         return {"path": None, "bytes": cell, "sha256": audio_hash(cell)}
     if isinstance(cell, str) and cell:
-        return {
-            "path": cell,
-            "bytes": None,
-            "sha256": audio_hash(resolve_inside(root.resolve(), cell, where)),
-        }
+        if cell not in hashes:
+            hashes[cell] = audio_hash(resolve_inside(root.resolve(), cell, where))
+        return {"path": cell, "bytes": None, "sha256": hashes[cell]}
     raise DataError(f"{where}: value {shown(cell)}; accepted: a relative path or encoded bytes")
 
 
@@ -108,7 +128,7 @@ def _is_absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def check_pair_rows(rows: Sequence[Mapping[str, Any]], file: str | Path, locate: Locate | None = None) -> None:
+def check_pair_rows(rows: Iterable[Mapping[str, Any]], file: str | DataPath, locate: Locate | None = None) -> None:
     """Checks the texts of pairs, whatever their audio.
 
     Args:
@@ -121,13 +141,16 @@ def check_pair_rows(rows: Sequence[Mapping[str, Any]], file: str | Path, locate:
         DataError: On an empty table, a missing, empty or repeated ``pair_id``, or a text that is none.
     """
     locate = locate or locate_in(file)
-    if not rows:
-        raise DataError(f"{file}: the table holds no pairs")
     first: dict[str, int] = {}
+    names: set[object] = set()  # known to be good: most columns repeat a few values
     for position, row in enumerate(rows):
         for column in ("pair_id", "group_id", *NAME_COLUMNS):
-            if not is_name(row[column]) and (row[column] is not None or column not in NAME_COLUMNS):
-                raise bad_cell(locate(position, column), row[column], "text without line breaks, not empty")
+            value: Any = row[column]
+            if (value is None and column in NAME_COLUMNS) or (isinstance(value, str) and value in names):
+                continue
+            if not is_name(value):
+                raise bad_cell(locate(position, column), value, "text without line breaks, not empty")
+            names.add(value)
         for column in TEXT_COLUMNS:
             if row[column] is not None and not _is_text(row[column]):
                 raise bad_cell(locate(position, column), row[column], "text, not empty")
@@ -136,8 +159,14 @@ def check_pair_rows(rows: Sequence[Mapping[str, Any]], file: str | Path, locate:
                 raise bad_cell(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
         known = first.setdefault(row["pair_id"], position)
         if known != position:
-            where = locate(known, "pair_id")
-            raise bad_cell(locate(position, "pair_id"), row["pair_id"], f"each id once; it stands at {where} already")
+            raise repeated_id(locate(position, "pair_id"), row["pair_id"], locate(known, "pair_id"))
+    if not first:
+        raise DataError(f"{file}: the table holds no pairs")
+
+
+def repeated_id(where: str, pair_id: str, already: str) -> DataError:
+    """The error for a pair that comes twice."""
+    return bad_cell(where, pair_id, f"each id once; it stands at {already} already")
 
 
 def _is_text(value: object) -> bool:
@@ -157,17 +186,23 @@ def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pandas(table[schema.names], schema, preserve_index=False).replace_schema_metadata(None)
 
 
-def fingerprints(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Pair id -> SHA-256 of the clip of each context turn, then of the response."""
-    return {
-        row["pair_id"]: tuple(clip["sha256"] for clip in [*(row["context_audio"] or ()), row["response_audio"]])
-        for row in rows
-    }
+def hash_order(pair_id: str) -> str:
+    """Sorts pairs as their lines in `content_hash` are sorted: a line begins with this."""
+    return json.dumps(pair_id)
+
+
+def _pair_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Texts of pairs without the split, roles of turns, hashes of clips."""
+    columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
+    for row in rows:
+        turns = row["context_audio"] or ()
+        hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
+        yield json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes])
 
 
 def content_hash(
     dimensions: Sequence[Dimension],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     ratings: pd.DataFrame,
     preferences: pd.DataFrame | None,
 ) -> str:
@@ -175,31 +210,52 @@ def content_hash(
     rows.
 
     Audio counts by its content, not by its name or by how it is stored.
+
+    Args:
+        dimensions: The scales.
+        rows: The pairs as they are stored, sorted by `hash_order`, so that none need be kept.
+        ratings: Columns `RATING_COLUMNS`, checked.
+        preferences: Columns `PREFERENCE_COLUMNS`, checked.
     """
-    audio = fingerprints(rows)
-    columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
-    lines = [
-        [
-            *(row[name] for name in columns),
-            [turn["role"] for turn in row["context_audio"] or ()],
-            audio[row["pair_id"]],
-        ]
-        for row in rows
-    ]
-    tables = [lines, _opinion_lines(ratings, RATING_COLUMNS)]
-    if preferences is not None:
-        tables.append(_opinion_lines(preferences, PREFERENCE_COLUMNS))
     scales = [
         [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
-    for table in tables:
-        for line in sorted(json.dumps(line) for line in table):
-            digest.update(line.encode() + b"\n")
+    last = ""
+    for line in _pair_lines(rows):
+        if line < last:
+            raise ValueError("content_hash: the pairs are not sorted")
+        digest.update(line.encode() + b"\n")
+        last = line
+    digest.update(b"\n")
+    tables = [(ratings, RATING_COLUMNS)] + ([(preferences, PREFERENCE_COLUMNS)] if preferences is not None else [])
+    for table, columns in tables:
+        for batch in _sorted_lines(table, columns):
+            digest.update(batch)
         digest.update(b"\n")
     return digest.hexdigest()
 
 
-def _opinion_lines(table: pd.DataFrame, columns: Sequence[str]) -> list[list[Any]]:
-    """Rows as lists; numbers as float, so that 3 and 3.0 are the same."""
-    return [[*texts, float(number)] for *texts, number in zip(*(table[column] for column in columns), strict=True)]
+def _sorted_lines(table: pd.DataFrame, columns: Sequence[str]) -> Iterator[bytes]:
+    """Each row as a JSON list (the last column a float), sorted, each with a line break after it, in batches.
+
+    In Arrow, because the ratings of many raters would fill the memory as Python objects. JSON is ASCII, so that bytes
+    sort as text does.
+    """
+    *texts, number = columns
+    cells: list[Any] = [_encoded(table[name]) for name in texts]
+    bits, codes = np.unique(table[number].to_numpy(np.float64).view(np.int64), return_inverse=True)
+    floats = [f"{value!r}]" for value in bits.view(np.float64).tolist()]
+    cells.append(pa.array(floats, pa.large_string()).take(pa.array(codes)))
+    lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
+    order = pc.call_function("array_sort_indices", [lines])
+    for start in range(0, len(order), _LINES_AT_ONCE):
+        part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
+        yield "".join(f"[{line}\n" for line in part).encode()
+
+
+def _encoded(values: Any) -> pa.LargeStringArray:
+    """Each text as JSON spells it; equal ones are spelled once."""
+    codes, distinct = pd.factorize(values)
+    spelled = pa.array([json.dumps(value) for value in distinct], pa.large_string())
+    return spelled.take(pa.array(codes))

@@ -2,23 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 
+import numpy as np
 import torch
 from torch.utils.data import Sampler
+
+from .schema import Pair
+from .stored_clips import StoredClip
+
+Key = tuple[int, int]
+"""An epoch and the position of an item: all that a data-loader process needs to know. It may outlive an epoch."""
+
+WINDOW_BLOCKS = 16
+"""Items are shuffled among those of so many blocks. A process keeps as many in memory (`stored_clips`)."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How items are stored together and who reads them: who needs one item of a block reads all of it.
+
+    Attributes:
+        of_item: Number of the block that each item is in `(items,)`, ascending with the order in storage.
+        batch_size: Items per batch.
+        workers: Processes of a data loader, which get batches in turn; 0 = none.
+    """
+
+    of_item: np.ndarray
+    batch_size: int
+    workers: int
+
+
+def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
+    """`Blocks.of_item` of pairs whose responses are embedded; None where one is not."""
+    numbers: dict[tuple[int, int | None], int] = {}
+    found = np.empty(len(pairs), dtype=np.int64)
+    for index, pair in enumerate(pairs):
+        clip = pair.response
+        if not isinstance(clip, StoredClip) or clip.row_group is None:
+            return None
+        found[index] = numbers.setdefault((id(clip.file), clip.row_group), len(numbers))
+    return found
 
 
 class EpochSampler(Sampler[int]):
     """Shuffled by (seed, epoch), or in order; every rank a share of its own.
 
     Lightning calls `set_epoch` before each epoch, so that a resumed run reads what the uninterrupted one would have.
+
+    With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
+    block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
+    also depends on batch size and number of processes.
     """
 
-    def __init__(self, size: int, *, shuffle: bool, seed: int = 0, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        shuffle: bool,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        blocks: Blocks | None = None,
+    ) -> None:
         """With `shuffle` all ranks get equally many items, a few of them twice (gradients must stay in step); without,
         every item goes to exactly one rank."""
         self.size, self.shuffle, self.seed, self.rank, self.ranks = size, shuffle, seed, rank, ranks
+        self.blocks = blocks
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -26,6 +78,8 @@ class EpochSampler(Sampler[int]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
+        if self.blocks is not None:
+            return iter(self._by_blocks(self.blocks))
         order = list(range(self.size))
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
@@ -34,6 +88,51 @@ class EpochSampler(Sampler[int]):
         return iter(order[self.rank :: self.ranks])
 
     def __len__(self) -> int:
+        return self._share(self.rank)
+
+    def _share(self, rank: int) -> int:
         if self.shuffle:
             return -(-self.size // self.ranks)
-        return len(range(self.rank, self.size, self.ranks))
+        return len(range(rank, self.size, self.ranks))
+
+    def _by_blocks(self, blocks: Blocks) -> list[int]:
+        """This rank's items, batch after batch, each batch of the stream of blocks that its process reads."""
+        order = np.arange(self.size)
+        if self.shuffle:
+            places = np.random.default_rng([self.seed, self.epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
+            order = np.argsort(places[blocks.of_item], kind="stable")
+        start = sum(self._share(rank) for rank in range(self.rank))
+        own = np.take(order, np.arange(start, start + len(self)), mode="wrap")
+        batches = np.array_split(np.arange(len(own)), range(blocks.batch_size, len(own), blocks.batch_size))
+        streams = max(blocks.workers, 1)
+        lengths = [sum(map(len, batches[stream::streams])) for stream in range(streams)]
+        parts = np.split(own, np.cumsum(lengths)[:-1])
+        if self.shuffle:
+            parts = [self._mixed(part, blocks, stream) for stream, part in enumerate(parts)]
+        rest = [iter(part.tolist()) for part in parts]
+        return [item for number, batch in enumerate(batches) for item in islice(rest[number % streams], len(batch))]
+
+    def _mixed(self, items: np.ndarray, blocks: Blocks, stream: int) -> np.ndarray:
+        """The items of a stream, shuffled within windows of blocks."""
+        rng = np.random.default_rng([self.seed, self.epoch, self.rank, stream])
+        begins = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
+        windows = np.split(items, begins[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
+        return np.concatenate([rng.permutation(window) for window in windows])
+
+
+class EpochKeys(Sampler[Key]):
+    """The positions of a sampler, each with the epoch in whose order it stands."""
+
+    def __init__(self, sampler: EpochSampler) -> None:
+        self.sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of this epoch."""
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Key]:
+        epoch = self.sampler.epoch
+        return ((epoch, position) for position in self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)

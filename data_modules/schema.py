@@ -7,37 +7,49 @@ nothing. The layout of the tables is in `rows`.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import yaml
 
 from .audio import AudioSource
-from .errors import DataError, place, shown
-from .folders import CARD_FILE, replace_file, resolve_inside
-from .ratings import Dimension, check_preferences, check_ratings
+from .errors import DataError, locate_in, place, shown
+from .folders import CARD_FILE, replace_file, resolve_inside, resolve_remote
+from .pairs_file import (
+    PAIRS_FILE,
+    SPLITS_FILE,
+    RowBatch,
+    pairs_files,
+    read_pairs,
+    read_splits,
+    write_pairs,
+    write_split_column,
+)
+from .ratings import Dimension, check_preferences, check_ratings, is_name
 from .rows import (
     NAME_COLUMNS,
     PAIR_COLUMNS,
-    PAIRS_SCHEMA,
     PREFERENCES_SCHEMA,
     RATINGS_SCHEMA,
     TEXT_COLUMNS,
     bad_cell,
     check_pair_rows,
     content_hash,
-    fingerprints,
+    hash_order,
     read_parquet,
+    repeated_id,
     to_arrow,
     to_row,
     write_parquet,
 )
+from .storage import DataPath, RemotePath, data_path
+from .stored_clips import StoredClip, StoredFile
 
 __all__ = [
     "PAIRS_FILE",
@@ -49,17 +61,18 @@ __all__ = [
     "Pair",
     "PairDataset",
     "Turn",
+    "check_opinions",
+    "complete_dataset",
     "write_dataset",
     "write_splits",
 ]
 
 SCHEMA_VERSION = 1
-PAIRS_FILE = "pairs.parquet"
 RATINGS_FILE = "ratings.parquet"
 PREFERENCES_FILE = "preferences.parquet"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One context turn: who speaks (``user``, ``assistant``) and the clip."""
 
@@ -67,7 +80,7 @@ class Turn:
     audio: AudioSource
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A context and the spoken response that people rate.
 
@@ -149,15 +162,16 @@ class PairDataset:
     """A loaded dataset, or a part of one.
 
     Attributes:
-        root: The folder.
+        root: The folder; a remote one is a `RemotePath`.
         card: Scales and origin; its content hash is that of the whole dataset, also in a subset.
-        pairs: In the order of ``pairs.parquet``. Audio is an absolute path or encoded bytes.
+        pairs: In the order of ``pairs.parquet``. Audio is an absolute path; where it is embedded or the dataset remote,
+            a `StoredClip`.
         ratings: Columns `RATING_COLUMNS`, score in rating points (float64, never NaN; missing = no row).
         preferences: Columns `PREFERENCE_COLUMNS`, or None.
         fingerprints: Pair id -> SHA-256 of the encoded audio of each context turn, then of the response.
     """
 
-    root: Path
+    root: DataPath
     card: DatasetCard
     pairs: tuple[Pair, ...]
     ratings: pd.DataFrame
@@ -165,45 +179,48 @@ class PairDataset:
     fingerprints: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def load(cls, folder: str | Path) -> PairDataset:
-        """Reads and checks a dataset folder. Audio is not decoded; each file is looked up.
+    def load(cls, folder: str | Path | RemotePath) -> PairDataset:
+        """Reads and checks a dataset folder. Audio is neither read nor decoded; each file is looked up.
+
+        Args:
+            folder: A local folder, or an address that fsspec knows, such as ``hf://datasets/OWNER/NAME``.
 
         Raises:
             DataError: If a file is missing or has another schema, a row breaks the contract, an audio path
                 leaves the folder or does not exist, or the content is not what the card's hash says.
         """
-        root = Path(folder)
+        root = data_path(folder)
         card = _read_card(root)
-        rows = read_parquet(root / PAIRS_FILE, PAIRS_SCHEMA).to_pylist()
-        check_pair_rows(rows, root / PAIRS_FILE)
-        pairs = _to_pairs(rows, root)
+        pairs, prints = _read_pairs(root)
         ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA).to_pandas()
         has_preferences = (root / PREFERENCES_FILE).exists()
         preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
-        _check_opinions(card, rows, ratings, preferences, root)
-        found = content_hash(card.dimensions, rows, ratings, preferences)
+        check_opinions(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
+        found = content_hash(card.dimensions, _as_rows(pairs, prints), ratings, preferences)
         if found != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
                 f"({found[:12]}...): a file was changed after the import; import the data again"
             )
-        return cls(root, card, pairs, ratings, preferences, fingerprints(rows))
+        return cls(root, card, pairs, ratings, preferences, prints)
 
-    def subset(self, split: str | None) -> PairDataset:
-        """The pairs of one split with their ratings, and the preferences between them; None = all pairs.
+    def subset(self, split: str | Collection[str] | None) -> PairDataset:
+        """The pairs of one split or of several, with their ratings and the preferences between them; None = all pairs.
 
         Raises:
-            DataError: If no pair is in the split; the message lists the splits that exist.
+            DataError: If no pair is in one of the splits; the message lists the splits that exist.
         """
         if split is None:
             return self
-        pairs = tuple(pair for pair in self.pairs if pair.split == split)
-        if not pairs:
-            known = sorted({pair.split for pair in self.pairs if pair.split is not None})
-            raise DataError(
-                f"{self.root}: no pair is in split {shown(split)}; it has "
-                + (", ".join(known) if known else "no splits yet, make them with `empathy-judge split`")
-            )
+        wanted = (split,) if isinstance(split, str) else tuple(split)
+        known = {pair.split for pair in self.pairs if pair.split is not None}
+        for name in wanted or ("",):
+            if name not in known:
+                raise DataError(
+                    f"{self.root}: no pair is in split {shown(name)}; it has "
+                    + (", ".join(sorted(known)) if known else "no splits yet, make them with `empathy-judge split`")
+                )
+        pairs = tuple(pair for pair in self.pairs if pair.split in wanted)
         ids = {pair.pair_id for pair in pairs}
         ratings = self.ratings[self.ratings["pair_id"].isin(list(ids))].reset_index(drop=True)
         preferences = self.preferences
@@ -266,12 +283,36 @@ def write_dataset(
     unknown = [name for name in pairs.columns if name not in PAIR_COLUMNS]
     if unknown:
         raise DataError(f"{file}: unknown column {shown(unknown[0])}; accepted: {', '.join(PAIR_COLUMNS)}")
-    rows = [to_row(values, root, file, n) for n, values in enumerate(pairs.to_dict("records"), start=1)]
+    hashes: dict[str, str] = {}
+    rows = [to_row(values, root, file, n, hashes) for n, values in enumerate(pairs.to_dict("records"), start=1)]
     check_pair_rows(rows, file)
-    _check_opinions(card, rows, ratings, preferences, root)
-    card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
+    check_opinions(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
-    write_parquet(pa.Table.from_pylist(rows, PAIRS_SCHEMA), root / PAIRS_FILE)
+    write_pairs(rows, file)
+    rows.sort(key=lambda row: hash_order(row["pair_id"]))
+    return complete_dataset(root, card, rows, ratings, preferences)
+
+
+def complete_dataset(
+    root: Path,
+    card: DatasetCard,
+    rows: Iterable[Mapping[str, Any]],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
+) -> DatasetCard:
+    """Writes what belongs to pairs that are in their place: ratings, preferences, and ``dataset.yaml`` last.
+
+    Args:
+        root: The dataset folder.
+        card: Its `content_hash` is ignored.
+        rows: The checked pairs as they are stored, sorted by `hash_order`; bytes are not looked at.
+        ratings: Columns `RATING_COLUMNS`, checked.
+        preferences: Columns `PREFERENCE_COLUMNS`, checked.
+
+    Returns:
+        The card with its content hash.
+    """
+    card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
     write_parquet(to_arrow(ratings, RATINGS_SCHEMA), root / RATINGS_FILE)
     if preferences is not None:
         write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)
@@ -281,19 +322,42 @@ def write_dataset(
     return card
 
 
-def write_splits(folder: str | Path, splits: Sequence[str | None]) -> None:
-    """Replaces the column ``split`` of ``pairs.parquet``; the content hash does not cover it.
+def check_opinions(
+    card: DatasetCard,
+    pair_ids: Sequence[str],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
+    root: DataPath,
+) -> None:
+    """Checks ratings and preferences against the pairs and the scales.
+
+    Raises:
+        DataError: If they do not fit, naming row and column in the files of `root`.
+    """
+    check_ratings(ratings, pair_ids, card.dimensions, root / RATINGS_FILE)
+    if preferences is not None:
+        check_preferences(preferences, pair_ids, card.dimensions, root / PREFERENCES_FILE)
+
+
+def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) -> None:
+    """Replaces the splits of all pairs; the content hash does not cover them.
+
+    They stand in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards, in ``splits.parquet``.
 
     Args:
         folder: A dataset folder.
-        splits: One per row.
+        splits: One per pair, in order.
+
+    Raises:
+        DataError: If the folder is remote.
     """
-    table = read_parquet(Path(folder) / PAIRS_FILE, PAIRS_SCHEMA)
-    column = pa.array(splits, pa.string())
-    write_parquet(table.set_column(table.schema.get_field_index("split"), "split", column), Path(folder) / PAIRS_FILE)
+    root = data_path(folder)
+    if isinstance(root, RemotePath):
+        raise DataError(f"{root}: splits are not written to an address; accepted: a local copy of the folder")
+    write_split_column(root, list(splits))
 
 
-def _read_card(root: Path) -> DatasetCard:
+def _read_card(root: DataPath) -> DatasetCard:
     path = root / CARD_FILE
     if not path.is_file():
         raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
@@ -325,44 +389,95 @@ def _write_card(card: DatasetCard, path: Path) -> None:
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _to_pairs(rows: Sequence[Mapping[str, Any]], root: Path) -> tuple[Pair, ...]:
-    """Pairs with absolute audio paths; each path is looked up once."""
-    file, folder = root / PAIRS_FILE, root.resolve()
-    known: dict[str, Path] = {}
+def _read_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, ...]]]:
+    """Pairs and the hashes of their clips, from one file or shard after the other."""
+    files = pairs_files(root)
+    splits = read_splits(root, files)
+    find = _Finder(root)
+    pairs: list[Pair] = []
+    prints: dict[str, tuple[str, ...]] = {}
+    starts: list[int] = []
+    for file in files:
+        starts.append(len(pairs))
+        for batch in read_pairs(file):
+            locate = locate_in(file)
+            check_pair_rows(batch.rows, file, lambda n, column, locate=locate, at=batch.start: locate(at + n, column))
+            for position, row in enumerate(batch.rows):
+                pair_id = row["pair_id"]
+                if pair_id in prints:
+                    first = next(number for number, pair in enumerate(pairs) if pair.pair_id == pair_id)
+                    shard = bisect.bisect_right(starts, first) - 1
+                    already = place(files[shard], first - starts[shard] + 1, "pair_id")
+                    raise repeated_id(locate(batch.start + position, "pair_id"), pair_id, already)
+                if splits is not None:
+                    row["split"] = _next_split(splits, pair_id, root)
+                pairs.append(_to_pair(row, batch, position, find))
+                clips = (*(row["context_audio"] or ()), row["response_audio"])
+                prints[pair_id] = tuple(clip["sha256"] for clip in clips)
+    if splits is not None and next(splits, None) is not None:
+        raise _foreign_splits(root)
+    if not pairs:
+        raise DataError(f"{files[0]}: the table holds no pairs")
+    return tuple(pairs), prints
 
-    def source(audio: Mapping[str, Any] | None, number: int, column: str) -> AudioSource:
-        if audio is None or (audio["path"] is None) == (audio["bytes"] is None):
-            raise bad_cell(place(file, number, column), audio, "either a path or bytes")
-        path = audio["path"]
-        if path is None:
-            return audio["bytes"]
-        if path not in known:
-            known[path] = resolve_inside(folder, path, place(file, number, column))
-        return known[path]
 
-    return tuple(
-        Pair(
-            pair_id=row["pair_id"],
-            response=source(row["response_audio"], number, "response_audio"),
-            context=tuple(
-                Turn(turn["role"], source(turn, number, "context_audio")) for turn in row["context_audio"] or ()
-            ),
-            group_id=row["group_id"],
-            **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
-        )
-        for number, row in enumerate(rows, start=1)
+def _next_split(splits: Iterator[tuple[str, str | None]], pair_id: str, root: DataPath) -> str | None:
+    known, split = next(splits, (None, None))
+    if known != pair_id or not (split is None or is_name(split)):
+        raise _foreign_splits(root)
+    return split
+
+
+def _foreign_splits(root: DataPath) -> DataError:
+    return DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
+
+
+class _Finder:
+    """Looks up each path of audio once."""
+
+    def __init__(self, root: DataPath) -> None:
+        self._root = root if isinstance(root, RemotePath) else root.resolve()
+        self._found: dict[str, Path | StoredFile] = {}
+        self._files: frozenset[str] | None = None
+
+    def find(self, path: str, where: str) -> Path | StoredFile:
+        if path not in self._found:
+            if isinstance(self._root, RemotePath):
+                self._files = frozenset(self._root.files()) if self._files is None else self._files
+                self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")
+            else:
+                self._found[path] = resolve_inside(self._root, path, where)
+        return self._found[path]
+
+
+def _to_pair(row: Mapping[str, Any], batch: RowBatch, position: int, finder: _Finder) -> Pair:
+    file = batch.file
+
+    def source(clip: Mapping[str, Any] | None, column: str, turn: int | None) -> AudioSource:
+        if clip is not None and clip["path"] is None:
+            group = batch.groups[position]
+            return StoredClip(clip["sha256"], file, group, batch.start + position - file.starts[group], turn)
+        where = place(file.path, batch.start + position + 1, column)
+        if clip is None:
+            raise bad_cell(where, clip, "either a path or bytes")
+        found = finder.find(clip["path"], where)
+        return StoredClip(clip["sha256"], found) if isinstance(found, StoredFile) else found
+
+    turns = row["context_audio"] or ()
+    return Pair(
+        pair_id=row["pair_id"],
+        response=source(row["response_audio"], "response_audio", None),
+        context=tuple(Turn(turn["role"], source(turn, "context_audio", n)) for n, turn in enumerate(turns)),
+        group_id=row["group_id"],
+        **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
     )
 
 
-def _check_opinions(
-    card: DatasetCard,
-    rows: Sequence[Mapping[str, Any]],
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None,
-    root: Path,
-) -> None:
-    """Ratings and preferences against the pairs and the scales."""
-    ids = [row["pair_id"] for row in rows]
-    check_ratings(ratings, ids, card.dimensions, root / RATINGS_FILE)
-    if preferences is not None:
-        check_preferences(preferences, ids, card.dimensions, root / PREFERENCES_FILE)
+def _as_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+    """What `content_hash` takes, made one at a time."""
+    for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
+        *context, response = prints[pair.pair_id]
+        turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
+        names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
+        row: dict[str, Any] = {name: getattr(pair, name) for name in names}
+        yield {**row, "context_audio": turns, "response_audio": {"sha256": response}}

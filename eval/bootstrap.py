@@ -86,6 +86,24 @@ class Resamples:
         return np.concatenate(blocks) if blocks else np.empty(0)
 
 
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A statistic and its value in every resample, shape (resamples,), NaN = undefined there."""
+
+    statistic: Statistic
+    draws: np.ndarray
+
+    @classmethod
+    def of(cls, point: Statistic, draws: np.ndarray, resamples: Resamples) -> Estimate:
+        """`point` with the interval of its draws; `resamples` as seen by the items of `point`."""
+        return cls(with_interval(point, draws, resamples.n_groups), draws)
+
+    @classmethod
+    def undefined(cls, reason: str, resamples: Resamples, n: int = 0) -> Estimate:
+        """No value, and why."""
+        return cls(Statistic(None, n=n, reason=reason), np.full(len(resamples.counts), np.nan))
+
+
 def estimate(name: str, score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """A statistic of `agreement.STATISTICS` with its interval.
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..data_modules.rating_table import RatingTable
 from ..data_modules.ratings import Dimension
 from .agreement import STATISTICS, Statistic, spearman
-from .bootstrap import Resamples, estimate, statistic_draws, with_interval
-from .reliability import Estimate, RatingTable, measure
+from .bootstrap import Estimate, Resamples, estimate, statistic_draws, with_interval
+from .reliability import measure
 from .report_schema import (
     CheckReport,
     Coverage,

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
+from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from .dimension_report import (
     MISSING,
@@ -24,7 +25,6 @@ from .dimension_report import (
 from .judges import Judge, check_score_table
 from .judges.scores_file import ScoresFile
 from .probes import context_swapped, group_of, response_only, silent
-from .reliability import RatingTable
 from .report_schema import SCHEMA_VERSION, AgreementReport
 from .wording import counted
 

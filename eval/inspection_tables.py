@@ -39,7 +39,7 @@ def inspection_tables(
     yield _ratings(found, agreement)
     for dimension, facts in raters.items():
         if facts:
-            yield _raters(dimension, facts)
+            yield from _raters(dimension, facts)
     yield _problems(found)
 
 
@@ -77,32 +77,32 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
     return table
 
 
-def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Table:
-    """One line per rater, those with a flag first."""
-    columns = (
-        "ratings",
-        "mean",
-        "below the others",
-        "spread",
-        "Spearman with the others",
-        "scale used",
-        "to ask about",
-    )
-    table = Table(f"raters of {escape(dimension)}", *columns)
+def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
+    """One line per rater, those with a flag first; then the flags."""
+    table = Table(f"raters of {escape(dimension)}")
+    for header in ("ratings", "mean", "below others", "spread", "Spearman with others", "scale used"):
+        table.add_column(header, no_wrap=header.startswith("Spearman"))
     for rater in facts[:_RATERS_SHOWN]:
         table.add_row(
-            Text(rater.rater_id),
+            Text(rater.rater_id, overflow="fold"),
             str(rater.n_ratings),
             wording.number(rater.mean),
             wording.signed(rater.severity.value),
             wording.number(rater.spread),
             wording.ranged(statistic_report(rater.agreement)),
             wording.percent(rater.scale_share),
-            Text("; ".join(f"{flag.kind}: {flag.evidence}" for flag in rater.flags)),
         )
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
-    return table
+    yield table
+    flags = [(rater, flag) for rater in facts for flag in rater.flags]
+    if flags:
+        table = Table(f"to ask raters of {escape(dimension)} about", "rater", "evidence")
+        for rater, flag in flags[:_RATERS_SHOWN]:
+            table.add_row(flag.kind, Text(rater.rater_id, overflow="fold"), Text(flag.evidence))
+        if len(flags) > _RATERS_SHOWN:
+            table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
+        yield table
 
 
 def _problems(found: Inspection) -> Table:

@@ -44,6 +44,7 @@ class Provenance:
         validation: Spearman on the validation split per dimension, of the weights that were exported.
         train_splits: What it was trained on.
         validation_splits: What chose its checkpoint.
+        target: How several ratings of a pair became what it was trained to predict.
     """
 
     dataset: str
@@ -53,6 +54,7 @@ class Provenance:
     validation: dict[str, float | None]
     train_splits: list[str]
     validation_splits: list[str]
+    target: str
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:

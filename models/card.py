@@ -49,6 +49,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         f"- backbone: `{settings['backbone']}`, frozen; LoRA rank {lora['rank']} on {', '.join(lora['parts']) or 'nothing'}",
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
         f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
+        f"- target: {origin['target']} of the ratings of a pair",
         f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
         f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz",
         "",

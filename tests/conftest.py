@@ -151,7 +151,9 @@ def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pyte
     from empathy_judge.models.card import render_card
 
     judge = make_judge()
-    origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"])
+    origin = Provenance(
+        "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean"
+    )
     description = describe(judge, origin)
     folder = tmp_path_factory.mktemp("artifact") / "judge"
     save_judge(LoadedJudge(judge, description), folder, render_card(description, None))

@@ -42,6 +42,7 @@ def test_there_are_recipes():
         ("--model.cache_audio=false", "model", "cache_audio", False),
         ("--data.batch_size=5", "data", "batch_size", 5),
         ("--data.path=elsewhere", "data", "path", "elsewhere"),
+        ("--data.target=bias_corrected", "data", "target", "bias_corrected"),
     ],
 )
 def test_a_value_is_overridden_on_the_command_line(word, group, name, value):
@@ -67,6 +68,7 @@ def test_a_later_file_overrides_an_earlier_one(tmp_path):
         (["--trainer.callbacks=[]"], "callbacks"),  # set by the program
         (["--data.seed=1"], "seed"),  # --seed rules both
         (["--model.pooling=median"], "median"),
+        (["--data.target=mode"], "mode"),
         (['--model.lora_parts=["decoder"]'], "decoder"),
         (["--trainer.max_epochs=many"], "many"),
         (["--config", "absent.yaml"], "absent.yaml"),

@@ -258,7 +258,7 @@ class JudgeModule(L.LightningModule):
         for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
             if now[key] != then[key]:
                 raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {now[key]!r}")
-        for key in ("content_hash", "split_hash", "train_splits", "validation_splits"):
+        for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
             if now["provenance"][key] != then["provenance"].get(key):
                 raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
         self._validation = dict(then["provenance"]["validation"])
@@ -276,5 +276,6 @@ class JudgeModule(L.LightningModule):
                 validation=dict(self._validation),
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
+                target=self.data.target,
             ),
         )

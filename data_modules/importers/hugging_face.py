@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
 
 from ..errors import DataError, UserError, shown
 from ..intake.assemble import Imported
@@ -82,10 +84,8 @@ def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[
 
 def _read_split(name: Path, folder: Path, config: str | None, split: str | None) -> SourceTable:
     """The rows of a split, audio undecoded."""
-    try:
-        import datasets
-    except ImportError:
-        raise UserError("importing hugging-face needs the package datasets: pip install datasets") from None
+    import datasets  # takes a second
+
     try:
         splits = _splits(datasets, folder, config)
     except Exception as error:  # the library has no common base for what damaged files make it raise
@@ -115,7 +115,8 @@ def _rows(datasets: Any, split: Dataset | IterableDataset) -> tuple[tuple[str, .
     """Column names, and rows with audio as ``{"bytes", "path"}``: Arrow tables come without decoding."""
     names: dict[str, None] = {}
     rows: list[dict[str, Any]] = []
-    for table in split.with_format("arrow").iter(batch_size=1):  # rows of CSV metadata differ in type: 1 and 1.0
+    tables = cast(Iterable[pa.Table], split.with_format("arrow").iter(batch_size=1))
+    for table in tables:  # one row each: those of CSV metadata differ in type, 1 and 1.0
         table.validate(full=True)  # memory-mapped: offsets that point outside would end the process
         names.update(dict.fromkeys(table.column_names))
         rows += table.to_pylist()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.eval.reliability import MIN_RATER_ITEMS, reliability
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.bootstrap import Resamples
+from empathy_judge.eval.krippendorff import krippendorff_alpha
+from empathy_judge.eval.reliability import MIN_RATER_ITEMS, measure, rated_items, reliability
 from scipy.stats import spearmanr
 
 NAN = float("nan")
@@ -92,22 +95,84 @@ def test_leave_one_rater_out_matches_theory() -> None:
     assert found == pytest.approx(expected, abs=0.02)
 
 
+def panel(pattern: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Who rates what, shape (raters, items)."""
+
+    def drawn(sizes: np.ndarray, raters: int) -> np.ndarray:
+        return np.stack([rng.permutation(raters) < size for size in sizes], axis=1)
+
+    match pattern:
+        case "3 of 3":
+            return np.ones((3, n), bool)
+        case "7 of 7":
+            return np.ones((7, n), bool)
+        case "2 of 20":
+            return drawn(np.full(n, 2), 20)
+        case "half of 12":
+            return rng.random((12, n)) < 0.5
+        case "half of 5":
+            return rng.random((5, n)) < 0.5
+        case "1 or 8 of 20":
+            return drawn(np.where(np.arange(n) % 2, 8, 1), 20)
+        case _:  # ten panels of four, each with its own items
+            return np.arange(40)[:, None] // 4 == np.arange(n)[None] * 10 // n
+
+
 @pytest.mark.parametrize(
-    ("raters", "bias", "noise", "missing"),
-    [(6, 0.0, 1.0, 0.0), (7, 2.0, 1.0, 0.0), (6, 0.5, 1.0, 0.15), (6, 0.5, 2.0, 0.15)],
+    ("pattern", "bias", "noise"),
+    [
+        ("3 of 3", 0.0, 1.0),
+        ("3 of 3", 1.0, 0.5),
+        ("7 of 7", 1.0, 0.5),
+        ("7 of 7", 0.0, 2.0),
+        ("2 of 20", 0.0, 1.0),
+        ("2 of 20", 0.5, 1.0),
+        ("half of 12", 1.0, 1.0),
+        ("half of 5", 0.0, 1.0),  # some items have a single rating
+        ("half of 5", 0.5, 1.0),
+        ("1 or 8 of 20", 0.0, 0.5),
+        ("panels of 4", 0.5, 1.0),
+    ],
 )
-def test_the_panel_ceiling_is_what_the_true_scores_reach(
-    raters: int, bias: float, noise: float, missing: float
-) -> None:
-    truth, scores = simulated(1500, raters, bias, noise, missing, seed=2)
-    rated = (~np.isnan(scores)).sum(axis=0) >= 2
-    truth, scores = truth[rated], scores[:, rated]
-    result = reliability(long(scores), "d", groups_of(len(truth)), resamples=0)
-    reached = spearmanr(truth, np.nanmean(scores, axis=0))[0]
-    assert result["panel_mean"]["value"] == pytest.approx(reached, abs=0.02)
-    assert result["panel_reliability"]["value"] == pytest.approx(result["panel_mean"]["value"] ** 2)
-    half = result["split_half"]["value"]
-    assert result["panel_reliability"]["value"] == pytest.approx(2 * half / (1 + half))
+def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern: str, bias: float, noise: float) -> None:
+    differences, reached = [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(size=600)
+        scores = truth + bias * rng.normal(size=(40, 1)) + noise * rng.normal(size=(40, 600))
+        rated = panel(pattern, 600, rng)
+        scores = np.where(rated, scores[: len(rated)], NAN)
+        truth, scores = truth[rated.any(axis=0)], scores[:, rated.any(axis=0)]
+        ids = [f"p{item}" for item in range(len(truth))]
+        table = RatingTable.of(long(scores), "d", ids)
+        ceiling = measure(table, Resamples.draw(ids, 0, 0), seed).panel_mean.statistic.value
+        assert ceiling is not None
+        reached.append(spearmanr(truth, np.nanmean(scores, axis=0))[0])
+        differences.append(ceiling - reached[-1])
+    assert np.mean(differences) == pytest.approx(0, abs=0.02), np.mean(reached)
+
+
+def test_spearman_brown_where_halves_are_equal_and_horst_where_they_are_not() -> None:
+    _, scores = simulated(200, 6, 0.0, 1.0, 0.0, seed=2)
+    even = reliability(long(scores), "d", groups_of(200), resamples=50)
+    half, whole = even["split_half"]["value"], even["panel_reliability"]["value"]
+    assert whole == pytest.approx(2 * half / (1 + half))
+    assert even["panel_mean"]["value"] == pytest.approx(whole**0.5)
+    assert even["panel_reliability"]["low"] == pytest.approx(
+        2 * even["split_half"]["low"] / (1 + even["split_half"]["low"])
+    )
+    # Noise l times the truth, halves of 1 and 2 of 3 raters: r = 1 / sqrt((1 + l) (1 + l / 2)), whole 1 / (1 + l / 3).
+    odd = reliability(long(scores[:3]), "d", groups_of(200), resamples=0)
+    noise = 3 * (1 / odd["panel_reliability"]["value"] - 1)
+    assert odd["split_half"]["value"] == pytest.approx(1 / np.sqrt((1 + noise) * (1 + noise / 2)))
+    # The same halves, and as many items again with one rating: the mean of 1 / ratings rises from 1/6 to 7/12.
+    more = np.concatenate([scores, np.full_like(scores, NAN)], axis=1)
+    more[0, 200:] = np.arange(200) % 5
+    mixed = reliability(long(more), "d", groups_of(400), resamples=0)
+    half = mixed["split_half"]["value"]
+    assert half == pytest.approx(even["split_half"]["value"], abs=0.01)
+    noise = 6 * (1 / (2 * half / (1 + half)) - 1)
+    assert mixed["panel_reliability"]["value"] == pytest.approx(1 / (1 + noise * 7 / 12))
 
 
 def test_constant_biases_of_raters_who_rate_everything_cost_the_panel_nothing() -> None:
@@ -174,36 +239,52 @@ def test_other_dimensions_and_other_pairs_do_not_count() -> None:
     assert reliability(more, "d", groups_of(30), resamples=20) == reliability(table, "d", groups_of(30), resamples=20)
 
 
-@pytest.fixture
-def published() -> Path:
-    root = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
-    folder = Path(root, "empathic_communication") if root else None
-    if folder is None or not folder.is_dir():
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA does not hold empathic_communication")
+def real_data(name: str) -> Path:
+    """The folder of this name in EMPATHY_JUDGE_REAL_DATA; skips without it."""
+    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
+    if not folder.is_dir():
+        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
     return folder
 
 
-def test_alphas_of_the_published_expert_ratings(published: Path) -> None:
-    # Kumar et al. (2026), stored notebook output; quoted in the README beside the data.
-    rows = [line.split("|")[1:4] for line in (published / "README.md").read_text().splitlines()]
+@pytest.mark.parametrize(("reference", "half"), [(False, 0.61), (True, 0.74)])
+def test_split_half_of_the_mushra_ratings(reference: bool, half: float) -> None:
+    # The README beside the data halves the raters of each clip at random 1000 times; "full" is Spearman-Brown of that.
+    folder = real_data("mushra_codec")
+    pairs = pd.read_csv(folder / "pairs.csv")
+    groups = {row.pair_id: row.group_id for row in pairs.itertuples() if reference or row.system_id != "Reference"}
+    result = reliability(pd.read_csv(folder / "ratings.csv"), "fidelity", groups, resamples=0)
+    assert len(groups) == (128 if reference else 112)
+    assert result["split_half_by_item"]["value"] == pytest.approx(half, abs=0.02)
+    # The same raters rate all systems of a sentence: halving the panel does not count their biases as noise.
+    assert 0.01 < result["split_half"]["value"] - result["split_half_by_item"]["value"] < 0.05
+
+
+@pytest.mark.parametrize(("column", "annotators"), [(0, ("expert1", "expert2", "expert3")), (1, ("gpt_4o", "claude"))])
+def test_published_alphas(column: int, annotators: tuple[str, ...]) -> None:
+    # Kumar et al. (2026), stored notebook output, quoted in the README beside the data.
+    folder = real_data("empathic_communication")
+    rows = [line.split("|")[1:5] for line in (folder / "README.md").read_text(encoding="utf-8").splitlines()]
     alphas = {
-        (dataset.strip(), dimension.strip()): float(value)
-        for dataset, dimension, value in (row for row in rows if len(row) == 3)
-        if value.strip().replace(".", "", 1).isdigit() and "." in value
+        (row[0].strip(), row[1].strip()): float(row[2 + column])
+        for row in rows
+        if len(row) == 4 and all(re.fullmatch(r" -?\d\.\d{3} ", value) for value in row[2:])
     }
     assert len(alphas) == 21
-    with (published / "ratings_long.csv").open(newline="") as file:
-        ratings = [row for row in csv.DictReader(file) if row["annotator"] in ("expert1", "expert2", "expert3")]
+    ratings = pd.read_csv(folder / "ratings_long.csv", dtype={"row": str, "conversation_id": str})
+    ratings = ratings.loc[ratings["annotator"].str.startswith(annotators)]
+    ratings = ratings.rename(columns={"row": "pair_id", "annotator": "rater_id"})
     for (dataset, dimension), alpha in alphas.items():
-        own = [row for row in ratings if row["dataset"] == dataset and row["dimension"] == dimension]
-        table = pd.DataFrame(
-            {
-                "pair_id": [row["row"] for row in own],
-                "rater_id": [row["annotator"] for row in own],
-                "dimension": dimension,
-                "score": [float(row["score"]) for row in own],
-            }
-        )
-        result = reliability(table, dimension, {row["row"]: row["row"] for row in own}, resamples=0)
-        assert result["n_items"] == 50
-        assert round(result["krippendorff_alpha"]["value"], 3) == alpha, (dataset, dimension)
+        own = ratings.loc[ratings["dataset"] == dataset]
+        table = RatingTable.of(own, dimension, own["pair_id"].unique().tolist())
+        found = krippendorff_alpha(table, "interval", Resamples.draw(["one"] * table.n_items, 0, 0)).statistic
+        assert (found.n, len(table.rater_ids)) == (50, len(annotators))
+        assert round(found.value or 0.0, 3) == alpha, (dataset, dimension)
+
+
+def test_very_many_groups_are_drawn_less_often() -> None:
+    ratings = long(np.random.default_rng(0).normal(size=(2, 25_000)))
+    table, draws = rated_items(ratings, "d", groups_of(25_000), 1000, 0)
+    assert (table.n_items, len(draws.counts)) == (25_000, 400)
+    assert len(rated_items(ratings, "d", groups_of(25_000, size=5), 1000, 0)[1].counts) == 1000
+    assert len(rated_items(ratings, "d", groups_of(25_000), 200, 0)[1].counts) == 200

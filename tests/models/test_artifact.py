@@ -28,7 +28,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
-ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None})
+ORIGIN = Provenance(
+    "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean"
+)
 
 
 @pytest.fixture

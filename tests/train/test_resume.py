@@ -246,6 +246,10 @@ def test_a_checkpoint_of_another_split_is_refused(run, train_arguments, dataset_
     )  # fmt: skip
 
 
+def test_a_checkpoint_of_another_target_is_refused(run, train_arguments):
+    refused([*train_arguments(run, data__target="single"), "--resume", "true"], "trained on other data: target differs")
+
+
 def test_there_must_be_something_to_resume(train_arguments, tmp_path):
     (tmp_path / "run").mkdir()
     refused([*train_arguments(tmp_path / "run"), "--resume", "true"], str(tmp_path / "run"), "nothing to resume from")
