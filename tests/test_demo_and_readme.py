@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALLATION = ("git clone", "make demo", "python3 -m venv", ".venv/bin/")
 # The 7B recipe needs a GPU and the hub; the nano recipe stands in for it
 STAND_INS = {"configs/qwen2_audio.yaml": f"{ROOT / 'configs' / 'nano.yaml'} --trainer.max_epochs 1"}
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]  # the group shares one demo
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.errors import DataError, shown
 from empathy_judge.data_modules.importers.table import read_tables
 from empathy_judge.data_modules.intake.assemble import Skipped, assemble
 from empathy_judge.data_modules.intake.pair_tables import TableMapping
@@ -399,7 +399,7 @@ class TestBadAudio:
         source.pairs[1]["response_audio"] = path
         with pytest.raises(DataError, match=r"row 2 \(line 3\), column 'response_audio'.*leaves the folder") as caught:
             source.load()
-        assert repr(path) in str(caught.value)
+        assert shown(path) in str(caught.value)
         assert not source.out.exists()
 
     @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])

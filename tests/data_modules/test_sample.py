@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -125,15 +126,16 @@ def test_same_seed_same_bytes_whatever_the_workers(small: tuple[PairDataset, pd.
 
 
 def test_leaves_nothing_in_the_folder_for_temporary_files(tmp_path: Path) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     code = (
         "import sys; from pathlib import Path; from empathy_judge.data_modules.sample import make_sample;"
         "from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
         "speak('Here.', Voice('en', 'f', 200.0, 1.1), Tone());"
         "make_sample(Path(sys.argv[1]), groups=2)"
     )
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "sample")], check=True, env=environment)
+    with (
+        tempfile.TemporaryDirectory() as temporary
+    ):  # not tmp_path: processes meet at a socket whose path must be short
+        environment = {**os.environ, "TMPDIR": temporary}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "sample")], check=True, env=environment)
+        assert [path.name for path in Path(temporary).iterdir() if "voices" in path.name] == []
     assert len(PairDataset.load(tmp_path / "sample").pairs) == 30
-    assert [path.name for path in temporary.iterdir() if "voices" in path.name] == []
