@@ -427,7 +427,7 @@ def _add_data_commands(commands: Any) -> None:
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
     one = _add(commands, "inspect", inspect, "empathy-judge inspect data --page inspection")
-    one.add_argument("data", help="folder of a pair dataset")
+    one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
     one.add_argument(
         "--page", metavar="DIR",
         help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
@@ -497,7 +497,7 @@ def _add_judge_commands(commands: Any) -> None:
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--data", required=True, help="folder of a pair dataset")
+    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
     one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=int, default=0, help="of bootstrap and context swaps")

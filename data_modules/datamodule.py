@@ -87,7 +87,7 @@ class PairDataModule(L.LightningDataModule):
         """Settings; nothing is read before `setup`.
 
         Args:
-            path: Folder of the pair dataset.
+            path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
             batch_size: Pairs per training step and device.
             eval_batch_size: Pairs per validation step and device.
             num_workers: Processes that decode audio; 0 = none beside the trainer.

@@ -21,7 +21,7 @@ from .errors import DataError, Locate, locate_in, place, shown
 from .folders import replace_file, resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from .storage import DataPath
-from .stored_clips import open_parquet
+from .stored_clips import PARQUET_DAMAGE, open_parquet
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -50,7 +50,7 @@ def parquet_errors(path: DataPath) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except PARQUET_DAMAGE as error:
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
 

@@ -16,6 +16,8 @@ from .errors import AudioError, DataError, place
 from .storage import DataPath, RemotePath
 
 RESPONSE, CONTEXT = "response_audio", "context_audio"
+PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What pyarrow raises on damaged files; the last where the name of a column is no text."""
 _OPEN_FILES = 32
 _KEPT_BYTES = 128 * 2**20
 """Per process, of encoded audio. Row groups hold at most 4 MiB per column (`pairs_file`), so that the 16 that a
@@ -83,7 +85,7 @@ class StoredClip:
             raise AudioError(f"{self.name}: no such file") from None
         except DataError as error:
             raise AudioError(str(error)) from None
-        except (pa.ArrowException, OSError, IndexError, TypeError) as error:
+        except (*PARQUET_DAMAGE, IndexError, TypeError, KeyError) as error:
             reason = f" ({error})" if isinstance(error, pa.ArrowException) else ""
             raise AudioError(f"{self.name}: not readable as Parquet{reason}; was the file changed?") from None
         if data is None:

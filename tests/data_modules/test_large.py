@@ -22,6 +22,7 @@ from empathy_judge.data_modules.intake.assemble import assemble
 from empathy_judge.data_modules.intake.pair_tables import TableMapping
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.rows import PAIRS_SCHEMA
 from empathy_judge.data_modules.sampler import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
 from empathy_judge.data_modules.stored_clips import StoredClip
@@ -68,6 +69,14 @@ class TestLayout:
         assert embedded.card.content_hash == files.card.content_hash
         assert embedded.fingerprints == files.fingerprints
         assert [pair.pair_id for pair in embedded.pairs] == [pair.pair_id for pair in files.pairs]
+
+    def test_other_writers_call_the_parts_of_a_list_differently(self, sharded: Any) -> None:
+        path = sharded.out / "pairs/part-00000.parquet"
+        table = pq.read_table(path).cast(PAIRS_SCHEMA)
+        pq.write_table(table, path, use_compliant_nested_type=False)
+        assert "context_audio.list.item.bytes" in {pq.ParquetFile(path).schema.column(n).path for n in range(8)}
+        dataset = PairDataset.load(sharded.out)
+        assert audio_hash(dataset.pairs[3].context[0].audio) == dataset.fingerprints["000-3"][0]
 
     def test_a_missing_shard(self, sharded: Any) -> None:
         (sharded.out / "pairs/part-00001.parquet").unlink()
