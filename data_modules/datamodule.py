@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -29,11 +30,13 @@ class RatedPair:
         index: Position among the items of `RatedPairs`; tells them apart when several ranks score them.
         pair: What is judged.
         scores: Rating points `(dimensions,)`, NaN where nobody rated.
+        histogram: How many raters gave each score of the scale `(dimensions, steps)`, int64, where that is the target.
     """
 
     index: int
     pair: Pair
     scores: Tensor
+    histogram: Tensor | None = None
 
 
 class RatedPairs(Dataset[RatedPair]):
@@ -53,7 +56,8 @@ class RatedPairs(Dataset[RatedPair]):
         self.pairs = tuple(dataset.pairs[position] for position in targets.pairs)
         self.notes = targets.notes
         self.augmentation, self.seed = augmentation, seed
-        self.scores = torch.tensor(targets.scores, dtype=torch.float32)
+        self.scores = torch.from_numpy(np.array(targets.scores, dtype=np.float32, order="C"))
+        self.histograms = None if targets.histograms is None else torch.tensor(targets.histograms)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -63,7 +67,8 @@ class RatedPairs(Dataset[RatedPair]):
         pair = self.pairs[index]
         if self.augmentation.active:
             pair = augment_pair(pair, self.augmentation, self.seed, epoch)
-        return RatedPair(index, pair, self.scores[index])
+        histogram = None if self.histograms is None else self.histograms[index]
+        return RatedPair(index, pair, self.scores[index], histogram)
 
 
 Collate = Callable[[Sequence[RatedPair]], Any]
@@ -95,7 +100,8 @@ class PairDataModule(L.LightningDataModule):
             validation_split: Split or splits that choose the best checkpoint.
             augmentation: Of training clips, in the processes that decode them; off by default.
             target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
-                mean corrected for their biases, or each single rating. Validation and test always use plain means.
+                mean corrected for their biases, the full histogram (with the histogram head), or each single rating.
+                Validation and test always use plain means.
             seed: Of the order in which pairs are read, and of augmentation.
         """
         super().__init__()

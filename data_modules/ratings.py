@@ -48,6 +48,17 @@ class Dimension:
             raise DataError(f"dimension {self.name}: step {self.step} does not divide {self.scale}")
 
     @property
+    def steps(self) -> int:
+        """Number of scores that a rater can give.
+
+        Raises:
+            DataError: If any number in the range can be given.
+        """
+        if self.step is None:
+            raise DataError(f"dimension {self.name}: accepted: a scale with steps; it has {self.scale}")
+        return round((self.maximum - self.minimum) / self.step) + 1
+
+    @property
     def scale(self) -> str:
         """What is accepted, in words: ``1 to 5 in steps of 1``."""
         steps = "" if self.step is None else f" in steps of {self.step:g}"

@@ -7,6 +7,8 @@
 - ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Mends strict and lenient raters,
   also where they saw different items. Biases of raters whom no chain of common items connects cannot be compared: each
   such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
+- ``histogram``: the plain mean, and beside it how many raters gave each score of the scale, for a head that predicts
+  how people spread.
 - ``single``: no number per pair: each rater's judgement of a pair is a training item of its own.
 
 All are in rating points and inside the scale, so that the judge's head and its scores keep their meaning. On a complete
@@ -22,13 +24,12 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from .errors import DataError
 from .rater_model import fit_rater_model
 from .rating_table import RatingTable
 from .ratings import Dimension
 from .schema import PairDataset
 
-TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
+TargetName = Literal["mean", "z_scored", "bias_corrected", "histogram", "single"]
 
 MIN_RATER_RATINGS = 10
 """A rater with fewer ratings has no mean and spread worth the name; `z_scored` leaves such ratings as they are."""
@@ -42,11 +43,14 @@ class Targets:
         pairs: Shape (items,), position of each item's pair in the dataset, rising.
         scores: Shape (items, dimensions), float64, rating points; NaN = not rated.
         notes: What was done that a person should know, one line each.
+        histograms: Shape (items, dimensions, steps), int64, how many raters gave each score, the lowest first; steps
+            that a shorter scale does not have are 0. None unless they are the target.
     """
 
     pairs: np.ndarray
     scores: np.ndarray
     notes: tuple[str, ...] = ()
+    histograms: np.ndarray | None = None
 
 
 def training_targets(dataset: PairDataset, target: TargetName) -> Targets:
@@ -61,6 +65,8 @@ def training_targets(dataset: PairDataset, target: TargetName) -> Targets:
         return _single(dataset)
     if target == "mean":
         return Targets(np.arange(len(dataset.pairs)), dataset.mean_scores().to_numpy())
+    if target == "histogram":
+        return _histograms(dataset)
     pair_ids = [pair.pair_id for pair in dataset.pairs]
     columns, notes = [], []
     for dimension in dataset.card.dimensions:
@@ -118,12 +124,8 @@ def rating_histogram(table: RatingTable, dimension: Dimension) -> np.ndarray:
     Raises:
         DataError: If the scale has no steps.
     """
-    if dimension.step is None:
-        raise DataError(
-            f"dimension {dimension.name}: a histogram of ratings needs a scale with steps; it has {dimension.scale}"
-        )
-    steps = round((dimension.maximum - dimension.minimum) / dimension.step) + 1
-    step = np.rint((table.scores - dimension.minimum) / dimension.step).astype(np.int64)
+    steps = dimension.steps
+    step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
     return np.bincount(table.items * steps + step, minlength=table.n_items * steps).reshape(table.n_items, steps)
 
 
@@ -149,6 +151,15 @@ _PER_ITEM: Mapping[str, Callable[[RatingTable], tuple[np.ndarray, list[str]]]] =
     "z_scored": _z_scored,
     "bias_corrected": _bias_corrected,
 }
+
+
+def _histograms(dataset: PairDataset) -> Targets:
+    dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
+    counts = np.zeros((len(pair_ids), len(dimensions), max(d.steps for d in dimensions)), np.int64)
+    for column, dimension in enumerate(dimensions):
+        table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
+        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
+    return Targets(np.arange(len(pair_ids)), dataset.mean_scores().to_numpy(), histograms=counts)
 
 
 def _single(dataset: PairDataset) -> Targets:

@@ -66,7 +66,7 @@ def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
         "sampling_rate": judge.backbone.sampling_rate,
         "max_seconds": judge.backbone.max_seconds,
         "dimensions": [asdict(dimension) for dimension in judge.dimensions],
-        "head": {"type": "regression", "output": "minimum + (maximum - minimum) * sigmoid"},
+        "head": {"type": judge.settings.head, "output": judge.head.OUTPUT},
         "calibration": None,
         "provenance": asdict(provenance),
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},

@@ -15,7 +15,7 @@ from ..data_modules.audio import AudioSource, decode
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Clips, Inputs
-from .heads import RegressionHead
+from .heads import Head, HeadName, build_head
 from .lora import LoraSettings, add_lora
 from .pooling import PoolingName, build_pooling
 
@@ -34,6 +34,7 @@ class JudgeSettings:
         pooling: How hidden states become one vector per pair.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: Where adapters go.
+        head: How the pooled vector becomes a score.
     """
 
     backbone: str = "nano"
@@ -43,6 +44,7 @@ class JudgeSettings:
     pooling: PoolingName = "response_mean"
     padding_side: Literal["left", "right"] = "right"
     lora: LoraSettings = field(default_factory=LoraSettings)
+    head: HeadName = "regression"
 
 
 class EmpathyJudge(nn.Module):
@@ -52,7 +54,7 @@ class EmpathyJudge(nn.Module):
         """Load the backbone, freeze it, and add adapters (fresh) and head (fresh, from torch's seed).
 
         Raises:
-            UserError: If the backbone cannot be loaded or a LoRA part does not exist.
+            UserError: If the backbone cannot be loaded, a LoRA part does not exist or the head does not fit the scales.
         """
         super().__init__()
         self.settings = settings
@@ -63,7 +65,7 @@ class EmpathyJudge(nn.Module):
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (add_lora(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
-        self.head = RegressionHead(self.backbone.hidden_size, dimensions)
+        self.head: Head = build_head(settings.head, self.backbone.hidden_size, dimensions)
 
     @property
     def device(self) -> torch.device:
@@ -72,10 +74,13 @@ class EmpathyJudge(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Scores in rating points `(batch, dimensions)`, float32."""
+        return self.head(self.pooled(inputs))
+
+    def pooled(self, inputs: Inputs) -> Tensor:
+        """What the head reads `(batch, hidden)`, float32."""
         hidden = self.backbone.hidden_states(inputs)
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
-        return self.head(pooled)
+            return self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, Tensor] | None = None) -> Inputs:
         """Decode the clips of these pairs and build what `forward` reads, on the CPU.

@@ -18,9 +18,10 @@ from ..data_modules.errors import UserError
 from ..eval.agreement import spearman
 from ..models.artifact import Provenance, check_keys, describe
 from ..models.backbones.base import Inputs
+from ..models.heads import HeadName, HistogramHead
 from ..models.judge import EmpathyJudge, JudgeSettings
 from ..models.lora import LoraSettings, PartName, parameter_table
-from ..models.losses import masked_mse
+from ..models.losses import histogram_cross_entropy, masked_mse
 from ..models.pooling import PoolingName
 from .features import encode_all
 
@@ -36,11 +37,13 @@ class Batch:
         indices: Position of each pair in its split `(batch,)`.
         inputs: See `Inputs`.
         targets: Scores to predict, in rating points `(batch, dimensions)`, NaN where nobody rated.
+        histograms: How many raters gave each score `(batch, dimensions, steps)`, where that is the target.
     """
 
     indices: Tensor
     inputs: Inputs
     targets: Tensor
+    histograms: Tensor | None = None
 
 
 class JudgeModule(L.LightningModule):
@@ -53,6 +56,7 @@ class JudgeModule(L.LightningModule):
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa",
         pooling: PoolingName = "response_mean",
+        head: HeadName = "regression",
         padding_side: Literal["left", "right"] = "right",
         lora_parts: list[PartName] = ["language_model"],  # noqa: B006 read only; a literal shows in --help
         lora_rank: int = 16,
@@ -72,6 +76,7 @@ class JudgeModule(L.LightningModule):
             dtype: Of the frozen backbone weights.
             attention: Attention kernel.
             pooling: How hidden states become one vector per pair.
+            head: How that vector becomes a score: regression on the mean, or the histogram of the raters' scores.
             padding_side: Side of the padding in a batch.
             lora_parts: Parts of the backbone that get an adapter: language_model, projector, audio_tower.
             lora_rank: Rank of the update.
@@ -92,6 +97,7 @@ class JudgeModule(L.LightningModule):
             pooling=pooling,
             padding_side=padding_side,
             lora=LoraSettings(lora_parts, lora_rank, lora_alpha, lora_dropout),
+            head=head,
         )
         self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
         self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
@@ -132,6 +138,11 @@ class JudgeModule(L.LightningModule):
                 "cache_audio: true with augmentation: each epoch hears every clip anew, so that nothing can be kept; "
                 "accepted: cache_audio: false, or no augmentation"
             )
+        if (self.judge_settings.head == "histogram") != (self.data.target == "histogram"):
+            raise UserError(
+                f"model.head {self.judge_settings.head!r} with data.target {self.data.target!r}; accepted: histogram "
+                "for both, or for neither"
+            )
         for column, dimension in enumerate(self.data.dimensions):
             if self.data.train.scores[:, column].isnan().all():
                 raise UserError(
@@ -157,11 +168,13 @@ class JudgeModule(L.LightningModule):
             indices=torch.tensor([item.index for item in items]),
             inputs=self.built.build_inputs([item.pair for item in items], self._audio),
             targets=torch.stack([item.scores for item in items]),
+            histograms=_stacked([item.histogram for item in items]),
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
-        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.targets.to(device))
+        histograms = None if batch.histograms is None else batch.histograms.to(device)
+        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.targets.to(device), histograms)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by epoch and batch, so that a resumed run repeats what the uninterrupted one does.
@@ -174,10 +187,18 @@ class JudgeModule(L.LightningModule):
         )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Mean squared error in units of the scale, so that dimensions on different scales count alike."""
-        scores = self.built(batch.inputs)
-        span = self.built.head.span
-        loss = masked_mse(scores / span, batch.targets / span, ~batch.targets.isnan())
+        """Loss of the batch.
+
+        Regression: mean squared error in units of the scale, so that dimensions on different scales count alike.
+        Histogram: cross-entropy with what the raters said.
+        """
+        pooled, head = self.built.pooled(batch.inputs), self.built.head
+        if isinstance(head, HistogramHead):
+            assert batch.histograms is not None
+            loss = histogram_cross_entropy(head.log_probabilities(pooled), batch.histograms)
+        else:
+            rated = ~batch.targets.isnan()
+            loss = masked_mse(head(pooled) / head.span, batch.targets / head.span, rated)
         self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.indices))
         return loss
 
@@ -279,3 +300,9 @@ class JudgeModule(L.LightningModule):
                 target=self.data.target,
             ),
         )
+
+
+def _stacked(histograms: Sequence[Tensor | None]) -> Tensor | None:
+    """`(batch, dimensions, steps)`, or None where histograms are not the target."""
+    given = [histogram for histogram in histograms if histogram is not None]
+    return torch.stack(given) if given else None

@@ -1,0 +1,73 @@
+"""Training on the full histogram of ratings, from the configuration to the exported judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.eval.agreement import spearman
+from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+
+
+@pytest.fixture
+def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
+    """The tones rated on two scales with steps, of five and of three scores."""
+    folder = tmp_path / "stepped"
+    shutil.copytree(dataset_folder, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(dataset_folder)
+    ratings = dataset.ratings[dataset.ratings["dimension"] == "empathy"]
+    calm = ratings.assign(dimension="calm", score=(ratings["score"] > 2) * 1.0 + (ratings["score"] > 3) * 1.0)
+    card = dataclasses.replace(dataset.card, dimensions=(Dimension("empathy", 1, 5, 1), Dimension("calm", 0, 2, 1)))
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "group_id": pair.group_id,
+            "context_audio": Path(str(pair.context[0].audio)).name,
+            "response_audio": Path(str(pair.response)).name,
+        }
+        for pair in dataset.pairs
+    ]
+    write_dataset(folder, card, pd.DataFrame(rows), pd.concat([ratings, calm]))
+    split_dataset(folder, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=0)
+    return folder
+
+
+def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
+    histogram = {"model__head": "histogram", "data__target": "histogram", "data__path": stepped}
+    run = tmp_path / "run"
+    train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
+    part = PairDataset.load(stepped).subset("train")
+    loaded = load_run(run / "checkpoints" / "last.ckpt")
+    found = torch.stack([scores for _, scores in PairScorer(loaded.judge).score(part.pairs)]).numpy()
+    for column, name in enumerate(("empathy", "calm")):
+        assert (spearman(found[:, column], part.mean_scores()[name].to_numpy()).value or 0) > 0.9
+    save_judge(loaded, tmp_path / "judge", "card")
+    exported = load_judge(tmp_path / "judge")
+    again = torch.stack([scores for _, scores in PairScorer(exported.judge).score(part.pairs)]).numpy()
+    assert (again == found).all()
+    description = json.loads((tmp_path / "judge/judge.json").read_text())
+    assert description["head"]["type"] == description["settings"]["head"] == "histogram"
+    assert description["provenance"]["target"] == "histogram"
+
+
+@pytest.mark.parametrize("option", ["model__head", "data__target"])
+def test_head_and_target_belong_together(stepped: Path, train_arguments, tmp_path: Path, option: str) -> None:
+    with pytest.raises(UserError, match=r"model\.head .* with data\.target .*; accepted: histogram for both"):
+        train(train_arguments(tmp_path / "run", data__path=stepped, **{option: "histogram"}))
+
+
+def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
+    histogram = {"model__head": "histogram", "data__target": "histogram", "data__path": dataset_folder}
+    with pytest.raises(UserError, match="dimension warmth: accepted: a scale with steps; it has 0 to 10"):
+        train(train_arguments(tmp_path / "run", **histogram))
