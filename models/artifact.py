@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
+from peft import PeftModel
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 1
 JUDGE_FILE = "judge.json"
 HEAD_FILE = "head.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter/adapter_config.json"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
@@ -249,6 +251,7 @@ def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
     (adapter,) = judge.adapter
     if adapter is None:
         return
+    _check_adapter_config(adapter, folder)
     path = folder / ADAPTER_FILE
     found, _ = read_tensors(path)
     check_keys(path, found, get_peft_model_state_dict(adapter, save_embedding_layers=False))
@@ -257,6 +260,20 @@ def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
         raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
     _check_finite(path, found)
     set_peft_model_state_dict(adapter, found)
+
+
+def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
+    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
+    path = folder / ADAPTER_CONFIG
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable: {error}") from None
+    ours = adapter.peft_config["default"].to_dict()
+    for key in ("r", "lora_alpha", "target_modules"):
+        if not isinstance(stored, dict) or stored.get(key) != ours[key]:
+            found = stored.get(key) if isinstance(stored, dict) else stored
+            raise UserError(f"{path}: {key} is {shown(found)}; accepted: what {JUDGE_FILE} says, {shown(ours[key])}")
 
 
 def _load_head(judge: EmpathyJudge, folder: Path) -> None:

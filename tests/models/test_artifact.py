@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,6 +173,15 @@ def test_an_adapter_that_is_not_finite_is_refused(folder):
     key = first(load_file(folder / ADAPTER), "lora_A")
     rewrite(folder / ADAPTER, lambda tensors: tensors[key].view(-1)[3:4].fill_(float("nan")))
     refused(folder, ADAPTER, key, "not finite")
+
+
+@pytest.mark.parametrize("file", [JUDGE, "adapter/adapter_config.json"])
+def test_an_adapter_of_another_strength_is_refused(folder, file):
+    text = (folder / file).read_text()
+    edited = re.sub(r'("(?:lora_)?alpha": )8\.0', r"\g<1>16.0", text)
+    assert edited != text
+    (folder / file).write_text(edited)
+    refused(folder, "adapter_config.json", "lora_alpha is", "accepted: what judge.json says")
 
 
 def test_a_missing_adapter_is_refused(folder):
