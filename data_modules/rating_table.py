@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from .ratings import SECONDS
+
 
 @dataclass(frozen=True, eq=False)
 class RatingTable:
@@ -20,6 +22,7 @@ class RatingTable:
         scores: Shape (ratings,), float64, rating points.
         n_items: Number of items.
         rater_ids: The raters, each with at least one rating.
+        seconds: Shape (ratings,), float64, time that the rater took, NaN = unknown; None = the ratings have no times.
     """
 
     items: np.ndarray
@@ -27,6 +30,7 @@ class RatingTable:
     scores: np.ndarray
     n_items: int
     rater_ids: tuple[str, ...]
+    seconds: np.ndarray | None = None
 
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
@@ -41,6 +45,7 @@ class RatingTable:
             scores,
             len(index),
             tuple(map(str, rater_ids)),
+            rows[SECONDS].to_numpy(np.float64) if SECONDS in rows else None,
         )
 
     @cached_property

@@ -13,6 +13,7 @@ import pandas as pd
 from .errors import DataError, Locate, locate_in, shown
 
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
+SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
 _STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -96,7 +97,7 @@ def check_ratings(
     """Checks a long table of ratings; the first bad row is named.
 
     Args:
-        ratings: Columns `RATING_COLUMNS`.
+        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
         pair_ids: The pairs that exist.
         dimensions: The scales.
         file: What messages call the table.
@@ -104,8 +105,8 @@ def check_ratings(
 
     Raises:
         DataError: On a missing column, an unknown pair or dimension, a rater without a name,
-            a score that is no number, outside its scale or between its steps, or two scores of one rater for
-            one thing.
+            a score that is no number, outside its scale or between its steps, a time that is no number or
+            negative, or two scores of one rater for one thing.
     """
     _check_columns(ratings, RATING_COLUMNS, file)
     check = _Check(ratings, locate or locate_in(file))
@@ -119,6 +120,10 @@ def check_ratings(
         outside = (scores < dimension.minimum) | (scores > dimension.maximum)
         rated = ratings["dimension"].to_numpy() == dimension.name
         check.refuse("score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}")
+    if SECONDS in ratings:
+        accepted = "accepted: a finite number of seconds, at least 0, or none where the time is unknown"
+        seconds, known = check.floats(SECONDS), ratings[SECONDS].notna().to_numpy(bool)
+        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), accepted)
     check.unique(["pair_id", "rater_id", "dimension"])
 
 
@@ -187,13 +192,16 @@ class _Check:
     def name(self, column: str) -> None:
         self.refuse(column, self._bad(column, is_name), "accepted: text without line breaks, not empty")
 
-    def number(self, column: str) -> np.ndarray:
-        """The column as float64, shape (rows,)."""
+    def floats(self, column: str) -> np.ndarray:
+        """The column as float64, shape (rows,); NaN for what is no number."""
         kind = self.table[column].dtype
         if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
-            values = self.table[column].map(_to_number).to_numpy(np.float64)
-        else:
-            values = self.table[column].to_numpy(np.float64, na_value=np.nan)
+            return self.table[column].map(_to_number).to_numpy(np.float64)
+        return self.table[column].to_numpy(np.float64, na_value=np.nan)
+
+    def number(self, column: str) -> np.ndarray:
+        """The same; a value that is no finite number is refused."""
+        values = self.floats(column)
         self.refuse(column, ~np.isfinite(values), "accepted: a finite number")
         return values
 

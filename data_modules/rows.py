@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from .audio import audio_hash
 from .errors import DataError, Locate, locate_in, place, shown
 from .folders import replace_file, resolve_inside
-from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
+from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
 from .storage import DataPath
 from .stored_clips import PARQUET_DAMAGE, open_parquet
 
@@ -38,7 +38,10 @@ PAIRS_SCHEMA = pa.schema(
     ]
 )
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
-RATINGS_SCHEMA = pa.schema([(c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS])
+# `seconds` is optional: it stands only where times are known.
+RATINGS_SCHEMA = pa.schema(
+    [*((c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS), (SECONDS, pa.float64())]
+)
 _LINES_AT_ONCE = 65_536
 PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
 
@@ -54,8 +57,8 @@ def parquet_errors(path: DataPath) -> Iterator[None]:
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
 
-def read_parquet(path: DataPath, schema: pa.Schema) -> pa.Table:
-    """A table of the folder, its columns in the order of `schema`.
+def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
+    """A table of the folder, its columns in the order of `schema`; `optional` ones may be missing.
 
     Raises:
         DataError: If the file is missing, is not Parquet, or has other columns or types.
@@ -63,19 +66,19 @@ def read_parquet(path: DataPath, schema: pa.Schema) -> pa.Table:
     with parquet_errors(path), open_parquet(path) as file:  # pq.read_table would also read columns out of folder names
         table = file.read()
         table.validate(full=True)
-    check_schema(table.schema, schema, path)
-    return table.select(schema.names)
+    check_schema(table.schema, schema, path, optional)
+    return table.select([name for name in schema.names if name in table.column_names])
 
 
-def check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath) -> None:
-    """Whether a file has these columns and no others, in any order.
+def check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional: Collection[str] = ()) -> None:
+    """Whether a file has these columns, of which `optional` ones may be missing, and no others, in any order.
 
     Raises:
         DataError: Naming the first column that is missing, of another type or unknown.
     """
     for field in expected:
         types = [other.type for other in found if other.name == field.name]
-        if types != [field.type]:
+        if types != [field.type] and (types or field.name not in optional):
             what = f"has type {types[0]}" if types else "is missing"
             raise DataError(f"{place(path, column=field.name)} {what}; accepted: {field.type}")
     unknown = [name for name in found.names if name not in expected.names]
@@ -181,6 +184,12 @@ def bad_cell(where: str, value: object, accepted: str) -> DataError:
     return DataError(f"{where}: value {shown(value)}; accepted: {accepted}")
 
 
+def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
+    """How checked ratings are stored: without `SECONDS` where no time is known."""
+    timed = SECONDS in ratings and ratings[SECONDS].notna().to_numpy(bool).any()
+    return RATINGS_SCHEMA if timed else pa.schema([RATINGS_SCHEMA.field(name) for name in RATING_COLUMNS])
+
+
 def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
     """Checked ratings or preferences as they are stored."""
     return pa.Table.from_pandas(table[schema.names], schema, preserve_index=False).replace_schema_metadata(None)
@@ -214,7 +223,7 @@ def content_hash(
     Args:
         dimensions: The scales.
         rows: The pairs as they are stored, sorted by `hash_order`, so that none need be kept.
-        ratings: Columns `RATING_COLUMNS`, checked.
+        ratings: Columns `RATING_COLUMNS`, checked; `SECONDS` counts where a time is known.
         preferences: Columns `PREFERENCE_COLUMNS`, checked.
     """
     scales = [
@@ -228,30 +237,30 @@ def content_hash(
         digest.update(line.encode() + b"\n")
         last = line
     digest.update(b"\n")
-    tables = [(ratings, RATING_COLUMNS)] + ([(preferences, PREFERENCE_COLUMNS)] if preferences is not None else [])
-    for table, columns in tables:
-        for batch in _sorted_lines(table, columns):
+    tables = [(ratings, ratings_schema(ratings))]
+    if preferences is not None:
+        tables.append((preferences, PREFERENCES_SCHEMA))
+    for table, schema in tables:
+        for batch in _sorted_lines(table, schema):
             digest.update(batch)
         digest.update(b"\n")
     return digest.hexdigest()
 
 
-def _sorted_lines(table: pd.DataFrame, columns: Sequence[str]) -> Iterator[bytes]:
-    """Each row as a JSON list (the last column a float), sorted, each with a line break after it, in batches.
+def _sorted_lines(table: pd.DataFrame, schema: pa.Schema) -> Iterator[bytes]:
+    """Each row as a JSON list, sorted, each with a line break after it, in batches.
 
     In Arrow, because the ratings of many raters would fill the memory as Python objects. JSON is ASCII, so that bytes
-    sort as text does.
+    sort as text does. No two rows have the same texts, which come first: numbers do not matter to the order.
     """
-    *texts, number = columns
-    cells: list[Any] = [_encoded(table[name]) for name in texts]
-    bits, codes = np.unique(table[number].to_numpy(np.float64).view(np.int64), return_inverse=True)
-    floats = [f"{value!r}]" for value in bits.view(np.float64).tolist()]
-    cells.append(pa.array(floats, pa.large_string()).take(pa.array(codes)))
+    cells: list[Any] = [
+        _encoded(table[field.name]) if field.type == pa.string() else _floats(table[field.name]) for field in schema
+    ]
     lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
     order = pc.call_function("array_sort_indices", [lines])
     for start in range(0, len(order), _LINES_AT_ONCE):
         part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
-        yield "".join(f"[{line}\n" for line in part).encode()
+        yield "".join(f"[{line}]\n" for line in part).encode()
 
 
 def _encoded(values: Any) -> pa.LargeStringArray:
@@ -259,3 +268,10 @@ def _encoded(values: Any) -> pa.LargeStringArray:
     codes, distinct = pd.factorize(values)
     spelled = pa.array([json.dumps(value) for value in distinct], pa.large_string())
     return spelled.take(pa.array(codes))
+
+
+def _floats(values: Any) -> pa.LargeStringArray:
+    """Each number as JSON spells it, so that no two differ only in rounding; NaN as ``null``."""
+    bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
+    spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
+    return pa.array(spelled, pa.large_string()).take(pa.array(codes))

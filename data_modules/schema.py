@@ -31,7 +31,7 @@ from .pairs_file import (
     write_pairs,
     write_split_column,
 )
-from .ratings import Dimension, check_preferences, check_ratings, is_name
+from .ratings import SECONDS, Dimension, check_preferences, check_ratings, is_name
 from .rows import (
     NAME_COLUMNS,
     PAIR_COLUMNS,
@@ -42,6 +42,7 @@ from .rows import (
     check_pair_rows,
     content_hash,
     hash_order,
+    ratings_schema,
     read_parquet,
     repeated_id,
     to_arrow,
@@ -166,7 +167,8 @@ class PairDataset:
         card: Scales and origin; its content hash is that of the whole dataset, also in a subset.
         pairs: In the order of ``pairs.parquet``. Audio is an absolute path; where it is embedded or the dataset remote,
             a `StoredClip`.
-        ratings: Columns `RATING_COLUMNS`, score in rating points (float64, never NaN; missing = no row).
+        ratings: Columns `RATING_COLUMNS`, score in rating points (float64, never NaN; missing = no row). Where times
+            are known also `SECONDS` (float64, at least 0): time that the rater took for the judgement, NaN = unknown.
         preferences: Columns `PREFERENCE_COLUMNS`, or None.
         fingerprints: Pair id -> SHA-256 of the encoded audio of each context turn, then of the response.
     """
@@ -192,7 +194,7 @@ class PairDataset:
         root = data_path(folder)
         card = _read_card(root)
         pairs, prints = _read_pairs(root)
-        ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA).to_pandas()
+        ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
         has_preferences = (root / PREFERENCES_FILE).exists()
         preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
         check_opinions(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
@@ -269,7 +271,7 @@ def write_dataset(
             ``context_audio`` for its context. Audio is a path relative to `folder` (str) or encoded bytes.
             ``context_audio`` is one clip (role ``user``), a list of ``{"role", "audio"}``, or None. None or
             NaN = absent.
-        ratings: Columns `RATING_COLUMNS`.
+        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
         preferences: Columns `PREFERENCE_COLUMNS`.
 
     Returns:
@@ -306,14 +308,14 @@ def complete_dataset(
         root: The dataset folder.
         card: Its `content_hash` is ignored.
         rows: The checked pairs as they are stored, sorted by `hash_order`; bytes are not looked at.
-        ratings: Columns `RATING_COLUMNS`, checked.
+        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known, checked.
         preferences: Columns `PREFERENCE_COLUMNS`, checked.
 
     Returns:
         The card with its content hash.
     """
     card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
-    write_parquet(to_arrow(ratings, RATINGS_SCHEMA), root / RATINGS_FILE)
+    write_parquet(to_arrow(ratings, ratings_schema(ratings)), root / RATINGS_FILE)
     if preferences is not None:
         write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)
     else:

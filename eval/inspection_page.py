@@ -166,6 +166,7 @@ def _dimension_section(
         "panel": panel,
         "scores": found.scores[name],
         "raters": own.raters,
+        "is_timed": any(rater.median_seconds is not None for rater in own.raters),
         "preferences": "" if preferences is None else wording.preference_sentences(preferences),
         "disputed": [
             {

@@ -169,11 +169,13 @@ dot far off may be severity, or other items than the rest had: see severity belo
 <div class="scroll" tabindex="0"><table class="raters"><thead><tr><th scope="col">rater</th>
 <th scope="col" class="number">ratings</th><th scope="col" class="number">mean</th><th scope="col">severity</th>
 <th scope="col" class="number">spread</th><th scope="col">agreement with the others</th>
+{% if d.is_timed %}<th scope="col" class="number">median time (s)</th>{% endif %}
 <th scope="col">to ask about</th></tr></thead><tbody>
 {% for rater in d.raters %}
 <tr><th scope="row">{{ rater.rater_id }}</th><td class="number">{{ "{:,}".format(rater.n_ratings) }}</td>
 <td class="number">{{ rater.mean | two }}</td><td>{{ statistic(rater.severity) }}</td>
 <td class="number">{{ rater.spread | two }}</td><td>{{ statistic(rater.agreement) }}</td>
+{% if d.is_timed %}<td class="number">{{ rater.median_seconds | two }}</td>{% endif %}
 <td>{% for flag in rater.flags %}<div><span class="mark warn">{{ flag.kind }}</span> {{ flag.evidence }}</div>
 {% endfor %}</td></tr>
 {% endfor %}

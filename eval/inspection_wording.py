@@ -181,7 +181,9 @@ def _raters(facts: InspectionFacts) -> CheckView:
             for kind in dict.fromkeys(flag.kind for flag in rater.flags):
                 flagged.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
     if not flagged:
-        return CheckView("Raters", "in order", "good", "None looks constant, random or like a copy of another.")
+        timed = any(rater.median_seconds is not None for own in facts.ratings.values() for rater in own.raters)
+        haste = ", far faster than the others" if timed else ""
+        return CheckView("Raters", "in order", "good", f"None looks constant, random{haste} or like a copy of another.")
     shown = [
         f"{rater_id} ({'; '.join(f'{kind} on {_enumerated(names)}' for kind, names in kinds.items())})"
         for rater_id, kinds in list(flagged.items())[:_RATERS_NAMED]

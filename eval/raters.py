@@ -7,11 +7,11 @@ A flag is a reason to look, not a verdict: its evidence stands beside it. The ru
   the agreement of the panel, and the panel agrees (the interval of its leave-one-rater-out Spearman is above 0). A
   rater with few items has a wide interval and is not flagged. Where all of it is below 0, the rater may have turned
   the scale round.
+- ``fast``: far less time than the others took for the same items, where times are known; `haste.fast_raters` has the
+  rule. Without times nothing is said about haste.
 - ``duplicate``: the same scores as another rater on at least `DUPLICATE_SHARE` of at least `MIN_DUPLICATE_ITEMS`
   items. If both agreed with each other as they do with the rest, chance would do this in fewer than one panel of a
   hundred (binomial, Bonferroni over pairs of raters). Of two raters alone nothing is said: they may simply agree.
-
-Nothing is said about haste: the data contract has no times.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..data_modules.rating_table import RatingTable
 from ..data_modules.ratings import Dimension
 from .agreement import Statistic, is_constant
 from .bootstrap import estimate
+from .haste import fast_raters
 from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
 
 DUPLICATE_SHARE = 0.95
@@ -42,11 +43,11 @@ class RaterFlag:
     """Why a rater deserves a question.
 
     Attributes:
-        kind: ``constant``, ``random`` or ``duplicate``; the rules are above.
+        kind: ``constant``, ``random``, ``fast`` or ``duplicate``; the rules are above.
         evidence: The numbers, in words.
     """
 
-    kind: Literal["constant", "random", "duplicate"]
+    kind: Literal["constant", "random", "fast", "duplicate"]
     evidence: str
 
 
@@ -68,6 +69,7 @@ class RaterFacts:
         agreement: Spearman with the mean of the other raters.
         scale_share: Distance between the lowest and the highest score given, as a share of the scale.
         n_distinct: Different scores given.
+        median_seconds: Median time for a rating; None where no time is known.
         flags: What deserves a question.
     """
 
@@ -81,6 +83,7 @@ class RaterFacts:
     agreement: Statistic
     scale_share: float
     n_distinct: int
+    median_seconds: float | None
     flags: tuple[RaterFlag, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def rater_report(
     """Facts about every rater of a dimension.
 
     Args:
-        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating.
+        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating; ``seconds`` where times are known.
         dimension: The dimension and its scale.
         groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
         resamples: Bootstrap resamples; they draw whole groups. Fewer are drawn as `rated_items` says.
@@ -113,7 +116,7 @@ def rater_report(
     model = fit_rater_model(table)
     unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
     others = table.others_mean()
-    duplicates = _duplicates(table)
+    fast, duplicates = fast_raters(table), _duplicates(table)
     facts = []
     for position, (rater_id, own) in enumerate(zip(table.rater_ids, table.by_rater(), strict=True)):
         scores = table.scores[own]
@@ -122,6 +125,7 @@ def rater_report(
         flags = [
             *_constant(compared, theirs),
             *_random(panel.raters[rater_id].statistic, panel.together.statistic),
+            *([RaterFlag("fast", fast[position])] if position in fast else ()),
             *(RaterFlag("duplicate", evidence) for evidence in duplicates.get(position, ())),
         ]
         facts.append(
@@ -136,10 +140,17 @@ def rater_report(
                 agreement=panel.raters[rater_id].statistic,
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
+                median_seconds=_median_seconds(table, own),
                 flags=tuple(flags),
             )
         )
     return sorted(facts, key=lambda rater: (not rater.flags, rater.rater_id))
+
+
+def _median_seconds(table: RatingTable, own: np.ndarray) -> float | None:
+    seconds = np.empty(0) if table.seconds is None else table.seconds[own]
+    known = seconds[~np.isnan(seconds)]
+    return float(np.median(known)) if len(known) else None
 
 
 def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: np.ndarray) -> float | None:

@@ -13,7 +13,8 @@ Which control says what:
       ``tie``. Left is the first --response, right the second.
 
 Cancelled (skipped) annotations, drafts and predictions never count; how many annotations were cancelled is written
-into the card. The rater is ``completed_by``.
+into the card. The rater is ``completed_by``. ``lead_time`` is the time for a whole annotation, in seconds: every rating
+of the annotation carries all of it.
 
 Audio stands in --audio FOLDER (default: that of the export): ``/data/local-files/?d=PATH`` is PATH in it,
 ``/data/upload/3/x.wav`` is ``upload/3/x.wav``, ``3/x.wav`` or ``x.wav``. Nothing is downloaded.
@@ -39,7 +40,7 @@ from ..intake.opinions import Preferences
 from ..intake.options import parse_mapping
 from ..intake.rating_layouts import to_number
 from ..intake.tables import plain_text
-from ..ratings import RATING_COLUMNS, Dimension, check_ratings, parse_dimension
+from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, check_pair_rows
 from ..schema import DatasetCard
 
@@ -247,20 +248,26 @@ def _find(task: Task, field: str, folder: Path) -> ClipCell:
 def _ratings(
     path: Path, tasks: Sequence[Task], mapping: _Mapping, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
 ) -> pd.DataFrame:
-    """Ratings in long form, checked."""
-    ratings: list[tuple[str, str, str, Any]] = []
+    """Ratings in long form, checked, with the lead times of their annotations."""
+    ratings: list[tuple[str, str, str, Any, Any]] = []
     places: list[str] = []
     for task in tasks:
         for annotation in task.annotations:
             for answer in annotation.answers:
                 if answer.control in mapping.ratings:
                     response, dimension = mapping.ratings[answer.control]
-                    score = _score(answer, mapping)
-                    ratings.append((_pair_id(task, response, mapping), annotation.rater, dimension, score))
+                    pair_id, score = _pair_id(task, response, mapping), _score(answer, mapping)
+                    ratings.append((pair_id, annotation.rater, dimension, score, to_number(annotation.lead_time)))
                     places.append(answer.where)
-    frame = pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS), dtype=object)
-    check_ratings(frame, pair_ids, dimensions, path, lambda position, _: places[position])
-    return frame.astype({"score": "float64"})
+    frame = pd.DataFrame(ratings, columns=pd.Index((*RATING_COLUMNS, SECONDS)), dtype=object)
+    check_ratings(
+        frame,
+        pair_ids,
+        dimensions,
+        path,
+        lambda position, column: places[position] + (", lead_time of its annotation" if column == SECONDS else ""),
+    )
+    return frame.astype({"score": "float64", SECONDS: "float64"})
 
 
 def _score(answer: Answer, mapping: _Mapping) -> Any:

@@ -18,6 +18,9 @@ Ratings, by the header:
 
     The last two may also stand in the table of pairs. An empty cell of a wide table means not rated; in a
     long table a missing row does.
+
+    In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Under
+    another name, or in the table of pairs, it is mapped (--rating-column seconds=NAME).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ..folders import staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..rows import PAIR_COLUMNS, check_pair_rows, hash_order
+from ..rows import PAIR_COLUMNS, check_pair_rows, hash_order, ratings_schema
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_opinions, complete_dataset
 from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE
@@ -55,7 +55,7 @@ class Imported:
         pairs: Rows with columns of ``pairs.parquet``. ``response_audio`` is a `ClipCell`, ``context_audio`` a list of
             ``{"role": str, "audio": ClipCell}``. ``group_id`` None or absent = pairs with the same context audio and
             situation are one group, and those that have neither are with those of the same response.
-        ratings: Columns `RATING_COLUMNS`; None = nobody gave scores.
+        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known; None = nobody gave scores.
         preferences: Columns `PREFERENCE_COLUMNS`; None = nobody compared pairs.
         skipped: Pairs of the source that `pairs` leaves out.
     """
@@ -236,7 +236,7 @@ def _opinions_on(rows: _Rows, imported: Imported) -> tuple[pd.DataFrame, pd.Data
     lost = {row["pair_id"] for row in imported.pairs} - set(rows.ids())
     if ratings is None:
         ratings = pd.DataFrame({name: [] for name in RATING_COLUMNS}).astype({"score": "float64"})
-    ratings = ratings.loc[~ratings["pair_id"].isin(list(lost)), list(RATING_COLUMNS)].reset_index(drop=True)
+    ratings = ratings.loc[~ratings["pair_id"].isin(list(lost)), ratings_schema(ratings).names].reset_index(drop=True)
     if preferences is not None:
         gone = preferences["chosen_id"].isin(list(lost)) | preferences["rejected_id"].isin(list(lost))
         preferences = preferences.loc[~gone, list(PREFERENCE_COLUMNS)].reset_index(drop=True)

@@ -33,10 +33,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Annotation:
-    """All that one person answered to a task; it was not cancelled."""
+    """All that one person answered to a task; it was not cancelled.
+
+    Attributes:
+        rater: Who answered.
+        answers: What.
+        lead_time: As exported: seconds for the whole annotation, or None.
+    """
 
     rater: str
     answers: Sequence[Answer]
+    lead_time: Any
 
 
 @dataclass
@@ -108,7 +115,7 @@ def _annotation(annotation: Mapping[str, Any], where: str) -> Annotation:
         control = result.get("from_name")
         if isinstance(control, str):  # relations between regions have none
             answers.append(Answer(control, result.get("value", {}), f"{where}, control {control!r}"))
-    return Annotation(_rater(annotation.get("completed_by"), where), answers)
+    return Annotation(_rater(annotation.get("completed_by"), where), answers, annotation.get("lead_time"))
 
 
 def _rater(value: Any, where: str) -> str:
@@ -133,7 +140,8 @@ def _min_tasks(records: Sequence[Record], controls: Collection[str]) -> list[Tas
             for value in _min_values(record.values[control], f"{where}, control {control!r}")
         ]
         if answers:
-            task.annotations.append(Annotation(_rater(record.values.get("annotator"), where), answers))
+            rater = _rater(record.values.get("annotator"), where)
+            task.annotations.append(Annotation(rater, answers, record.values.get("lead_time")))
     return list(tasks.values())
 
 

@@ -29,7 +29,8 @@ class TableMapping:
 
     Attributes:
         columns: Our column name -> that in the table of pairs, where they differ.
-        rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``, ``score``).
+        rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``, ``score``,
+            ``seconds``).
         dimensions: The scales.
         wide: Whether the ratings are wide; None = see from the header.
         synthetic: Whether the ratings were not given by people.

@@ -9,6 +9,9 @@ By the header:
       ``mean`` would pass for a rater.
 
 An empty cell of a wide table means not rated; in a long table a missing row does.
+
+In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Every rating
+of the row carries it. In a table of pairs it must be mapped: there it may as well be the length of the clip.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from typing import Any
 import pandas as pd
 
 from ..errors import DataError, shown
-from ..ratings import RATING_COLUMNS, Dimension, check_ratings
+from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings
 from .tables import SourceTable, full_mapping, plain_text
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_OURS = (*RATING_COLUMNS, SECONDS)
 
 
 @dataclass(frozen=True)
@@ -48,23 +52,30 @@ def long_ratings(
 
     Args:
         table: The table of ratings.
-        given: Our column name (``pair_id``, ``rater_id``, ``dimension``, ``score``) -> theirs, where they differ.
+        given: Our column name (``pair_id``, ``rater_id``, ``dimension``, ``score``, ``seconds``) -> theirs, where they
+            differ.
         dimensions: The scales.
         wide: Whether the ratings are wide; None = see from the header.
         pair_ids: The pairs that exist.
-        taken: Columns that are no raters.
+        taken: Columns that say something about pairs, where the ratings have no table of their own: no raters, and no
+            times unless mapped.
 
     Raises:
         DataError: If the header fits no layout or more than one, there are no ratings, or one breaks the contract.
     """
-    names = full_mapping(given, RATING_COLUMNS, table, ("pair_id",))
+    names = full_mapping(given, _OURS, table, ("pair_id",))
     score_columns = _score_columns(table, names, [dimension.name for dimension in dimensions], wide, taken)
     used = {names["pair_id"], *(column.name for column in score_columns)}
-    if any(column.rater is None for column in score_columns):
-        used.add(full_mapping(names, RATING_COLUMNS, table, ("rater_id",))["rater_id"])
+    has_rater_id = any(column.rater is None for column in score_columns)
+    if has_rater_id:
+        used.add(full_mapping(names, _OURS, table, ("rater_id",))["rater_id"])
     if any(column.dimension is None for column in score_columns):
-        used.add(full_mapping(names, RATING_COLUMNS, table, ("dimension",))["dimension"])
+        used.add(full_mapping(names, _OURS, table, ("dimension",))["dimension"])
+    seconds_column = _seconds_column(table, given, has_rater_id, table.columns if taken else used)
+    if seconds_column is not None:
+        used.add(seconds_column)
     ratings: list[tuple[Any, ...]] = []
+    seconds: list[Any] = []
     cells: list[tuple[int, str]] = []
     for position, row in enumerate(table.rows):
         ours = {our: plain_text(row.get(their)) for our, their in names.items()}
@@ -76,7 +87,11 @@ def long_ratings(
             dimension = ours["dimension"] if column.dimension is None else column.dimension
             ratings.append((ours["pair_id"], rater, dimension, to_number(score)))
             cells.append((position, column.name))
+            if seconds_column is not None:
+                seconds.append(to_number(row.get(seconds_column)))
     frame = pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS), dtype=object)
+    if seconds_column is not None:
+        frame[SECONDS] = pd.Series(seconds, dtype=object)
 
     def locate(position: int, column: str) -> str:
         row, score_column = cells[position]
@@ -85,7 +100,20 @@ def long_ratings(
     if not ratings:
         raise DataError(f"{table.path}: the table holds no ratings")
     check_ratings(frame, pair_ids, dimensions, table.path, locate)
-    return frame.astype({"score": "float64"}), used
+    return frame.astype({name: "float64" for name in ("score", SECONDS) if name in frame}), used
+
+
+def _seconds_column(
+    table: SourceTable, given: Mapping[str, str], has_rater_id: bool, other_columns: Collection[str]
+) -> str | None:
+    """The column that says how long the rater of a row took; by its name alone only if it says nothing else."""
+    if SECONDS in given and not has_rater_id:
+        raise DataError(
+            f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
+            "several raters; accepted: a layout with a column rater_id"
+        )
+    is_named = has_rater_id and SECONDS in table.columns and SECONDS not in other_columns
+    return given.get(SECONDS, SECONDS if is_named else None)
 
 
 def _score_columns(

@@ -92,7 +92,7 @@ def export(tmp_path: Path) -> Export:
 
 
 def scores(dataset: PairDataset) -> set[tuple[str, str, str, float]]:
-    return set(dataset.ratings.itertuples(index=False, name=None))
+    return set(dataset.ratings[["pair_id", "rater_id", "dimension", "score"]].itertuples(index=False, name=None))
 
 
 WANTED = {
@@ -122,6 +122,20 @@ class TestFullExport:
         assert dataset.card.description == (
             "Fields not imported: odd. Controls not imported: note. 1 cancelled annotations left out."
         )
+
+    def test_every_rating_has_the_time_of_its_annotation(self, export: Export) -> None:
+        first, second = export.tasks[0]["annotations"][:2]
+        first["lead_time"], second["lead_time"] = 12, None
+        ratings = export.load().ratings
+        assert ratings["seconds"].fillna(-1).tolist() == [12, 12, -1, 4.288, 4.288]
+        first["lead_time"] = -1
+        message = "task 11, annotation 101, control 'stars', lead_time of its annotation: value -1; accepted: a finite"
+        with pytest.raises(DataError, match=message):
+            export.load(overwrite=True)
+        for task in export.tasks:
+            for made in task["annotations"]:
+                del made["lead_time"]
+        assert "seconds" not in export.load(overwrite=True).ratings
 
     @pytest.mark.parametrize("moved", ["3/ab-r2.wav", "ab-r2.wav"])
     def test_uploads_may_lie_anywhere_below_the_folder(self, export: Export, moved: str) -> None:
@@ -159,6 +173,7 @@ class TestFullExport:
                     records.append(record)
         dataset = export.load(tasks=records)
         assert scores(dataset) == WANTED
+        assert dataset.ratings["seconds"].tolist() == [4.288] * 5
         assert [pair.pair_id for pair in dataset.pairs] == ["11", "12"]
         records[0]["stars"] = "4"  # a single label of Choices is written as text
         assert scores(export.load(tasks=records, overwrite=True)) == WANTED

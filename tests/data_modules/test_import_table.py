@@ -65,6 +65,57 @@ class TestWhatIsImported:
         assert dataset.card.dimensions == (EMPATHY,)
         assert (dataset.card.synthetic, dataset.card.description) == (False, "")
 
+    def test_times(self, source: Any) -> None:
+        for number, row in enumerate(source.ratings):
+            row["seconds"] = "" if number == 1 else number / 4
+        long = source.load()
+        known = [0, None, 0.5, 0.75, 1, 1.25, 1.5, 1.75]
+        assert long.ratings["seconds"].tolist() == [pytest.approx(value, nan_ok=True) for value in pd.Series(known)]
+        assert long.card.description == ""
+        for row in source.ratings:
+            row["took"] = row.pop("seconds")
+        mapped = source.load(rating_columns={"seconds": "took"}, overwrite=True)
+        assert mapped.card.content_hash == long.card.content_hash
+        unmapped = source.load(overwrite=True)
+        assert "seconds" not in unmapped.ratings
+        assert unmapped.card.description == "Columns not imported: took."
+        source.ratings[4]["took"] = "3 s"
+        message = r"ratings\.csv, row 5 \(line 6\), column 'took': value '3 s'; accepted: a finite number of seconds"
+        with pytest.raises(DataError, match=message):
+            source.load(rating_columns={"seconds": "took"}, overwrite=True)
+
+    def test_the_time_of_a_row_is_that_of_all_its_ratings(self, source: Any) -> None:
+        source.ratings = [
+            {"pair_id": "000-0", "rater_id": "a", "empathy": 1, "warmth": 20, "seconds": 7.5},
+            {"pair_id": "000-0", "rater_id": "b", "empathy": 2, "warmth": "", "seconds": 3},
+        ]
+        dataset = source.load(dimensions=[EMPATHY, WARMTH])
+        rows = list(dataset.ratings[["rater_id", "dimension", "seconds"]].itertuples(index=False, name=None))
+        assert rows == [("a", "empathy", 7.5), ("a", "warmth", 7.5), ("b", "empathy", 3.0)]
+
+    def test_a_score_is_no_time(self, source: Any) -> None:
+        source.ratings = [{"pair_id": "000-0", "rater_id": "a", "seconds": 4}]
+        assert "seconds" not in source.load(rating_columns={"score": "seconds"}).ratings
+        assert "seconds" not in source.load(dimensions=[Dimension("seconds", 0, 9)], overwrite=True).ratings
+
+    def test_times_of_nobody(self, source: Any) -> None:
+        """Beside the pairs a column of that name may be the length of the clip; a row of several raters has no time."""
+        for row in source.pairs:
+            row |= {"rater_id": "a", "score": 3, "seconds": 0.3}
+        table = source.table("pairs.csv", source.pairs)
+        dataset = run(source, table, None)
+        assert "seconds" not in dataset.ratings
+        assert dataset.card.description == "Columns not imported: seconds."
+        mapped = run(source, table, None, rating_columns={"seconds": "seconds"}, overwrite=True)
+        assert mapped.ratings["seconds"].tolist() == [0.3] * 4
+        source.ratings = [{"pair_id": "000-0", "empathy:a": 1, "empathy:b": 2, "seconds": 3}]
+        wide = source.load(overwrite=True)
+        assert wide.card.description.endswith("rater_id, score, seconds, seconds.")
+        with pytest.raises(
+            DataError, match="column 'seconds' cannot be seconds, because a row holds the ratings of sev"
+        ):
+            source.load(rating_columns={"seconds": "seconds"}, overwrite=True)
+
     def test_leading_zeros_and_the_text_na_stay(self, source: Any) -> None:
         source.pairs[0]["pair_id"] = "001"
         source.pairs[1]["pair_id"] = "1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,64 @@ def test_content_hash(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) ->
     assert len({start, *others}) == 7
 
 
+TIMES = pd.Series([2.5, None, 0, 10], dtype="float64")
+
+
+class TestTimes:
+    # What the release before times computed for the tables of this test.
+    BEFORE = "36a5fa86cc50e363b4d196e4a4e86f66af49eb3d24328e4b4aeae4c7000fa032"
+
+    def content(self, folder: Path, seconds: Any = None) -> str:
+        """Hash of two pairs with fixed audio, three ratings and a preference."""
+        pairs = pd.DataFrame({"pair_id": ["b", "a"], "group_id": ["g", "g"], "response_audio": [b"RIFF", b"OggS"]})
+        columns = ["pair_id", "rater_id", "dimension", "score"]
+        rows = [("b", "1", "empathy", 4), ("a", "é2", "noise", 1 / 3), ("a", "1", "empathy", 5.0)]
+        ratings = pd.DataFrame(rows, columns=columns)
+        if seconds is not None:
+            ratings["seconds"] = seconds
+        preferences = pd.DataFrame(
+            [("a", "b", "1", "noise", 0.5)], columns=["chosen_id", "rejected_id", *columns[1:3], "strength"]
+        )
+        return write_dataset(folder, CARD, pairs, ratings, preferences).content_hash
+
+    def test_without_times_nothing_has_changed(self, tmp_path: Path) -> None:
+        assert self.content(tmp_path) == self.BEFORE
+        assert self.content(tmp_path, [None, None, None]) == self.BEFORE  # no time is known: nothing to store
+        assert pq.read_schema(tmp_path / "ratings.parquet").names == ["pair_id", "rater_id", "dimension", "score"]
+        assert list(PairDataset.load(tmp_path).ratings) == ["pair_id", "rater_id", "dimension", "score"]
+
+    def test_the_hash_covers_them(self, tmp_path: Path) -> None:
+        times = [[1, 2, None], [2, 1, None], [1, 2, 0], [1, None, 2], [None, None, 1e-9]]
+        assert len({self.BEFORE, *(self.content(tmp_path, seconds) for seconds in times)}) == 6
+
+    def test_round_trip(self, source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+        pairs, ratings = tables
+        write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=TIMES))
+        dataset = PairDataset.load(source.folder)
+        pd.testing.assert_series_equal(dataset.ratings["seconds"], TIMES, check_names=False)
+        pd.testing.assert_series_equal(dataset.subset("train").ratings["seconds"], TIMES, check_names=False)
+        assert pq.read_table(source.folder / "ratings.parquet")["seconds"].null_count == 1
+        assert dataset.mean_scores()["empathy"].tolist()[:2] == [2.5, 5]
+        edit(source.folder / "ratings.parquet", set_column("seconds", [2.5, None, 0, 11]))
+        with pytest.raises(DataError, match="a file was changed after the import"):
+            PairDataset.load(source.folder)
+
+    @pytest.mark.parametrize(
+        ("seconds", "shown"),
+        [
+            ([1, -0.5, 1, 1], "row 2, column 'seconds': value -0.5"),
+            ([1, 1, np.inf, np.inf], "row 3, column 'seconds': value inf"),
+            ([1, 1, 1, "2"], "row 4, column 'seconds': value '2'"),
+            ([True, 1, None, 1], "row 1, column 'seconds': value True"),
+        ],
+    )
+    def test_bad_times(self, source: Any, tables: tuple[pd.DataFrame, pd.DataFrame], seconds: Any, shown: str) -> None:
+        pairs, ratings = tables
+        accepted = "accepted: a finite number of seconds, at least 0, or none where the time is unknown"
+        with pytest.raises(DataError, match=rf"ratings\.parquet, {re.escape(shown)}; {accepted}"):
+            write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=pd.Series(seconds, dtype=object)))
+
+
 def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     row = {"chosen_id": "a", "rejected_id": "b", "rater_id": "1", "dimension": "empathy", "strength": 2}
     tie = {**row, "rejected_id": "c", "strength": 0}
@@ -284,6 +343,21 @@ def test_yaml_runs_nothing(written: Path) -> None:
             "ratings",
             lambda table: table.append_column("x", pa.array([1] * 4)),
             "unknown column 'x'; accepted: pair_id",
+        ),
+        (
+            "ratings",
+            lambda table: table.append_column("seconds", pa.array([1] * 4)),
+            "column 'seconds' has type int64; accepted: double",
+        ),
+        (
+            "ratings",
+            lambda table: table.append_column("seconds", pa.array([1.0, None, None, float("-inf")])),
+            r"row 4, column 'seconds': value -inf",
+        ),
+        (
+            "ratings",
+            lambda table: table.append_column("seconds", pa.array([1.0] * 4)),
+            "content_hash .* a file was changed after the import",
         ),
         ("ratings", lambda table: table.slice(0, 0), "a file was changed after the import"),
         ("pairs", lambda table: table.slice(0, 0), "holds no pairs"),

@@ -322,6 +322,25 @@ def test_the_numbers_on_the_page_are_those_computed(inspected: Inspected, tmp_pa
     assert "Groups leak 6 group-0 test, train" in page.text
 
 
+def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> None:
+    ratings = rating_rows()
+    seconds = np.where(ratings["rater_id"] == "rater-2", 1.5, 9.0)
+    page = inspected(ratings=ratings.assign(seconds=seconds))
+    evidence = "took less than a third of the others' time on 30 of 30 items; median 1.5 s, of the others 9.0 s"
+    assert f"fast {evidence}" in page.text
+    assert "rater-2 (fast on empathy); the evidence is below." in page.text
+    assert "agreement with the others median time (s) to ask about" in page.text
+
+
+def test_the_page_claims_nothing_about_haste_without_times(inspected: Inspected) -> None:
+    ratings = rating_rows()
+    text = inspected(ratings=ratings).text
+    assert "None looks constant, random or like a copy of another." in text
+    assert "median time" not in text
+    text = inspected(ratings=ratings.assign(seconds=9.0)).text
+    assert "None looks constant, random, far faster than the others or like a copy of another." in text
+
+
 def test_the_twenty_items_are_the_right_ones_in_the_right_order(inspected: Inspected, tmp_path: Path) -> None:
     page = inspected()
     ratings = PairDataset.load(tmp_path / "data").ratings

@@ -37,7 +37,7 @@ def _statistic(value: float | None) -> dict[str, object]:
 
 def _rater(name: str, *flags: RaterFlag) -> RaterFacts:
     severity, agreement = Statistic(-0.75, n=9), Statistic(0.41, 0.2, 0.6, n=9)
-    return RaterFacts(name, 9, 9, 3.12, 1.0, severity, 0.87, agreement, 0.66, 4, flags)
+    return RaterFacts(name, 9, 9, 3.12, 1.0, severity, 0.87, agreement, 0.66, 4, None, flags)
 
 
 def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:

@@ -156,6 +156,72 @@ def test_raters_who_agree_are_not_copies() -> None:
     assert flags(report({"r0": two["r0"], "r1": two["r0"].copy()})) == {}  # of two raters nothing can be said
 
 
+def timed(seconds: np.ndarray) -> dict[str, RaterFacts]:
+    """Facts about honest raters who took these times, shape (raters, items), NaN = unknown."""
+    raters, n = seconds.shape
+    table = long(honest(n, raters)[1])  # rater by rater
+    groups = {f"p{item}": f"g{item}" for item in range(n)}
+    report = rater_report(table.assign(seconds=seconds.reshape(-1)), SCALE, groups, resamples=50)
+    return {one.rater_id: one for one in report}
+
+
+def natural(raters: int, items: int, seed: int) -> np.ndarray:
+    """Times of people of different speed who listen to clips of different length (seconds)."""
+    rng = np.random.default_rng(seed)
+    clips, people = rng.uniform(4, 40, size=items), np.exp(rng.normal(0, 0.25, size=(raters, 1)))
+    return people * (clips + 5) * np.exp(rng.normal(0, 0.3, size=(raters, items)))
+
+
+def test_a_fast_rater_is_flagged_with_evidence() -> None:
+    seconds = natural(6, 40, 0)
+    seconds[3] = 1.25
+    seconds[3, :4] = 60  # now and then a pause
+    facts = timed(seconds)
+    assert flags(facts) == {"r3": ["fast"]}
+    others = np.median([np.sort(np.delete(seconds[:, item], 3))[2] for item in range(40)])  # the median of five
+    assert facts["r3"].flags[0].evidence == (
+        f"took less than a third of the others' time on 36 of 40 items; median 1.2 s, of the others {others:.1f} s"
+    )
+    assert facts["r3"].median_seconds == 1.25
+    assert facts["r0"].median_seconds == pytest.approx(np.median(seconds[0]))
+
+
+def test_nobody_is_fast_among_honest_raters_of_different_speed() -> None:
+    assert [flags(timed(natural(8, 40, seed))) for seed in range(8)] == [{}] * 8
+    short = natural(6, 40, 0)
+    length = np.where(np.arange(40) < 20, 1.0, 30.0)  # who rates short clips only is not fast
+    short = np.ones((6, 1)) * length
+    short[0, length > 1] = NAN
+    assert flags(timed(short)) == {}
+
+
+def test_haste_needs_times_items_and_others() -> None:
+    seconds = np.full((4, 30), 9.0)
+    seconds[0] = 1.0
+    assert flags(timed(seconds)) == {"r0": ["fast"]}
+    few = seconds.copy()
+    few[0, 9:] = NAN  # nine known times
+    assert flags(timed(few)) == {}
+    half = seconds.copy()
+    half[0, 15:] = 3.0  # a third is not less than a third
+    assert flags(timed(half)) == {}
+    half[0, 15] = 2.9
+    assert flags(timed(half)) == {"r0": ["fast"]}
+    slow = seconds[:3].copy()
+    assert flags(timed(slow)) == {"r0": ["fast"]}
+    slow[1] = 1.5  # of two others only one is slow
+    assert flags(timed(slow)) == {}
+    slow[2] = NAN
+    assert flags(timed(slow)) == {}
+    two = seconds[:3].copy()
+    two[2] = NAN  # of two raters, is one fast or the other slow?
+    assert flags(timed(two)) == {}
+    unknown = timed(np.full((4, 30), NAN))
+    assert flags(unknown) == {}
+    assert {one.median_seconds for one in unknown.values()} == {None}
+    assert flags(timed(np.zeros((4, 30)))) == {}
+
+
 def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing() -> None:
     _, scores = honest(30, 3)
     table = long(scores)

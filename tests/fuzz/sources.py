@@ -58,7 +58,13 @@ def _pairs(folder: Path) -> list[dict[str, Any]]:
 
 def _ratings() -> list[dict[str, Any]]:
     return [
-        {"pair_id": f"p{pair}", "rater_id": f"r{rater}", "dimension": "empathy", "score": 1 + (pair + rater) % 5}
+        {
+            "pair_id": f"p{pair}",
+            "rater_id": f"r{rater}",
+            "dimension": "empathy",
+            "score": 1 + (pair + rater) % 5,
+            "seconds": 2.5 + rater,
+        }
         for pair in range(4)
         for rater in range(2)
     ]
