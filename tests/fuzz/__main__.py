@@ -61,6 +61,10 @@ def main() -> int:
     from targets import names
 
     targets = options.target or names()
+    unknown = sorted(set(targets) - set(names()))
+    if unknown:
+        print(f"error: --target {unknown[0]}: accepted: {', '.join(names())}", file=sys.stderr)
+        return 2
     jobs = deque((targets[n % len(targets)], options.seed + n) for n in range(options.mutations))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="empathy-judge-fuzz-") as folder:
