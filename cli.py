@@ -243,6 +243,40 @@ def compare(options: argparse.Namespace) -> int:
     return DONE
 
 
+def agreement(options: argparse.Namespace) -> int:
+    """Measure people and judges on a table of scores, without audio.
+
+    The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
+    are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
+    """
+    from .data_modules.intake.options import parse_mapping
+    from .eval.agreement_table import measure_agreement
+    from .eval.annotations import read_annotations
+
+    table = read_annotations(options.table, parse_mapping(options.column, "--column"))
+    chosen = table.select(options.annotators, options.exclude)
+    found = measure_agreement(
+        chosen,
+        options.judges,
+        pairs=options.pairs,
+        kappa_weights=options.kappa_weights,
+        resamples=options.resamples,
+        seed=options.seed,
+        command=options.command,
+        left_out=[name for name in table.annotators if name not in chosen.annotators],
+    )
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from .eval.agreement_view import agreement_views
+
+        for view in agreement_views(found, options.alpha):
+            Console().print(view, markup=False)
+    return DONE
+
+
 def score(options: argparse.Namespace) -> int:
     """Score one pair of files, or all pairs of a manifest."""
     from .score_files import score_manifest
@@ -473,6 +507,14 @@ def _add_judge_commands(commands: Any) -> None:
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
 
+    one = _add(
+        commands,
+        "agreement",
+        agreement,
+        "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs",
+    )
+    _add_agreement_options(one)
+
     one = _add(commands, "score", score, "empathy-judge score judge context.wav response.wav")
     one.add_argument("judge", help="judge folder or run folder")
     one.add_argument("context", nargs="?", help="context clip; - for none")
@@ -494,6 +536,35 @@ def _add_judge_commands(commands: Any) -> None:
     one.add_argument("--out", required=True, help="judge folder to make")
     one.add_argument("--report", help="agreement.json of this judge, for the model card")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+
+
+def _add_agreement_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("table", help="CSV, TSV, JSONL or Parquet")
+    one.add_argument(
+        "--column", nargs="+", action="extend", default=[], metavar="OURS=THEIRS",
+        help="column names, where they differ from item, annotator, dimension, score, dataset, group, system",
+    )  # fmt: skip
+    one.add_argument(
+        "--judges", nargs="+", default=[], metavar="NAME",
+        help="annotators that are judges; the others are people, whose mean the judges are compared with",
+    )  # fmt: skip
+    one.add_argument("--annotators", nargs="+", default=[], metavar="NAME", help="only these count (default: all)")
+    one.add_argument(
+        "--exclude", nargs="+", default=[], metavar="NAME", help="these do not count, such as a median of the others"
+    )
+    one.add_argument("--pairs", action="store_true", help="also compare every two annotators")
+    one.add_argument(
+        "--kappa-weights", choices=["scores", "ranks"], default="scores",
+        help="distances of weighted kappa: between scores (default), or between ranks of the categories that occur "
+        "(as scikit-learn does)",
+    )  # fmt: skip
+    one.add_argument(
+        "--alpha", choices=["nominal", "ordinal", "interval", "ratio"], default="interval",
+        help="distance of Krippendorff's alpha in the table; --json has all (default: interval)",
+    )  # fmt: skip
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=int, default=0, help="of bootstrap and halvings")
+    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:

@@ -48,17 +48,25 @@ class Statistic:
 
 def spearman(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Spearman rank correlation, ties get their mean rank (Spearman, 1904)."""
-    return _correlation(score, human, lambda x, y: _scipy(stats.spearmanr(x, y)))
+    return correlation(score, human, lambda x, y: _scipy(stats.spearmanr(x, y)))
 
 
 def pearson(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Pearson product-moment correlation (Pearson, 1895)."""
-    return _correlation(score, human, lambda x, y: _scipy(stats.pearsonr(x, y)))
+    return correlation(score, human, lambda x, y: _scipy(stats.pearsonr(x, y)))
 
 
 def kendall(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Kendall rank correlation tau-b, corrected for ties on both sides (Kendall, 1945)."""
-    return _correlation(score, human, lambda x, y: _scipy(stats.kendalltau(x, y)))
+    return correlation(score, human, lambda x, y: _scipy(stats.kendalltau(x, y)))
+
+
+def tau_c(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Kendall rank correlation tau-c, for sides with unequally many different values (Stuart, 1953).
+
+    2 (concordant - discordant pairs) m / (n^2 (m - 1)), with m the smaller number of different values.
+    """
+    return correlation(score, human, lambda x, y: _scipy(stats.kendalltau(x, y, variant="c")))
 
 
 def ccc(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -66,7 +74,7 @@ def ccc(score: np.ndarray, human: np.ndarray) -> Statistic:
 
     1 only where the scores equal the human ones: a shift or a squeezed scale costs, unlike in Pearson's.
     """
-    return _correlation(score, human, _lin)
+    return correlation(score, human, _lin)
 
 
 def mae(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -99,6 +107,25 @@ CORRELATIONS = ("spearman", "pearson", "kendall", "ccc")
 """The statistics of `STATISTICS` that need `MIN_ITEMS` items and two sides that vary."""
 
 
+def correlation(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:
+    """A statistic under the rules of correlations, which stand above.
+
+    Args:
+        score: Shape (n,).
+        human: Shape (n,), the same items.
+        formula: Gets both sides without NaN: at least `MIN_ITEMS` items, both sides finite and not constant.
+    """
+    x, y, result = _complete(score, human)
+    if result.reason is not None:
+        return result
+    if len(x) < MIN_ITEMS:
+        return replace(result, reason=f"{_items(len(x))}; a correlation needs at least {MIN_ITEMS}")
+    constant = [side for side, values in (("judge", x), ("human", y)) if is_constant(values)]
+    if constant:
+        return replace(result, reason=f"the {' and the '.join(constant)} scores are constant")
+    return replace(result, value=float(formula(x, y)))
+
+
 def is_constant(values: np.ndarray) -> bool:
     """Whether the finite values (n >= 1) are all equal up to rounding."""
     return bool(np.ptp(values) <= CONSTANT_TOLERANCE * np.abs(values).max())
@@ -112,18 +139,6 @@ def _scipy(result: Any) -> float:
 def _lin(x: np.ndarray, y: np.ndarray) -> float:
     covariance = ((x - x.mean()) * (y - y.mean())).mean()
     return 2 * covariance / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
-
-
-def _correlation(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray, np.ndarray], float]) -> Statistic:
-    x, y, result = _complete(score, human)
-    if result.reason is not None:
-        return result
-    if len(x) < MIN_ITEMS:
-        return replace(result, reason=f"{_items(len(x))}; a correlation needs at least {MIN_ITEMS}")
-    constant = [side for side, values in (("judge", x), ("human", y)) if is_constant(values)]
-    if constant:
-        return replace(result, reason=f"the {' and the '.join(constant)} scores are constant")
-    return replace(result, value=float(formula(x, y)))
 
 
 def _error(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray], float]) -> Statistic:

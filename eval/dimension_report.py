@@ -94,9 +94,9 @@ def dimension_report(dimension: Dimension, judged: Judged, ratings: pd.DataFrame
         "rmse": agreement["rmse"],
         "bias": agreement["bias"],
         "ceiling": panel.report(),
-        "share_of_ceiling": statistic_report(_share(full, judged, panel.leave_one_rater_out)),
-        "share_of_panel_ceiling": statistic_report(_share(full, judged, panel.panel_mean)),
-        "system_level": _system_level(judged),
+        "share_of_ceiling": statistic_report(share_of_ceiling(full, judged, panel.leave_one_rater_out)),
+        "share_of_panel_ceiling": statistic_report(share_of_ceiling(full, judged, panel.panel_mean)),
+        "system_level": system_level_report(judged),
     }
 
 
@@ -171,8 +171,17 @@ def _distribution(values: np.ndarray) -> Distribution:
     return {"mean": float(values.mean()), "sd": float(values.std())}
 
 
-def _share(full: Statistic, judged: Judged, ceiling: Estimate) -> Statistic:
-    """The judge's Spearman as a share of a ceiling; the interval takes both from the same draws."""
+def share_of_ceiling(full: Statistic, judged: Judged, ceiling: Estimate) -> Statistic:
+    """The judge's Spearman as a share of a ceiling.
+
+    Args:
+        full: The judge's Spearman over the judged items.
+        judged: These items; the interval divides their draws by those of the ceiling.
+        ceiling: Of the same items, from the same draws.
+
+    Returns:
+        Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
+    """
     value, top = full.value, ceiling.statistic.value
     if value is None or top is None:
         return Statistic(
@@ -185,7 +194,8 @@ def _share(full: Statistic, judged: Judged, ceiling: Estimate) -> Statistic:
     return with_interval(Statistic(value / top, n=full.n), draws, judged.resamples.n_groups)
 
 
-def _system_level(judged: Judged) -> SystemLevel:
+def system_level_report(judged: Judged) -> SystemLevel:
+    """Agreement of system means over the judged items that name a system."""
     named = judged.items["system_id"].notna().to_numpy(bool)
     systems = judged.items["system_id"][named].tolist()
     score, human = judged.score[named], judged.human[named]

@@ -24,7 +24,7 @@ too low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,13 +124,18 @@ def reliability(
         published, too low where raters with biases rate many items.
     """
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
+    return reliability_report(table, draws, measure(table, draws, seed), seed)
+
+
+def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
+    """What `reliability` returns, from what `rated_items` and `measure` return for the same seed."""
     return {
         "n_items": table.n_items,
         "n_groups": draws.n_groups,
         "n_raters": len(table.rater_ids),
         "n_ratings": len(table.scores),
         "resamples": len(draws.counts),
-        **measure(table, draws, seed).report(),
+        **panel.report(),
         "split_half_by_item": statistic_report(_split_half(table, draws, seed, by_item=True).statistic),
         "icc": {form: statistic_report(statistic) for form, statistic in icc(table, draws).items()},
         "alpha": {
@@ -144,15 +149,22 @@ def rated_items(
 ) -> tuple[RatingTable, Resamples]:
     """The ratings of the pairs in `groups` that have one, and draws over these pairs.
 
-    Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
-    intervals of so many groups are narrow.
+    There may be fewer of them, as `affordable_draws` says.
     """
     rated = set(ratings["pair_id"][ratings["dimension"] == dimension])
     pair_ids = [pair_id for pair_id in groups if pair_id in rated]
-    names = [groups[pair_id] for pair_id in pair_ids]
-    affordable = max(100, _DRAWN_VALUES // max(1, len(set(names))))
-    draws = Resamples.draw(names, min(resamples, affordable), seed)
+    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed)
     return RatingTable.of(ratings, dimension, pair_ids), draws
+
+
+def affordable_draws(groups: Sequence[str], resamples: int, seed: int) -> Resamples:
+    """Draws from the groups of items.
+
+    Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
+    intervals of so many groups are narrow.
+    """
+    affordable = max(100, _DRAWN_VALUES // max(1, len(set(groups))))
+    return Resamples.draw(groups, min(resamples, affordable), seed)
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -59,11 +60,13 @@ def test_help_does_not_load_torch():
     took = time.monotonic() - start
     assert done.stdout.splitlines()[-1] == "LOADED []"
     assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
-    for name in ("demo", "import", "inspect", "split", "train", "evaluate", "compare", "score", "export"):
-        assert f"\n    {name} " in done.stdout
+    for name in ("demo", "import", "inspect", "split", "train", "evaluate", "compare", "agreement", "score", "export"):
+        assert re.search(rf"\n    {name}\s", done.stdout)
 
 
-@pytest.mark.parametrize("name", ["demo", "import", "inspect", "split", "evaluate", "compare", "score", "export"])
+@pytest.mark.parametrize(
+    "name", ["demo", "import", "inspect", "split", "evaluate", "compare", "agreement", "score", "export"]
+)
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as found:
         main([name, "--help"])
@@ -159,6 +162,64 @@ def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, c
         f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); accepted: a folder of its own"
     )
     assert sorted(dataset_folder.rglob("*")) == before
+
+
+# ---------------------------------------------------------------- agreement
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    """Two people and a judge on twelve items, in columns of other names."""
+    path = tmp_path / "scores.csv"
+    rows = [
+        f"c{n},{who},warmth,{(n * step) % 7}" for n in range(12) for who, step in (("ann", 1), ("bob", 3), ("j", 1))
+    ]
+    path.write_text("\n".join(["clip,who,dimension,score", *rows]) + "\n")
+    return path
+
+
+def test_agreement_prints_tables_or_json(scores, capsys):
+    words = ["agreement", str(scores), "--column", "item=clip", "annotator=who", "--judges", "j", "--resamples", "50"]
+    assert main(words) == 0
+    plain = capsys.readouterr().out
+    assert "people: ann, bob" in plain
+    assert "judges with the mean of the people" in plain
+    assert "pairs" not in plain
+    assert main([*words, "--pairs", "--kappa-weights", "ranks", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["people"], found["judges"], found["kappa_weights"]) == (["ann", "bob"], ["j"], "ranks")
+    (one,) = found["dimensions"]
+    pairs = {(pair["first"], pair["second"]): pair["quadratic_kappa"]["value"] for pair in one["pairs"]}
+    assert pairs["ann", "j"] == pytest.approx(1.0)
+    assert set(pairs) == {("ann", "bob"), ("ann", "j"), ("bob", "j")}
+    assert main([*words, "--exclude", "bob", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["people"], found["left_out"]) == (["ann"], ["bob"])
+    assert found["dimensions"][0]["judges"]["j"]["spearman"]["value"] == pytest.approx(1.0)
+
+
+def test_agreement_names_what_is_wrong(scores, capsys):
+    words = ["agreement", str(scores), "--column", "item=clip", "annotator=who"]
+    has = "it has 'clip', 'who', 'dimension', 'score'"
+    assert failed(capsys, "agreement", str(scores)) == (
+        f"error: {scores}: no column 'item'; {has}; accepted: a mapping item=COLUMN"
+    )
+    assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
+    where = f"not among the annotators of {scores} that count"
+    assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; accepted: 'ann', 'bob', 'j'"
+    line = failed(capsys, *words, "--exclude", "j", "--judges", "j")
+    assert line == f"error: --judges 'j': {where}; accepted: 'ann', 'bob'"
+    whole = scores.read_text()
+    scores.write_text(whole + "c0,ann,warmth,1\n")
+    assert failed(capsys, *words) == (
+        f"error: {scores}, row 37 (line 38), column 'clip': ann scores item 'c0' on warmth again, as in row 1; "
+        "accepted: one score per item, dimension and annotator"
+    )
+    scores.write_text(whole + "c12,ann,warmth,warm\n")
+    assert failed(capsys, *words) == (
+        f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
+        "accepted: a finite number, or nothing where the score is missing"
+    )
 
 
 # ---------------------------------------------------------------- score

@@ -1,0 +1,223 @@
+"""Agreement of people and judges on a plain long table (`annotations`), without audio.
+
+People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
+--json`` prints. A *statistic* is an object with the fields of `agreement.Statistic`; an undefined one has the value
+null and a reason. Intervals (95 %) come from the bootstrap over groups, except those of ICC on complete panels.
+
+- ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
+  (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``resamples``, ``seed``
+- ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
+
+  - ``dataset`` (null where the table names none), ``dimension``
+  - ``missing_scores``: annotator -> items whose score is empty or NaN
+  - ``people``: ``n_items`` (scored by at least one of them), ``n_groups``, ``n_raters``, ``n_ratings``, ``resamples``
+    and as statistics: ``spearman`` (leave-one-rater-out ceiling), ``panel_mean`` (highest Spearman that a judge can be
+    expected to reach with the mean of these people), ``split_half``, ``panel_reliability``, ``krippendorff_alpha``
+    (interval distance), ``raters`` (each against the mean of the others), ``split_half_by_item``, ``icc`` (by form:
+    `icc.FORMS`), ``alpha`` (by distance: `krippendorff.DISTANCES`); see `reliability`
+  - ``judges``: judge -> agreement with the mean of the people. ``n_items`` scored by it and by people, ``n_unscored``
+    scored by people alone; the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, ccc, mae, rmse, bias``;
+    ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the items of this judge;
+    ``share_of_ceiling`` and ``share_of_panel_ceiling``: its Spearman over these; ``system_level``
+    (`report_schema.SystemLevel`), null where the table has no systems
+  - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
+    scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, linear_kappa, quadratic_kappa``
+
+Tau-c has no interval, and tau-b none beyond `MAX_KENDALL_ITEMS` items: its time grows with their square.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.progress import track
+
+from ..data_modules.errors import UserError
+from ..data_modules.rating_table import RatingTable
+from .agreement import MIN_ITEMS, STATISTICS, Statistic, is_constant, kendall, spearman, tau_c
+from .annotations import Annotations, Block
+from .bootstrap import Resamples, estimate, statistic_draws
+from .dimension_report import Judged, share_of_ceiling, system_level_report
+from .kappa import KappaDistance, kappa_estimate
+from .reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
+from .report_schema import statistic_report
+
+SCHEMA_VERSION = 1
+
+MAX_KENDALL_ITEMS = 2000
+"""Most items of an interval of Kendall's tau-b."""
+
+
+def measure_agreement(
+    annotations: Annotations,
+    judges: Sequence[str],
+    *,
+    pairs: bool = False,
+    kappa_weights: KappaDistance = "scores",
+    resamples: int = 1000,
+    seed: int = 0,
+    command: str = "",
+    left_out: Sequence[str] = (),
+) -> dict[str, Any]:
+    """All of the module's description.
+
+    Args:
+        annotations: The table, of the annotators that count.
+        judges: Which of them are judges.
+        pairs: Compare every two annotators, too.
+        kappa_weights: The distances of weighted kappa.
+        resamples: Bootstrap resamples; fewer where there are very many groups (`reliability.affordable_draws`).
+        seed: Of the resamples and of the halvings of the panel.
+        command: As it was typed.
+        left_out: Annotators that the caller took out of the table.
+
+    Raises:
+        UserError: If a judge is not in the table, everybody is a judge, or a number is negative.
+    """
+    for option, value in (("--resamples", resamples), ("--seed", seed)):
+        if value < 0:
+            raise UserError(f"{option} {value}: accepted: 0 or more")
+    annotations.check(judges, "--judges")
+    people = [name for name in annotations.annotators if name not in judges]
+    if not people:
+        raise UserError(f"--judges names every annotator of {annotations.path}; accepted: at least one person is left")
+    judges = list(dict.fromkeys(judges))
+    table = _Table(people, judges, annotations.has_systems, kappa_weights, resamples, seed)
+    console = Console(stderr=True)
+    blocks = track(
+        list(annotations.blocks()), "dimensions", console=console, disable=not console.is_terminal, transient=True
+    )
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "table": str(annotations.path),
+        "sha256": hashlib.sha256(annotations.path.read_bytes()).hexdigest(),
+        "command": command,
+        "people": people,
+        "judges": judges,
+        "left_out": list(left_out),
+        "kappa_weights": kappa_weights,
+        "resamples": resamples,
+        "seed": seed,
+        "dimensions": [table.report(block, pairs=pairs) for block in blocks],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """The ratings by people of one dimension.
+
+    Attributes:
+        ratings: Those of `Block.ratings` that people gave.
+        dimension: Its name.
+        items: One row per item that people rated, in the order of `table`.
+        table: The ratings.
+        draws: Over the items of `table`.
+        panel: How well they agree.
+    """
+
+    ratings: pd.DataFrame
+    dimension: str
+    items: pd.DataFrame
+    table: RatingTable
+    draws: Resamples
+    panel: Reliability
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What is the same for all dimensions."""
+
+    people: list[str]
+    judges: list[str]
+    has_systems: bool
+    kappa_weights: KappaDistance
+    resamples: int
+    seed: int
+
+    def report(self, block: Block, *, pairs: bool) -> dict[str, Any]:
+        items = block.ratings.drop_duplicates("pair_id")
+        groups = dict(zip(items["pair_id"], items["group_id"], strict=True))
+        people = self._people(block, items, groups)
+        present = {*block.ratings["rater_id"], *block.missing}
+        scores = {
+            name: block.ratings.loc[block.ratings["rater_id"] == name].set_index("pair_id")["score"]
+            for name in (*self.people, *self.judges)
+            if name in present
+        }
+        report: dict[str, Any] = {
+            "dataset": block.dataset,
+            "dimension": block.dimension,
+            "missing_scores": dict(block.missing),
+            "people": reliability_report(people.table, people.draws, people.panel, self.seed),
+            "judges": {name: self._judge(scores[name], people) for name in self.judges if name in present},
+        }
+        if pairs:
+            report["pairs"] = [self._pair(one, other, scores, groups) for one, other in combinations(scores, 2)]
+        return report
+
+    def _people(self, block: Block, items: pd.DataFrame, groups: Mapping[str, str]) -> _People:
+        own = block.ratings.loc[block.ratings["rater_id"].isin(self.people)]
+        table, draws = rated_items(own, block.dimension, groups, self.resamples, self.seed)
+        rated = items.loc[items["pair_id"].isin(own["pair_id"])]
+        return _People(own, block.dimension, rated, table, draws, measure(table, draws, self.seed))
+
+    def _judge(self, scores: pd.Series, people: _People) -> dict[str, Any]:
+        score = scores.reindex(people.items["pair_id"]).to_numpy(np.float64)
+        scored = ~np.isnan(score)
+        items, draws, panel = people.items.loc[scored], people.draws.select(scored), people.panel
+        score, human = score[scored], (people.table.sums / people.table.counts)[scored]
+        if not scored.all():
+            table = RatingTable.of(people.ratings, people.dimension, items["pair_id"].tolist())
+            panel = measure(table, draws, self.seed)
+        judged = Judged(people.items, items, score, human, draws, statistic_draws("spearman", score, human, draws))
+        full = spearman(score, human)
+        return {
+            "n_items": len(items),
+            "n_unscored": len(people.items) - len(items),
+            **{name: statistic_report(_estimate(name, score, human, draws)) for name in STATISTICS},
+            "tau_c": statistic_report(_tau_c(score, human)),
+            "ceiling": statistic_report(panel.leave_one_rater_out.statistic),
+            "panel_ceiling": statistic_report(panel.panel_mean.statistic),
+            "share_of_ceiling": statistic_report(share_of_ceiling(full, judged, panel.leave_one_rater_out)),
+            "share_of_panel_ceiling": statistic_report(share_of_ceiling(full, judged, panel.panel_mean)),
+            "system_level": system_level_report(judged) if self.has_systems else None,
+        }
+
+    def _pair(self, one: str, other: str, scores: Mapping[str, pd.Series], groups: Mapping[str, str]) -> dict[str, Any]:
+        common = scores[one].index.intersection(scores[other].index, sort=False)
+        x, y = (scores[name].loc[common].to_numpy(np.float64) for name in (one, other))
+        draws = affordable_draws([groups[item] for item in common], self.resamples, self.seed)
+        found = {
+            "spearman": _estimate("spearman", x, y, draws),
+            "pearson": _estimate("pearson", x, y, draws),
+            "kendall": _estimate("kendall", x, y, draws),
+            "tau_c": _tau_c(x, y),
+            "linear_kappa": kappa_estimate(x, y, draws, "linear", self.kappa_weights),
+            "quadratic_kappa": kappa_estimate(x, y, draws, "quadratic", self.kappa_weights),
+        }
+        constant = [name for name, own in ((one, x), (other, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
+        if constant:  # the statistics call the sides judge and human
+            reason = f"the scores by {' and '.join(constant)} are constant"
+            found = {name: replace(statistic, reason=reason) for name, statistic in found.items()}
+        reports = {name: statistic_report(statistic) for name, statistic in found.items()}
+        return {"first": one, "second": other, "n_items": len(common), **reports}
+
+
+def _estimate(name: str, x: np.ndarray, y: np.ndarray, draws: Resamples) -> Statistic:
+    if name != "kendall" or len(x) <= MAX_KENDALL_ITEMS:
+        return estimate(name, x, y, draws)
+    found = kendall(x, y)
+    reason = f"no interval: {len(x)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
+    return found if found.value is None else replace(found, reason=reason)
+
+
+def _tau_c(x: np.ndarray, y: np.ndarray) -> Statistic:
+    found = tau_c(x, y)
+    return found if found.value is None else replace(found, reason="no interval: none is computed for tau-c")

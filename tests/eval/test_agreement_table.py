@@ -1,0 +1,361 @@
+"""People and judges on plain tables: against the plain statistics, odd judges, and published values of real ratings."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.eval.agreement import STATISTICS, kendall, pearson, spearman, tau_c
+from empathy_judge.eval.agreement_table import measure_agreement
+from empathy_judge.eval.agreement_view import agreement_views
+from empathy_judge.eval.annotations import Annotations, read_annotations
+from empathy_judge.eval.kappa import weighted_kappa
+from empathy_judge.eval.reliability import reliability
+from rich.console import Console
+
+HEADER = "item,annotator,dimension,score"
+PEOPLE = ("ann", "bob", "cy")
+N_ITEMS, GROUP_SIZE, N_SYSTEMS = 40, 4, 4
+
+
+def made(missing: float = 0.0) -> pd.DataFrame:
+    """Three people and judges of known quality on forty items in groups of four, made by four systems."""
+    rng = np.random.default_rng(5)
+    truth = rng.normal(3, 1, N_ITEMS) + np.arange(N_ITEMS) % N_SYSTEMS / 2
+    rounded = {name: np.clip(np.round(truth + rng.normal(0, 0.7, N_ITEMS)), 1, 7) for name in PEOPLE}
+    scores = {
+        **{name: np.where(rng.random(N_ITEMS) < missing, np.nan, own) for name, own in rounded.items()},
+        "perfect": np.mean(list(rounded.values()), axis=0),
+        "constant": np.full(N_ITEMS, 3.0),
+        "silent": np.full(N_ITEMS, np.nan),
+        "half": np.where(np.arange(N_ITEMS) < N_ITEMS // 2, truth, np.nan),
+    }
+    rows = [
+        {
+            "item": f"i{item:02}", "annotator": name, "dimension": "warmth", "score": own[item],
+            "group": f"g{item // GROUP_SIZE}", "system": f"s{item % N_SYSTEMS}",
+        }
+        for name, own in scores.items()
+        for item in range(N_ITEMS)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def annotations(tmp_path: Path, frame: pd.DataFrame) -> Annotations:
+    path = tmp_path / "scores.csv"
+    frame.to_csv(path, index=False)
+    return read_annotations(path, {})
+
+
+def measured(tmp_path: Path, frame: pd.DataFrame, judges: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+    """The only dimension of a table."""
+    found = measure_agreement(annotations(tmp_path, frame), judges, **{"resamples": 100, **options})
+    (one,) = json.loads(json.dumps(found, allow_nan=False))["dimensions"]
+    return one
+
+
+def wide(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.pivot(index="item", columns="annotator", values="score")
+
+
+JUDGES = ("perfect", "constant", "silent", "half")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is measured on `made()`."""
+    return measured(tmp_path_factory.mktemp("whole"), made(), JUDGES)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def test_people_are_measured_as_the_raters_of_a_dataset(tmp_path: Path) -> None:
+    frame = made(missing=0.2)
+    people = measured(tmp_path, frame, JUDGES)["people"]
+    own = frame.loc[frame["annotator"].isin(PEOPLE)].dropna()
+    ratings = own.rename(columns={"item": "pair_id", "annotator": "rater_id"})
+    scored = frame.dropna(subset="score")
+    groups = dict(zip(scored["item"], scored["group"], strict=True))
+    expected = reliability(ratings, "warmth", groups, resamples=100)
+    assert people == expected
+    assert (people["n_raters"], people["n_groups"], people["n_ratings"]) == (3, 10, len(own))
+
+
+def test_a_judge_is_compared_with_the_mean_of_the_people(tmp_path: Path) -> None:
+    frame = made(missing=0.2)
+    scores = wide(frame)
+    human = scores[list(PEOPLE)].mean(axis=1)
+    one = measured(tmp_path, frame, JUDGES)
+    rated = human.notna()
+    for judge in ("perfect", "half"):
+        found = one["judges"][judge]
+        both = rated & scores[judge].notna()
+        assert (found["n_items"], found["n_unscored"]) == (both.sum(), rated.sum() - both.sum())
+        for name, statistic in {**STATISTICS, "tau_c": tau_c}.items():
+            expected = statistic(scores[judge][both].to_numpy(), human[both].to_numpy()).value
+            assert found[name]["value"] == pytest.approx(expected, abs=1e-12), name
+            if name != "tau_c":
+                assert found[name]["low"] < found[name]["value"] < found[name]["high"]
+
+
+def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole: dict[str, Any], tmp_path: Path) -> None:
+    half, perfect = whole["judges"]["half"], whole["judges"]["perfect"]
+    assert perfect["ceiling"] == whole["people"]["spearman"]
+    assert perfect["panel_ceiling"] == whole["people"]["panel_mean"]
+    frame = made()
+    first = frame.loc[(frame["item"] < f"i{N_ITEMS // 2:02}") & frame["annotator"].isin(PEOPLE)]
+    alone = measured(tmp_path, first)["people"]["spearman"]
+    assert half["ceiling"]["value"] == pytest.approx(alone["value"], abs=1e-12)
+    assert half["ceiling"]["value"] != perfect["ceiling"]["value"]
+    for judged in (half, perfect):
+        share = judged["spearman"]["value"] / judged["ceiling"]["value"]
+        assert judged["share_of_ceiling"]["value"] == pytest.approx(share, abs=1e-12)
+        assert judged["share_of_ceiling"]["low"] < share < judged["share_of_ceiling"]["high"]
+
+
+def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
+    judges = whole["judges"]
+    assert judges["perfect"]["spearman"]["value"] == pytest.approx(1.0)
+    assert judges["perfect"]["share_of_ceiling"]["value"] > 1
+    assert judges["perfect"]["mae"]["value"] == pytest.approx(0.0, abs=1e-12)
+    assert judges["constant"]["spearman"]["value"] is None
+    assert judges["constant"]["spearman"]["reason"] == "the judge scores are constant"
+    assert judges["constant"]["share_of_ceiling"]["reason"] == "the judge scores are constant"
+    assert judges["constant"]["mae"]["value"] > 0.5
+    assert judges["silent"]["n_unscored"] == N_ITEMS
+    assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
+
+
+def test_missing_scores_are_counted(whole: dict[str, Any]) -> None:
+    assert whole["missing_scores"] == {"silent": N_ITEMS, "half": N_ITEMS // 2}
+
+
+def test_systems(whole: dict[str, Any], tmp_path: Path) -> None:
+    frame = made()
+    level = whole["judges"]["half"]["system_level"]
+    scores = wide(frame).dropna(subset="half")
+    systems = frame.drop_duplicates("item").set_index("item")["system"].loc[scores.index]
+    means = pd.DataFrame({"judge": scores["half"], "human": scores[list(PEOPLE)].mean(axis=1)}).groupby(systems).mean()
+    assert level["n_systems"] == N_SYSTEMS
+    assert level["pearson"]["value"] == pytest.approx(np.corrcoef(means["judge"], means["human"])[0, 1], abs=1e-12)
+    without = measured(tmp_path, frame.drop(columns="system"), ["perfect"], resamples=0)
+    assert without["judges"]["perfect"]["system_level"] is None
+
+
+@pytest.mark.parametrize("distance", ["scores", "ranks"])
+def test_pairs_stand_on_common_items(tmp_path: Path, distance: Any) -> None:
+    frame = made(missing=0.3)
+    one = measured(tmp_path, frame, JUDGES, pairs=True, kappa_weights=distance)
+    assert len(one["pairs"]) == 7 * 6 / 2
+    scores = wide(frame)
+    pair = next(pair for pair in one["pairs"] if (pair["first"], pair["second"]) == ("ann", "half"))
+    both = scores[["ann", "half"]].dropna()
+    x, y = both["ann"].to_numpy(), both["half"].to_numpy()
+    assert pair["n_items"] == len(both) < N_ITEMS / 2
+    expected = {
+        "spearman": spearman(x, y),
+        "pearson": pearson(x, y),
+        "kendall": kendall(x, y),
+        "tau_c": tau_c(x, y),
+        "linear_kappa": weighted_kappa(x, y, "linear", distance),
+        "quadratic_kappa": weighted_kappa(x, y, "quadratic", distance),
+    }
+    for name, statistic in expected.items():
+        assert pair[name]["value"] == pytest.approx(statistic.value, abs=1e-12), name
+    constant = next(pair for pair in one["pairs"] if pair["second"] == "constant")
+    assert constant["quadratic_kappa"]["value"] is None
+    assert constant["quadratic_kappa"]["reason"] == "the scores by constant are constant"
+
+
+def test_intervals_draw_groups(tmp_path: Path) -> None:
+    """Four equal items in a group tell no more than one of them."""
+    frame = made()
+    one = frame.loc[(frame["item"].str[1:].astype(int) % GROUP_SIZE == 0) & frame["annotator"].isin(["ann", "bob"])]
+    copies = [one.assign(item=one["item"] + str(copy)) for copy in range(4)]
+    grouped = measured(tmp_path, pd.concat(copies), pairs=True)["pairs"][0]["spearman"]
+    single = measured(tmp_path, one, pairs=True)["pairs"][0]["spearman"]
+    free = measured(tmp_path, pd.concat(copies).drop(columns="group"), pairs=True)["pairs"][0]["spearman"]
+    assert (grouped["low"], grouped["high"]) == (pytest.approx(single["low"]), pytest.approx(single["high"]))
+    assert free["high"] - free["low"] < 0.8 * (grouped["high"] - grouped["low"])
+
+
+def test_kendall_of_very_many_items_has_no_interval(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=2001)
+    frame = pd.DataFrame(
+        {"item": f"i{item}", "annotator": name, "dimension": "d", "score": truth[item] + rng.normal()}
+        for name in ("ann", "j")
+        for item in range(len(truth))
+    )
+    found = measured(tmp_path, frame, ["j"], resamples=20)["judges"]["j"]
+    assert found["kendall"]["value"] == pytest.approx(1 / 3, abs=0.05)  # 2 asin(r) / pi of r = 1/2
+    assert found["kendall"]["low"] is None
+    assert found["kendall"]["reason"] == "no interval: 2001 items; of Kendall's tau there is one up to 2000"
+    assert found["spearman"]["low"] < found["spearman"]["value"] < found["spearman"]["high"]
+    fewer = measured(tmp_path, frame.loc[frame["item"] != "i0"], ["j"], resamples=20)["judges"]["j"]
+    assert fewer["kendall"]["low"] < fewer["kendall"]["value"] < fewer["kendall"]["high"]
+
+
+def test_the_same_item_of_two_datasets_is_two_items(tmp_path: Path) -> None:
+    frame = made().drop(columns=["group", "system"])
+    other = frame.assign(dataset="b", score=8 - frame["score"])
+    table = annotations(tmp_path, pd.concat([frame.assign(dataset="a"), other]))
+    found = measure_agreement(table, JUDGES, resamples=10)["dimensions"]
+    assert [(one["dataset"], one["people"]["n_items"]) for one in found] == [("a", N_ITEMS), ("b", N_ITEMS)]
+    assert found[0]["people"]["alpha"]["interval"]["value"] == found[1]["people"]["alpha"]["interval"]["value"]
+
+
+def test_nobody_scored_anything(tmp_path: Path) -> None:
+    one = measured(tmp_path, made().assign(score=np.nan), JUDGES, pairs=True)
+    assert one["people"]["n_items"] == 0
+    assert one["people"]["alpha"]["interval"]["reason"] == "no item with at least two raters"
+    assert one["judges"]["perfect"]["spearman"]["reason"] == "0 items"
+    assert one["pairs"][0]["spearman"]["reason"] == "0 items"
+
+
+def test_one_person_has_no_ceiling(tmp_path: Path) -> None:
+    frame = made()
+    judged = measured(tmp_path, frame.loc[frame["annotator"].isin(["ann", "half"])], ["half"])["judges"]["half"]
+    assert judged["spearman"]["value"] > 0.5
+    assert judged["share_of_ceiling"]["value"] is None
+    assert judged["share_of_ceiling"]["reason"] == (
+        "no ceiling: no rater varies and shares at least 10 items with other raters"
+    )
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_formats_are_read_alike(tmp_path: Path) -> None:
+    frame = made()
+    expected = annotations(tmp_path, frame).rows
+    frame.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
+    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name in ("t.tsv", "t.jsonl", "t.parquet"):
+        pd.testing.assert_frame_equal(read_annotations(tmp_path / name, {}).rows, expected)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "message"),
+    [
+        (HEADER, "a,x,d,good", "row 1 (line 2), column 'score': value 'good'; accepted: a finite number"),
+        (HEADER, "a,x,d,inf", "row 1 (line 2), column 'score': value 'inf'; accepted: a finite number"),
+        (HEADER, "a,x,d,1\n,x,d,1", "row 2 (line 3), column 'item': value None; accepted: text"),
+        (HEADER, "a,x,d,1\nb,x,d,1\na,x,d,2", "row 3 (line 4), column 'item': x scores item 'a' on d again, as"),
+        (HEADER + ",group", "a,x,d,1,g\na,y,d,1,h", "row 2 (line 3), column 'group': value 'h'; accepted: one group"),
+        (HEADER + ",system", "a,x,d,1,\na,y,d,1,s", "row 2 (line 3), column 'system': value 's'; accepted: one system"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(tmp_path: Path, header: str, rows: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"{header}\n{rows}\n")
+    with pytest.raises(DataError) as found:
+        read_annotations(path, {})
+    assert str(found.value).startswith(f"{path}, {message}")
+
+
+def test_who_counts(tmp_path: Path) -> None:
+    table = annotations(tmp_path, made())
+    assert table.select([], ["cy"]).annotators == ("ann", "bob", "perfect", "constant", "silent", "half")
+    assert table.select(["cy", "ann"], []).annotators == ("ann", "cy")
+    with pytest.raises(UserError, match="--exclude leaves no annotator"):
+        table.select(["ann"], ["ann"])
+    with pytest.raises(UserError, match="--judges names every annotator"):
+        measure_agreement(table, table.annotators)
+    with pytest.raises(UserError, match="--resamples -1: accepted: 0 or more"):
+        measure_agreement(table, [], resamples=-1)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width: int) -> None:
+    frame = made().assign(dimension="[bold]demonstrating_understanding", dataset="a_long_name")
+    found = measure_agreement(annotations(tmp_path, frame), JUDGES, pairs=True, resamples=100)
+    console = Console(width=width, record=True, file=(tmp_path / "out").open("w"))
+    for view in agreement_views(found, "ordinal"):
+        console.print(view, markup=False)
+    console.file.close()
+    text = console.export_text()
+    one = found["dimensions"][0]
+    interval = one["judges"]["half"]["share_of_ceiling"]
+    assert f"{interval['value']:.2f} [{interval['low']:.2f}, {interval['high']:.2f}]" in text
+    assert f"{one['people']['alpha']['ordinal']['value']:.2f}" in text
+    assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
+    assert "constant: the judge scores are constant" in " ".join(text.split())
+    assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
+
+
+# ---------------------------------------------------------------- published values
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication")
+    if not folder.is_dir():
+        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
+    """The dimensions that the command prints for the real ratings."""
+    table = [str(folder / "ratings_long.csv"), "--column", "item=conversation_id"]
+    assert main(["agreement", *table, *words, "--resamples", "0", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["dimensions"]
+
+
+def published_alphas(folder: Path, column: int) -> dict[tuple[str, str], str]:
+    """Dataset and dimension -> alpha as printed, out of the README beside the data."""
+    lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return {
+        (row[0], row[1]): row[column] for row in cells if len(row) == 4 and re.fullmatch(r"-?\d\.\d{3}", row[column])
+    }
+
+
+def alphas(found: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    return {(one["dataset"], one["dimension"]): f"{one['people']['alpha']['interval']['value']:.3f}" for one in found}
+
+
+def test_published_pairs_and_alphas_of_experts(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All 126 Spearman values and quadratic kappas of Kumar et al. (2026) to two decimals, 21 alphas to three."""
+    names = {"experts": "experts_median", "llm": "gemini_2.5_pro"}
+    judges = ["--judges", "crowd", *names.values(), "--exclude", "gpt_4o", "claude_3.7_sonnet"]
+    found = printed(capsys, real, *judges, "--pairs", "--kappa-weights", "ranks")
+    expected = published_alphas(real, 2)
+    assert len(expected) == 21
+    assert alphas(found) == expected
+    pairs = {
+        (one["dataset"], one["dimension"], frozenset((pair["first"], pair["second"]))): pair
+        for one in found
+        for pair in one["pairs"]
+    }
+    with (real / "published_pairs_spearman_kappa.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 126
+    for row in rows:
+        dataset = row["Dataset"].lower().replace(" ", "_").replace("empathetic_d", "empatheticd")
+        pair = frozenset(names.get(name, name) for name in ast.literal_eval(row["Annotator Pair"]))
+        own = pairs[dataset, row["Dimension"], pair]
+        assert own["n_items"] == 50
+        assert f"{own['spearman']['value']:.2f}" == f"{float(row['Spearman Correlation']):.2f}", row
+        kappa = float(row["Weighted Cohen's Kappa"])
+        assert f"{own['quadratic_kappa']['value']:.2f}" == f"{kappa:.2f}", row
+
+
+def test_published_alphas_of_models(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All 21, to three decimals."""
+    expected = published_alphas(real, 3)
+    assert len(expected) == 21
+    assert alphas(printed(capsys, real, "--annotators", "gpt_4o", "claude_3.7_sonnet")) == expected
