@@ -58,10 +58,10 @@ def main() -> int:
         from worker import work
 
         return work(options.child)
-    from targets import names
+    from targets import PLANTED, names
 
     targets = options.target or names()
-    unknown = sorted(set(targets) - set(names()))
+    unknown = sorted(set(targets) - {*names(), *PLANTED})
     if unknown:
         print(f"error: --target {unknown[0]}: accepted: {', '.join(dict.fromkeys(names()))}", file=sys.stderr)
         return 2
