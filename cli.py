@@ -115,8 +115,8 @@ def inspect(options: argparse.Namespace) -> int:
         from .eval.inspection_page import check_page_folder
 
         check_page_folder(page)
-    found = inspect_dataset(options.data, max_seconds=options.max_seconds)
     dataset = PairDataset.load(options.data)
+    found = inspect_dataset(dataset, max_seconds=options.max_seconds)
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
     facts = inspection_facts(dataset)

@@ -1,8 +1,8 @@
 """200,000 pairs imported, inspected and read by two ranks: memory and throughput against a plain loop, in one run.
 
 Every step runs in a process of its own, whose peak memory is printed (Linux). The plain loop decodes the clips of pair
-after pair in the order of the files, in one process. Run: `python benchmarks/large_dataset.py --folder /tmp/large`
-(about 4 GB, deleted at the end).
+after pair in the order of the files, in one process. Run: `python benchmarks/large_dataset.py --folder large`
+(about 14 GB, deleted at the end).
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import soundfile
+from empathy_judge.data_modules.schema import PairDataset
 from rich.console import Console
 from rich.table import Table
 
@@ -34,6 +38,7 @@ BATCH = 32
 GROUP = 8
 """Responses to one context."""
 PLAIN_PAIRS = 20_000
+ROW_GROUP = 20_000
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,13 @@ def main() -> None:
 
 def run(folder: Path, pairs: int, clips: int, raters: int, workers: int = 0, shard_rows: int = 10_000) -> Outcome:
     """Make a source in `folder`, import, inspect and read it."""
-    write_source(folder / "source", pairs, clips, raters)
-    data = folder / "data"
-    steps = {
-        "import": _alone(import_source, folder / "source", data, shard_rows),
+    source, data = folder / "source", folder / "data"
+    write_source(source, pairs, clips, raters)
+    steps = {"import": _alone(import_source, source / "pairs.csv", data, shard_rows)}
+    _alone(write_parquet, source)
+    steps |= {
+        "import of Parquet": _alone(import_source, source / "pairs.parquet", folder / "same", shard_rows),
+        "import of Hugging Face": _alone(import_source, source / "hub", folder / "again", shard_rows),
         "load": _alone(load, data),
         "inspect": _alone(inspect, data),
         "inspect again": _alone(inspect, data),
@@ -139,6 +147,8 @@ def run(folder: Path, pairs: int, clips: int, raters: int, workers: int = 0, sha
         ranks = [pool.submit(_measured, read_as_rank, data, rank, workers) for rank in range(RANKS)]
         steps |= {f"rank {rank} of {RANKS}": future.result() for rank, future in enumerate(ranks)}
     epochs = [steps[f"rank {rank} of {RANKS}"].result for rank in range(RANKS)]
+    hashes = {PairDataset.load(made).card.content_hash for made in (data, folder / "same", folder / "again")}
+    assert len(hashes) == 1, "three sources of the same pairs"
     count, seconds = steps["plain loop"].result
     stored = sum(path.stat().st_size for path in data.glob("pairs*/*.parquet"))
     return Outcome(steps, pairs, epochs, count / seconds, stored or (data / "pairs.parquet").stat().st_size)
@@ -187,11 +197,30 @@ def _table(path: Path, *header: str) -> Iterator[Callable[[list[Any]], object]]:
         yield writer.writerow
 
 
-def import_source(source: Path, out: Path, shard_rows: int) -> None:
+def write_parquet(source: Path) -> None:
+    """The same pairs with the audio inside, in two files of few large row groups."""
+    rows = pd.read_csv(source / "pairs.csv", dtype=str)
+    clips = {path: (source / path).read_bytes() for path in {*rows["context_audio"], *rows["response_audio"]}}
+    audio = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    files = [source / "pairs.parquet", source / "hub/train.parquet"]
+    files[1].parent.mkdir()
+    schema = pa.schema([(name, audio if name.endswith("_audio") else pa.string()) for name in rows])
+    with pq.ParquetWriter(files[0], schema) as whole:
+        for start in range(0, len(rows), ROW_GROUP):
+            part = rows[start : start + ROW_GROUP].to_dict("records")
+            for row in part:
+                row |= {name: {"bytes": clips[row[name]], "path": None} for name in row if name.endswith("_audio")}
+            whole.write_table(pa.Table.from_pylist(part, schema))
+    os.link(*files)
+
+
+def import_source(table: Path, out: Path, shard_rows: int) -> None:
     """The command of a user."""
     from empathy_judge import cli
 
-    words = ["import", "table", str(source / "pairs.csv"), "--ratings", str(source / "ratings.csv")]
+    importer = "hugging-face" if table.is_dir() else "table"
+    ratings = next(folder for folder in table.parents if (folder / "ratings.csv").is_file()) / "ratings.csv"
+    words = ["import", importer, str(table), "--ratings", str(ratings)]
     words += ["--dimension", "empathy=1:5:1", "--embed-audio", "--shard-rows", str(shard_rows), "--out", str(out)]
     if cli.main(words):
         raise SystemExit("import failed")
@@ -199,7 +228,6 @@ def import_source(source: Path, out: Path, shard_rows: int) -> None:
 
 def load(data: Path) -> int:
     """Tables read and checked."""
-    from empathy_judge.data_modules.schema import PairDataset
 
     return len(PairDataset.load(data).pairs)
 
@@ -208,13 +236,12 @@ def inspect(data: Path) -> int:
     """Clips measured."""
     from empathy_judge.data_modules.inspection import inspect_dataset
 
-    return inspect_dataset(data).counts["all"]["pairs"]
+    return inspect_dataset(PairDataset.load(data)).counts["all"]["pairs"]
 
 
 def read_plainly(data: Path) -> tuple[int, float]:
     """Number of pairs read and the seconds it took, without loading the dataset."""
     from empathy_judge.data_modules.audio import decode
-    from empathy_judge.data_modules.schema import PairDataset
 
     pairs = PairDataset.load(data).pairs[:PLAIN_PAIRS]
     decode(pairs[0].response, RATE)
@@ -229,7 +256,6 @@ def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     """An epoch of training without a model: the product's data set, sampler and data loader, and all clips decoded."""
     from empathy_judge.data_modules.datamodule import RatedPairs
     from empathy_judge.data_modules.sampler import Blocks, EpochKeys, EpochSampler, row_groups
-    from empathy_judge.data_modules.schema import PairDataset
     from torch.utils.data import DataLoader
 
     pairs = RatedPairs(PairDataset.load(data))

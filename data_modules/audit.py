@@ -25,7 +25,7 @@ import pandas as pd
 import yaml
 
 from .errors import DataError, place, shown
-from .near_identical import near_identical
+from .near_identical import NearIdentical, near_identical
 from .schema import PAIRS_FILE, Pair, PairDataset
 
 SPLIT_FILE = "split.yaml"
@@ -129,7 +129,7 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
         by=tuple(by),
         splits={name: _describe(pairs, len(dataset.pairs), means) for name, pairs in sorted(members.items())},
         unsplit=sum(split is None for split in splits),
-        crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by).items()},
+        crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, found).items()},
         refused=refused_kinds(by),
         clips=found.clips,
         not_comparable=len(found.not_comparable),
@@ -159,7 +159,7 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
     """Raises a DataError that names the first leak and how many there are, if the audit of this dataset found any."""
     for kind, crossings in audit.leaks.items():
         value, splits = min(crossings.items())
-        values = values_of(dataset, audit.by)[kind]
+        values = values_of(dataset, audit.by, near_identical(dataset))[kind]
         rows = [
             (row, pair)
             for row, (pair, having) in enumerate(zip(dataset.pairs, values, strict=True), start=1)
@@ -203,12 +203,13 @@ def refused_kinds(by: Sequence[str]) -> tuple[str, ...]:
     return (*by, RESPONSE, NEAR_RESPONSE, *((CONTEXT, NEAR_CONTEXT) if "group_id" in by else ()))
 
 
-def values_of(dataset: PairDataset, by: Sequence[str]) -> Values:
+def values_of(dataset: PairDataset, by: Sequence[str], near: NearIdentical) -> Values:
     """For each pair what may be in several splits: column values, clips, clusters of near-identical clips.
 
     Args:
         dataset: All pairs (not a subset).
         by: The columns that the splits are made by.
+        near: From `near_identical`.
     """
     values: dict[str, Sequence[Collection[str]]] = {
         column: [() if (value := READ[column](pair)) is None else (value,) for pair in dataset.pairs]
@@ -216,19 +217,19 @@ def values_of(dataset: PairDataset, by: Sequence[str]) -> Values:
     }
     clips = [dataset.fingerprints[pair.pair_id] for pair in dataset.pairs]
     contexts = {clip for hashes in clips for clip in hashes[:-1]}
-    cluster_of = {clip: cluster[0] for cluster in near_identical(dataset).clusters for clip in cluster}
+    cluster_of = {clip: cluster[0] for cluster in near.clusters for clip in cluster}
     near_contexts = {cluster_of[clip] for clip in contexts if clip in cluster_of}
     groups: dict[str, set[str]] = defaultdict(set)  # cluster -> groups of the responses in it
     for pair, hashes in zip(dataset.pairs, clips, strict=True):
         if hashes[-1] in cluster_of:
             groups[cluster_of[hashes[-1]]].add(pair.group_id)
     meant = set() if "group_id" in by else {cluster for cluster, inside in groups.items() if len(inside) == 1}
-    near = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
+    all_near = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
     near_responses = [[cluster_of[hashes[-1]]] if hashes[-1] in cluster_of else [] for hashes in clips]
     values[RESPONSE] = [hashes[-1:] for hashes in clips]
     values[CONTEXT] = [[clip for clip in hashes if clip in contexts] for hashes in clips]
     values[NEAR_RESPONSE] = [[cluster for cluster in having if cluster not in meant] for having in near_responses]
-    values[NEAR_CONTEXT] = [[cluster for cluster in having if cluster in near_contexts] for having in near]
+    values[NEAR_CONTEXT] = [[cluster for cluster in having if cluster in near_contexts] for having in all_near]
     values[NEAR_IN_GROUP] = [[cluster for cluster in having if cluster in meant] for having in near_responses]
     return values
 

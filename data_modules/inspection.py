@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,17 +113,16 @@ class Inspection:
         return {**dataclasses.asdict(self), "refused": self.refused}
 
 
-def inspect_dataset(folder: str | Path, *, max_seconds: float = 30.0) -> Inspection:
+def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspection:
     """Counts, scales, durations, and every clip measured once; see `measure_clips`.
 
     Args:
-        folder: The dataset, or its address.
+        dataset: All pairs (not a subset).
         max_seconds: Longer clips are listed as too long.
 
     Raises:
-        DataError: If the tables break the contract, or ``split.yaml`` is not that of these splits.
+        DataError: If ``split.yaml`` is not that of these splits.
     """
-    dataset = PairDataset.load(folder)
     measured = measure_clips(dataset)
     seconds = {clip: None if isinstance(found, AudioError) else found.seconds for clip, found in measured.items()}
     rated = set(dataset.ratings["pair_id"])

@@ -24,6 +24,7 @@ from .audit import (
 from .dealing import components, deal
 from .errors import DataError, place, shown
 from .folders import replace_file
+from .near_identical import near_identical
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
 
@@ -166,7 +167,7 @@ def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> Pai
 
 def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
     """Positions of pairs that stay together."""
-    values = values_of(dataset, by)
+    values = values_of(dataset, by, near_identical(dataset))
     kinds = refused_kinds(by) if "group_id" in by else by
     labels = [
         [(kind, value) for kind in kinds for value in values[kind][position]] for position in range(len(dataset.pairs))
@@ -213,7 +214,7 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
 
 def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str]) -> set[int]:
     """Positions of pairs with audio that may not be in two of these splits, and is."""
-    values = values_of(dataset, by)
+    values = values_of(dataset, by, near_identical(dataset))
     names = [splits[position] for position in range(len(dataset.pairs))]
     found = set()
     for kind in set(refused_kinds(by)) - set(by):

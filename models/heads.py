@@ -87,7 +87,7 @@ class HistogramHead(nn.Module):
         with torch.autocast(pooled.device.type, enabled=False):
             logits = self.linear(self.norm(pooled.float())).unflatten(-1, self.values.shape)
             lowest = torch.finfo(torch.float32).min
-            return torch.log_softmax(logits.masked_fill(~self.exists, lowest), dim=-1).clamp(min=lowest)
+            return torch.log_softmax(logits.masked_fill(~self.exists, lowest), dim=-1)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Scores in rating points `(batch, dimensions)`, float32, from `(batch, hidden)`."""

@@ -11,6 +11,7 @@ for ``pair_id`` it is the number of the row, from 0. Audio is taken as it is sto
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -22,8 +23,10 @@ import pyarrow as pa
 from ..errors import DataError, UserError, shown
 from ..intake.assemble import Imported
 from ..intake.clips import ClipCell, find_clip
+from ..intake.embedded import EmbeddingTable, Tables
 from ..intake.pair_tables import add_mapping_arguments, mapping_from, read_pairs
 from ..intake.tables import SourceTable, read_table
+from ..storage import path_version
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -94,7 +97,7 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; accepted: {', '.join(map(str, splits))}")
     try:
-        columns, rows = _rows(datasets, splits[chosen])
+        columns, rows = _rows(datasets, splits[chosen], f"{folder} {config} {chosen} {_version(folder)}")
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
@@ -111,15 +114,12 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, Any
     return datasets.load_dataset(str(folder), config, streaming=True)
 
 
-def _rows(datasets: Any, split: Dataset | IterableDataset) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Column names, and rows with audio as ``{"bytes", "path"}``: Arrow tables come without decoding."""
-    names: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
-    tables = cast(Iterable[pa.Table], split.with_format("arrow").iter(batch_size=1))
-    for table in tables:  # one row each: those of CSV metadata differ in type, 1 and 1.0
-        table.validate(full=True)  # memory-mapped: offsets that point outside would end the process
-        names.update(dict.fromkeys(table.column_names))
-        rows += table.to_pylist()
+def _rows(
+    datasets: Any, split: Dataset | IterableDataset, version: str
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Column names, and rows with audio as ``{"bytes", "path"}``, its bytes left where they are."""
+    rows = list(EmbeddingTable(version, lambda row: _arrow_tables(split, row)).rows())
+    names = dict.fromkeys(name for row in rows for name in row)
     labels = {
         name: feature.names
         for name, feature in (split.features or {}).items()
@@ -129,6 +129,22 @@ def _rows(datasets: Any, split: Dataset | IterableDataset) -> tuple[tuple[str, .
         for name, classes in labels.items():
             row[name] = None if row[name] is None else classes[row[name]]
     return tuple(names), rows
+
+
+def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
+    """The split from a row on. Arrow tables come without decoding."""
+    rest = (split.skip(row) if row else split).with_format("arrow")
+    # One row each: those of CSV metadata differ in type, 1 and 1.0
+    return enumerate(cast(Iterable[pa.Table], rest.iter(batch_size=1)), row)
+
+
+def _version(folder: Path) -> str:
+    """Changes when a file of the folder does."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(folder)} {path_version(path)}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
 
 
 def _find(value: Any, folder: Path, root: Path, where: str) -> ClipCell:

@@ -32,9 +32,8 @@ from typing import Any
 from ..errors import AudioError, DataError, shown
 from ..intake.assemble import Imported, Skipped
 from ..intake.opinions import Preferences
-from ..intake.parquet_clips import read_without_audio
 from ..intake.pool import PairPool
-from ..intake.records import Record, need_fields, read_records, records, source_files
+from ..intake.records import Record, need_fields, read_records, source_files
 from ..intake.relocation import AudioFolder
 from ..ratings import Dimension
 from ..schema import DatasetCard
@@ -63,8 +62,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons, one file after the other."""
     reader = _Reader()
     for file in source_files(path, ["*.parquet", "*.jsonl"]):
-        is_parquet = file.suffix.lower() == ".parquet"
-        rows = records(read_without_audio(file, _AUDIO_FIELDS)) if is_parquet else read_records(file)
+        rows = read_records(file)
         need_fields(rows, _FIELDS)
         folder = AudioFolder(file.parent, (_path(row.values.get(field)) for row in rows for field in _AUDIO_FIELDS))
         for row in rows:

@@ -27,7 +27,7 @@ from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
-from .parquet_clips import ParquetClip
+from .embedded import EmbeddedClip
 
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
@@ -124,12 +124,10 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
         return path_version(path) if path.is_file() else "gone"
 
     def clip(content: Content) -> list[str]:
-        if isinstance(content, bytes):
-            return [hashlib.sha256(content).hexdigest()]
         if isinstance(content, ArchiveMember):
             return [str(content.archive), version(content.archive), content.name]
-        if isinstance(content, ParquetClip):
-            return [str(content.file), version(content.file), content.name]
+        if isinstance(content, EmbeddedClip):
+            return [content.table.version, str(content.row), *map(str, content.steps)]
         return [str(content), "" if isinstance(content, AudioError) else version(content)]
 
     digest = hashlib.sha256(json.dumps([SCHEMA_VERSION, embed, shard_rows if embed else 0]).encode())

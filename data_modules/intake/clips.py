@@ -14,11 +14,11 @@ from ..errors import AudioError, DataError, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from .archives import ArchiveMember
-from .parquet_clips import ParquetClip
+from .embedded import EmbeddedClip
 
 AUDIO_FOLDER = "audio"
-Content = Path | ArchiveMember | ParquetClip | bytes | AudioError
-"""Absolute path of a file, file in an archive, cell of a Parquet file, encoded bytes, or why there is none of these."""
+Content = Path | ArchiveMember | EmbeddedClip | AudioError
+"""Absolute path of a file, file in an archive, bytes in a table, or why there is none of these."""
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
@@ -52,14 +52,14 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
     """The clip that a cell refers to; what is none is an `AudioError` in its place, so that only its pair is skipped.
 
     Args:
-        value: A path relative to `folder`, encoded bytes, or ``{"bytes", "path"}`` as Hugging Face datasets
-            store audio.
+        value: A path relative to `folder`, bytes in a table, or ``{"bytes", "path"}`` as Hugging Face datasets store
+            audio.
         folder: The folder of the table, resolved.
         where: The cell, for messages.
     """
     if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
         value = value["path"] if value["bytes"] is None else value["bytes"]
-    if isinstance(value, bytes) and value:
+    if isinstance(value, EmbeddedClip):
         return ClipCell(value, where)
     if isinstance(value, str) and value:
         try:
@@ -70,7 +70,7 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
 
 
 def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Content, CheckedClip | AudioError]:
-    """Decodes every distinct clip once and, unless it is to be embedded, stores it.
+    """Decodes every distinct content once and, unless it is to be embedded, stores it.
 
     A stored file is called by the hash of its content, so that its name tells nothing about system or rating. What is
     done is noted in the staged folder; a resumed import begins after it.
@@ -87,14 +87,19 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
     if not embed:
         (stage / AUDIO_FOLDER).mkdir(exist_ok=True)
 
+    known: dict[str, CheckedClip] = {}
+
     def check(content: Content) -> CheckedClip | AudioError:
         try:
-            return _check(content, stage, embed)
+            data = read_clip(content)
+            sha256 = hashlib.sha256(data).hexdigest()
+            return known.get(sha256) or known.setdefault(sha256, _check(content, data, sha256, stage, embed))
         except AudioError as error:
             return error
 
     with _Journal(stage / STAGE_NOTES / "clips.jsonl") as journal:
         results = journal.done
+        known |= {clip.sha256: clip for clip in results if isinstance(clip, CheckedClip)}
         rest = contents[len(results) :]
         for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
             journal.add(result)
@@ -109,9 +114,7 @@ def read_clip(content: Content) -> bytes:
     """
     if isinstance(content, AudioError):
         raise content
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, ArchiveMember | ParquetClip):
+    if isinstance(content, ArchiveMember | EmbeddedClip):
         return content.read()
     try:
         return content.read_bytes()
@@ -119,11 +122,9 @@ def read_clip(content: Content) -> bytes:
         raise AudioError(f"{content.name}: cannot be read ({error.strerror})") from None
 
 
-def _check(content: Content, stage: Path, embed: bool) -> CheckedClip:
-    data = read_clip(content)
-    name = content.name if isinstance(content, Path | ArchiveMember | ParquetClip) else f"{len(data)} bytes of audio"
+def _check(content: Content, data: bytes, sha256: str, stage: Path, embed: bool) -> CheckedClip:
+    name = content.name if isinstance(content, Path | ArchiveMember) else f"{len(data)} bytes of audio"
     decode(data, probe(data, name).rate, name=name)
-    sha256 = hashlib.sha256(data).hexdigest()
     if embed:
         return CheckedClip(sha256, None)
     suffix = PurePosixPath(content.name).suffix.lower() if isinstance(content, Path | ArchiveMember) else ""

@@ -32,8 +32,6 @@ class PairPool:
             AudioError: If there is no such file or it cannot be read.
         """
         content = cell.content
-        if isinstance(content, bytes):
-            return audio_hash(content)
         if content not in self._digests:
             self._digests[content] = audio_hash(read_clip(content))
         return self._digests[content]

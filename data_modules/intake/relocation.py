@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .clips import ClipCell, find_clip
-from .parquet_clips import ParquetClip
 
 
 class AudioFolder:
@@ -30,9 +29,7 @@ class AudioFolder:
         self._left_off = self._missing_start(sorted(path for path in paths if ".." not in path and path[:1] != ("/",)))
 
     def find(self, value: Any, where: str) -> ClipCell:
-        """The clip that a value refers to: a `ParquetClip`, or what `find_clip` takes."""
-        if isinstance(value, ParquetClip):
-            return ClipCell(value, where)
+        """The clip that a value refers to: all that `find_clip` takes."""
         if isinstance(value, str):
             parts = PurePosixPath(value).parts
             if self._left_off and parts[: len(self._left_off)] == self._left_off:

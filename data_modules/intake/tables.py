@@ -1,4 +1,7 @@
-"""Reads a CSV, TSV, JSONL or Parquet table without guessing types: ``001`` in a CSV file stays ``001``."""
+"""Reads a CSV, TSV, JSONL or Parquet table without guessing types: ``001`` in a CSV file stays ``001``.
+
+Audio in a Parquet file stays there (`embedded`); all else is held in memory.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DataError, Locate, place, shown
+from ..storage import path_version
+from .embedded import EmbeddingTable, Tables, has_bytes
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+_PARQUET_BUFFER = 2**20
+_EMBEDDING_ROWS, _TEXT_ROWS = 4, 2**16
 
 
 @dataclass(frozen=True)
@@ -147,14 +154,30 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path) -> SourceTable:
+    """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
     try:
-        with pq.ParquetFile(path) as file:  # pq.read_table would also read columns out of folder names
-            table = file.read()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+        with pq.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            _check_header(columns, path)
+        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: _parquet_tables(path, row))
+        return SourceTable(path, tuple(columns), list(table.rows()), None)
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or a text that is not UTF-8
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
-    _check_header(table.column_names, path)
-    return SourceTable(path, tuple(table.column_names), table.to_pylist(), None)
+
+
+def _parquet_tables(path: Path, row: int) -> Tables:
+    """The table from the row group of a row on."""
+    # pq.read_table would also read columns out of folder names; without these two whole row groups would be in memory.
+    with pq.ParquetFile(path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
+        start = group = 0
+        while group < file.num_row_groups and start + file.metadata.row_group(group).num_rows <= row:
+            start += file.metadata.row_group(group).num_rows
+            group += 1
+        groups = list(range(group, file.num_row_groups))
+        size = _EMBEDDING_ROWS if any(has_bytes(kind) for kind in file.schema_arrow.types) else _TEXT_ROWS
+        for batch in file.iter_batches(size, row_groups=groups, use_threads=False):
+            yield start, pa.Table.from_batches([batch])
+            start += batch.num_rows
 
 
 def full_mapping(

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import AudioError, DataError, place, shown
 from .archives import ArchiveMember, archive_members, is_dropping
 from .clips import read_clip
-from .tables import SourceTable
+from .tables import SourceTable, unique_object
 
 SourceFile = Path | ArchiveMember
 
@@ -42,7 +42,7 @@ class FileTree:
         """
         file = self.place(name)
         try:
-            rows = json.loads(read_clip(self.files[name]).decode("utf-8-sig"), object_pairs_hook=_unique)
+            rows = json.loads(read_clip(self.files[name]).decode("utf-8-sig"), object_pairs_hook=unique_object)
         except (AudioError, ValueError, RecursionError) as error:
             raise DataError(f"{file}: not readable as JSON ({error})") from None
         if not isinstance(rows, list):
@@ -120,11 +120,3 @@ def _unwrapped(files: dict[str, SourceFile], name: str) -> dict[str, SourceFile]
 
 def _refuse(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, which by itself would keep only the last of two values under one name."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return values

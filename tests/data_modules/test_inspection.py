@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules.inspection import Problem, Summary, inspect_dataset
-from empathy_judge.data_modules.schema import write_splits
+from empathy_judge.data_modules.schema import PairDataset, write_splits
 
 
 def test_counts_and_durations(source: Any) -> None:
@@ -17,7 +17,7 @@ def test_counts_and_durations(source: Any) -> None:
     source.ratings = source.ratings[:5]
     source.load(synthetic=True)
     write_splits(source.out, ["train", "train", "test", None])
-    found = inspect_dataset(source.out)
+    found = inspect_dataset(PairDataset.load(source.out))
     assert found.synthetic
     assert found.counts["all"] == {
         "pairs": 4,
@@ -61,7 +61,7 @@ def test_bad_clips_are_listed(source: Any) -> None:
     soundfile.write(source.folder / "clips/000-1.wav", np.clip(rng.normal(0, 0.5, 16_000), -1, 1), 16_000)
     source.tone("clips/001-0.wav", seconds=2)
     source.load()
-    found = inspect_dataset(source.out, max_seconds=1.5)
+    found = inspect_dataset(PairDataset.load(source.out), max_seconds=1.5)
     assert [(problem.kind, problem.pair_id, problem.clip) for problem in found.problems] == [
         ("silent", "000-0", "response"),
         ("clipped", "000-1", "response"),
@@ -69,7 +69,7 @@ def test_bad_clips_are_listed(source: Any) -> None:
     ]
     assert found.problems[0].detail == "RMS -80 dBFS"
     assert found.problems[2].detail == "2.0 s"
-    assert inspect_dataset(source.out).problems == found.problems[:2]
+    assert inspect_dataset(PairDataset.load(source.out)).problems == found.problems[:2]
 
 
 def test_a_constant_signal_is_silent(source: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_constant_signal_is_silent(source: Any) -> None:
     soundfile.write(source.folder / "clips/000-0.wav", np.full(8_000, 0.5), 16_000)
     soundfile.write(source.folder / "clips/000-1.wav", 0.4 + 0.1 * np.sin(np.arange(8_000)), 16_000)
     source.load()
-    found = inspect_dataset(source.out)
+    found = inspect_dataset(PairDataset.load(source.out))
     assert [(problem.kind, problem.pair_id, problem.detail) for problem in found.problems] == [
         ("silent", "000-0", "RMS -200 dBFS")
     ]
@@ -88,7 +88,7 @@ def test_clips_that_changed_after_the_import(source: Any) -> None:
     context, response = dataset.pairs[0].context[0].audio, dataset.pairs[2].response
     context.write_text("not audio any more")
     soundfile.write(response, 0.1 * np.sin(np.arange(8_000)), 16_000)
-    found = inspect_dataset(source.out)
+    found = inspect_dataset(PairDataset.load(source.out))
     assert [(problem.kind, problem.pair_id, problem.clip) for problem in found.problems] == [
         ("unreadable", "000-0", "context 1"),
         ("unreadable", "000-1", "context 1"),
@@ -103,11 +103,11 @@ def test_full_scale_of_8_bit_files_is_seen(source: Any) -> None:
     square = np.sign(np.sin(np.arange(8_000) / 10))
     soundfile.write(source.folder / "clips/000-0.wav", square, 16_000, subtype="PCM_U8")
     source.load()
-    assert [problem.kind for problem in inspect_dataset(source.out).problems] == ["clipped"]
+    assert [problem.kind for problem in inspect_dataset(PairDataset.load(source.out)).problems] == ["clipped"]
 
 
 def test_json(source: Any) -> None:
     source.load()
-    stored = json.loads(json.dumps(inspect_dataset(source.out).to_dict()))
+    stored = json.loads(json.dumps(inspect_dataset(PairDataset.load(source.out)).to_dict()))
     assert stored["seconds"]["response"]["count"] == 4
     assert stored["crossings"] == {}

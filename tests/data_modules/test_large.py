@@ -221,7 +221,7 @@ class TestClips:
         changed = PairDataset.load(sharded.out)
         with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3, column 'response_audio': .* not what was"):
             decode(changed.pairs[2].response, 16_000)
-        found = inspect_dataset(sharded.out)
+        found = inspect_dataset(PairDataset.load(sharded.out))
         assert [(problem.kind, problem.pair_id, problem.clip) for problem in found.problems] == [
             ("unreadable", "000-2", "response")
         ]
@@ -236,7 +236,7 @@ class TestClips:
         start = whole.index(b"RIFF")
         path.write_bytes(whole[: start + 100] + bytes(2_000) + whole[start + 2_100 :])
         dataset = PairDataset.load(sharded.out)
-        found = inspect_dataset(sharded.out)
+        found = inspect_dataset(PairDataset.load(sharded.out))
         assert {problem.kind for problem in found.problems} <= {"unreadable", "changed"}
         assert {problem.pair_id for problem in found.problems} <= {pair.pair_id for pair in dataset.pairs[50:]}
         assert found.problems
@@ -244,16 +244,16 @@ class TestClips:
 
 class TestInspect:
     def test_a_second_time_nothing_is_decoded(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = inspect_dataset(sharded.out)
+        first = inspect_dataset(PairDataset.load(sharded.out))
         lines = (sharded.out / measuring.MEASURED_FILE).read_text().split("\n")
         assert sum(bool(line) for line in lines) == 72
         monkeypatch.setattr(measuring, "decode", None)
-        assert inspect_dataset(sharded.out) == first
-        loud = inspect_dataset(sharded.out, max_seconds=0.1)
+        assert inspect_dataset(PairDataset.load(sharded.out)) == first
+        loud = inspect_dataset(PairDataset.load(sharded.out), max_seconds=0.1)
         assert len(loud.problems) == 2 * PAIRS  # thresholds are applied anew
 
     def test_an_interrupted_one_goes_on(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = inspect_dataset(sharded.out)
+        first = inspect_dataset(PairDataset.load(sharded.out))
         path = sharded.out / measuring.MEASURED_FILE
         path.write_bytes(path.read_bytes()[:1_000])
         known = path.read_text().count("}")
@@ -261,9 +261,9 @@ class TestInspect:
         decoded = []
         decode_ = measuring.decode
         monkeypatch.setattr(measuring, "decode", lambda *a, **k: decoded.append(1) or decode_(*a, **k))
-        assert inspect_dataset(sharded.out) == first
+        assert inspect_dataset(PairDataset.load(sharded.out)) == first
         assert len(decoded) == 72 - known
-        inspect_dataset(sharded.out)
+        inspect_dataset(PairDataset.load(sharded.out))
         assert len(decoded) == 72 - known
 
 

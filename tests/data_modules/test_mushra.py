@@ -31,7 +31,7 @@ def test_import_inspect_and_split(tmp_path: Path) -> None:
     assert dataset.pairs[0].pair_id == "stim_01_audiodec_8"
     assert dataset.mean_scores().loc["stim_01_audiodec_8", "fidelity"] == pytest.approx(77.182, abs=5e-4)
 
-    found = inspect_dataset(out)
+    found = inspect_dataset(PairDataset.load(out))
     assert found.counts["all"] == {
         "pairs": 128,
         "groups": 16,
@@ -61,7 +61,7 @@ def test_import_inspect_and_split(tmp_path: Path) -> None:
         "test": 1,
     }
     assert len(by_system.crossings["group_id"]) == 16
-    assert inspect_dataset(out).split_by == ("system_id",)
+    assert inspect_dataset(PairDataset.load(out)).split_by == ("system_id",)
     check_splits(PairDataset.load(out))
 
     by_codec = leave_one_out(out, "system_id", overwrite=True)

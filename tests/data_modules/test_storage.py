@@ -90,10 +90,10 @@ def test_inspect_keeps_what_it_measured_in_the_users_cache(
     monkeypatch.setattr(measuring, "user_cache_path", lambda *_, **__: cache)
     source.load(embed_audio=True)
     upload(source.out, memory)
-    first = inspect_dataset(ADDRESS)
+    first = inspect_dataset(PairDataset.load(ADDRESS))
     assert [len(path.read_text().split()) > 0 for path in cache.iterdir()] == [True]
     monkeypatch.setattr(measuring, "decode", None)
-    assert inspect_dataset(ADDRESS) == first
+    assert inspect_dataset(PairDataset.load(ADDRESS)) == first
     assert not memory.exists(f"/bucket/tones/{measuring.MEASURED_FILE}")
 
 

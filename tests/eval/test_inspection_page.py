@@ -141,7 +141,7 @@ def write_page(data: Path, out: Path) -> Page:
     dataset = PairDataset.load(data)
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     panels = {d.name: reliability(dataset.ratings, d.name, groups, resamples=50) for d in dataset.card.dimensions}
-    write_inspection_page(dataset, inspect_dataset(data), panels, inspection_facts(dataset), out)
+    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), panels, inspection_facts(dataset), out)
     return Page(out)
 
 

@@ -1,0 +1,244 @@
+"""Audio inside tables is left there until it is needed, in whatever order."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import AudioError, DataError
+from empathy_judge.data_modules.importers import hugging_face, sdiareward
+from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.intake import embedded
+from empathy_judge.data_modules.intake.assemble import Imported, assemble
+from empathy_judge.data_modules.intake.embedded import EmbeddedClip
+from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.intake.tables import read_table
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import PairDataset
+
+AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+TURNS = pa.list_(pa.struct([("role", pa.string()), ("audio", AUDIO)]))
+PAIRS = 120
+SCORES = {f"empathy:r{rater}": [1 + (row + rater) % 5 for row in range(PAIRS)] for rater in range(2)}
+MAPPING = TableMapping({}, {}, [Dimension("empathy", 1, 5, 1)])
+
+
+def noise(path: Path, number: int) -> bytes:
+    """A clip of 64 kB."""
+    samples = 0.1 * np.random.default_rng(number).standard_normal(32_000)
+    soundfile.write(path, samples, 16_000)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("clips")
+    return [noise(folder / f"{number}.wav", number) for number in range(PAIRS + 2)]
+
+
+def columns(clips: list[bytes]) -> pa.Table:
+    """Two turns of context, the first shared by all pairs, and a response, all with bytes."""
+    cells = [{"bytes": clip, "path": None} for clip in clips]
+    turns = [
+        [{"role": "user", "audio": cells[-1]}, {"role": "assistant", "audio": cells[-2]}][: 1 + row % 2]
+        for row in range(PAIRS)
+    ]
+    values = {
+        "pair_id": pa.array([f"p{row}" for row in range(PAIRS)]),
+        "context_audio": pa.array(turns, TURNS),
+        "response_audio": pa.array(cells[:PAIRS], AUDIO),
+    }
+    return pa.table(values | {name: pa.array(scores) for name, scores in SCORES.items()})
+
+
+@pytest.fixture(params=[7, PAIRS], ids=["many row groups", "one row group"])
+def parquet(request: pytest.FixtureRequest, tmp_path: Path, clips: list[bytes]) -> Path:
+    pq.write_table(columns(clips), tmp_path / "pairs.parquet", row_group_size=request.param)
+    return tmp_path / "pairs.parquet"
+
+
+@pytest.fixture
+def saved(tmp_path: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same rows as `Dataset.save_to_disk` leaves them."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    datasets.Dataset(datasets.table.InMemoryTable(columns(clips))).save_to_disk(str(tmp_path / "saved"))
+    return tmp_path / "saved"
+
+
+def read_saved(path: Path) -> Imported:
+    parser = argparse.ArgumentParser()
+    hugging_face.add_arguments(parser)
+    return hugging_face.read(path, parser.parse_args(["--dimension", "empathy=1:5:1"]))
+
+
+def read_parquet(path: Path) -> Imported:
+    return read_tables(path, None, MAPPING)
+
+
+def check(dataset: PairDataset, clips: list[bytes]) -> None:
+    for row, pair in enumerate(dataset.pairs):
+        assert pair.pair_id == f"p{row}"
+        assert audio_hash(pair.response) == audio_hash(clips[row])
+        assert [audio_hash(turn.audio) for turn in pair.context] == [
+            audio_hash(clip) for clip in (clips[-1], clips[-2])[: 1 + row % 2]
+        ]
+    assert len(dataset.pairs) == PAIRS
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_parquet(parquet: Path, clips: list[bytes], tmp_path: Path, embed: bool) -> None:
+    check(assemble(read_parquet(parquet), tmp_path / "out", embed_audio=embed), clips)
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_hugging_face(saved: Path, clips: list[bytes], tmp_path: Path, embed: bool) -> None:
+    check(assemble(read_saved(saved), tmp_path / "out", embed_audio=embed), clips)
+
+
+def contents(imported: Imported) -> list[EmbeddedClip]:
+    cells = [
+        cell for row in imported.pairs for cell in [*(t["audio"] for t in row["context_audio"]), row["response_audio"]]
+    ]
+    assert all(isinstance(cell.content, EmbeddedClip) for cell in cells)
+    return [cell.content for cell in cells]
+
+
+@pytest.mark.parametrize("read", [read_parquet, read_saved])
+def test_what_is_read_holds_no_audio(
+    request: pytest.FixtureRequest, clips: list[bytes], tmp_path: Path, read: Callable[[Path], Imported]
+) -> None:
+    if read is read_parquet:
+        source = tmp_path / "pairs.parquet"
+        pq.write_table(columns(clips), source)
+    else:
+        source = request.getfixturevalue("saved")
+    read(source)  # what imports and caches take does not count
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    imported = read(source)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    total = sum(map(len, clips)) * 2.5  # contexts are stored again and again
+    assert len(contents(imported)) == 2.5 * PAIRS
+    assert held < 1e6
+    assert peak < total / 4
+    assert pa.total_allocated_bytes() - before < total / 4
+
+
+def test_clips_in_any_order(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_KEPT_BYTES", 10**6)
+    monkeypatch.setattr(embedded, "_KEPT_ROWS", 8)
+    responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
+    order = list(range(PAIRS))
+    random.Random(0).shuffle(order)
+    for row in [PAIRS - 1, 0, *order]:
+        assert responses[row].read() == clips[row]
+
+
+def test_only_a_part_is_kept(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    # By itself pyarrow writes pages and dictionaries of 1024 values, however long these are; who reads holds a page.
+    pq.write_table(columns(clips), parquet, write_batch_size=8, use_dictionary=False)
+    monkeypatch.setattr(embedded, "_KEPT_BYTES", 10**6)
+    monkeypatch.setattr(embedded, "_KEPT_ROWS", 8)
+    opened = []
+    parquet_file = pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda *args, **how: opened.append(1) or parquet_file(*args, **how))
+    responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
+    opened.clear()
+    before = pa.total_allocated_bytes()
+    most = 0
+    for content in responses:
+        content.read()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert len(opened) == 1  # front to back, once
+    assert most < 8e6
+    responses[0].read()
+    assert len(opened) == 2
+
+
+def test_nested_as_deep_as_a_chat(tmp_path: Path, clips: list[bytes]) -> None:
+    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("audio", AUDIO)])
+    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))]))
+
+    def spoken(question: int, answer: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "role": role,
+                "content": [{"type": "audio", "text": None, "audio": {"bytes": clips[number], "path": None}}],
+            }
+            for role, number in (("user", question), ("assistant", answer))
+        ]
+
+    row = {"chosen": spoken(0, 1), "rejected": spoken(0, 2)}
+    pq.write_table(
+        pa.Table.from_pylist([row], pa.schema([("chosen", chat), ("rejected", chat)])), tmp_path / "a.parquet"
+    )
+    imported = sdiareward.read(tmp_path / "a.parquet", argparse.Namespace(audio=None))
+    assert {content.steps for content in contents(imported)} == {
+        (column, turn, "content", 0, "audio", "bytes") for column in ("chosen", "rejected") for turn in (0, 1)
+    }
+    dataset = assemble(imported, tmp_path / "out")
+    assert {audio_hash(pair.response) for pair in dataset.pairs} == {audio_hash(clips[1]), audio_hash(clips[2])}
+    assert {audio_hash(pair.context[0].audio) for pair in dataset.pairs} == {audio_hash(clips[0])}
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(64_044)])
+def test_every_type_of_bytes(tmp_path: Path, clips: list[bytes], kind: pa.DataType) -> None:
+    table = pa.table({"audio": pa.array(clips[:3], kind), "text": ["a", None, "c"]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    rows = read_table(tmp_path / "x.parquet").rows
+    assert [row["audio"].read() for row in rows] == clips[:3]
+    assert [row["text"] for row in rows] == ["a", None, "c"]
+
+
+def test_bytes_where_text_belongs(tmp_path: Path, clips: list[bytes]) -> None:
+    table = columns(clips).set_column(0, "pair_id", pa.array([b"p%d" % row for row in range(PAIRS)]))
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    with pytest.raises(DataError, match=r"pairs\.parquet, row 1, column 'pair_id': value bytes in a table; accepted:"):
+        assemble(read_parquet(tmp_path / "pairs.parquet"), tmp_path / "out")
+
+
+def test_a_file_that_is_cut_after_it_was_read(parquet: Path, tmp_path: Path) -> None:
+    imported = read_parquet(parquet)
+    parquet.write_bytes(parquet.read_bytes()[:100_000])
+    with pytest.raises(
+        DataError, match=r"pairs\.parquet, row 1, column 'context_audio': cannot be read again \(.*119 more"
+    ):
+        assemble(imported, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_got_shorter_after_it_was_read(parquet: Path, clips: list[bytes]) -> None:
+    responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
+    pq.write_table(columns(clips).slice(0, 50), parquet)
+    assert responses[49].read() == clips[49]
+    for row in (50, PAIRS - 1, 60):
+        with pytest.raises(AudioError, match="cannot be read again"):
+            responses[row].read()
+    assert responses[3].read() == clips[3]
+
+
+def test_the_same_content_is_stored_and_decoded_once(
+    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from empathy_judge.data_modules.intake import clips as intake
+
+    decoded = []
+    decode = intake.decode
+    monkeypatch.setattr(intake, "decode", lambda *args, **how: decoded.append(1) or decode(*args, **how))
+    dataset = assemble(read_parquet(parquet), tmp_path / "out")
+    assert PAIRS + 2 <= len(decoded) < PAIRS + 40  # threads may do the same clip at the same time
+    assert len(list((tmp_path / "out/audio").iterdir())) == PAIRS + 2
+    assert len(dataset.pairs) == PAIRS
