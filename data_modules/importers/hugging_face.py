@@ -14,18 +14,20 @@ import argparse
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..errors import DataError, UserError, shown
 from ..intake.assemble import Imported
 from ..intake.clips import ClipCell, find_clip
 from ..intake.embedded import EmbeddingTable, Tables
 from ..intake.pair_tables import add_mapping_arguments, mapping_from, read_pairs
-from ..intake.tables import SourceTable, read_table
+from ..intake.tables import SourceTable, parquet_tables, read_table
 from ..storage import path_version
 
 if TYPE_CHECKING:
@@ -90,14 +92,17 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     import datasets  # takes a second
 
     try:
-        splits = _splits(datasets, folder, config)
+        splits, files = _splits(datasets, folder, config)
     except Exception as error:  # the library has no common base for what damaged files make it raise
         raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
     chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; accepted: {', '.join(map(str, splits))}")
     try:
-        columns, rows = _rows(datasets, splits[chosen], f"{folder} {config} {chosen} {_version(folder)}")
+        split_, own = splits[chosen], files.get(chosen, [])
+        read_from = partial(_parquet_tables, own) if own else partial(_arrow_tables, split_)
+        table = EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from)
+        columns, rows = _rows(datasets, split_, table)
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
@@ -105,20 +110,25 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     return SourceTable(name, columns, rows, None)
 
 
-def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, Any]:
-    """Split -> rows, none of them read yet."""
+def _splits(datasets: Any, folder: Path, config: str | None) -> tuple[Mapping[str, Any], Mapping[str, list[Path]]]:
+    """Split -> rows, none of them read yet; split -> its files, if they are Parquet files."""
+    from datasets.packaged_modules.parquet.parquet import ParquetConfig
+
     if any((folder / file).is_file() for file in _SAVED):
         loaded = datasets.load_from_disk(str(folder))
-        return loaded if isinstance(loaded, dict) else {"all": loaded}
+        return (loaded if isinstance(loaded, dict) else {"all": loaded}), {}
     # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
-    return datasets.load_dataset(str(folder), config, streaming=True)
+    builder = datasets.load_dataset_builder(str(folder), config)
+    files = builder.config.data_files if isinstance(builder.config, ParquetConfig) else None
+    found = {str(split): [Path(file) for file in own] for split, own in (files or {}).items()}
+    return builder.as_streaming_dataset(), found
 
 
 def _rows(
-    datasets: Any, split: Dataset | IterableDataset, version: str
+    datasets: Any, split: Dataset | IterableDataset, table: EmbeddingTable
 ) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Column names, and rows with audio as ``{"bytes", "path"}``, its bytes left where they are."""
-    rows = list(EmbeddingTable(version, lambda row: _arrow_tables(split, row)).rows())
+    """Column names, and rows without the bytes of clips."""
+    rows = list(table.rows())
     names = dict.fromkeys(name for row in rows for name in row)
     labels = {
         name: feature.names
@@ -136,6 +146,18 @@ def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
     rest = (split.skip(row) if row else split).with_format("arrow")
     # One row each: those of CSV metadata differ in type, 1 and 1.0
     return enumerate(cast(Iterable[pa.Table], rest.iter(batch_size=1)), row)
+
+
+def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
+    """The files one after the other, from a row on; the library would hold whole row groups, several times."""
+    first = 0
+    for file in files:
+        with pq.ParquetFile(file) as opened:
+            count = opened.metadata.num_rows
+        if first + count > row:
+            for start, table in parquet_tables(file, row - first if row > first else 0):
+                yield first + start, table
+        first += count
 
 
 def _version(folder: Path) -> str:

@@ -17,6 +17,9 @@ from ..errors import AudioError
 Tables = Iterator[tuple[int, pa.Table]]
 """Consecutive parts of a table, small ones where there is audio, each with the position of its first row."""
 
+Steps = tuple[str | int, ...]
+"""Column, then name or index in each structure or list around bytes."""
+
 _TABLES_READ = 4  # at a time: importers take one file after the other
 _KEPT_BYTES = 64 * 2**20
 _KEPT_ROWS = 16 + 4 * (os.cpu_count() or 1)  # threads ask for rows a little out of order
@@ -36,22 +39,28 @@ class EmbeddingTable:
     read_from: Callable[[int], Tables] = field(repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All rows, with an `EmbeddedClip` in place of bytes, however deep in lists and structures."""
+        """All rows, with an `EmbeddedClip` in place of bytes, however deep in lists and structures.
+
+        A structure ``{"bytes", "path"}`` that has bytes is the clip itself.
+        """
+        known: dict[Steps, Steps] = {}  # few are different: each is held once
         for start, part in self.read_from(0):
             part.validate(full=True)  # offsets that point outside would end the process
             embedding = [column.name for column in part.schema if has_bytes(column.type)]
             for position, row in enumerate(part.to_pylist(), start):
                 for name in embedding:
-                    row[name] = self._without_bytes(row[name], position, (name,))
+                    row[name] = self._without_bytes(row[name], position, (name,), known)
                 yield row
 
-    def _without_bytes(self, value: Any, row: int, steps: tuple[str | int, ...]) -> Any:
+    def _without_bytes(self, value: Any, row: int, steps: Steps, known: dict[Steps, Steps]) -> Any:
         if isinstance(value, bytes) and value:
-            return EmbeddedClip(self, row, steps)
+            return EmbeddedClip(self, row, known.setdefault(steps, steps))
         if isinstance(value, dict):
-            return {name: self._without_bytes(part, row, (*steps, name)) for name, part in value.items()}
+            parts = {name: self._without_bytes(part, row, (*steps, name), known) for name, part in value.items()}
+            clip = parts.get("bytes") if set(parts) == {"bytes", "path"} else None
+            return clip if isinstance(clip, EmbeddedClip) else parts
         if isinstance(value, list):
-            return [self._without_bytes(part, row, (*steps, index)) for index, part in enumerate(value)]
+            return [self._without_bytes(part, row, (*steps, index), known) for index, part in enumerate(value)]
         return value
 
 
@@ -62,12 +71,12 @@ class EmbeddedClip:
     Attributes:
         table: Where they are.
         row: Position of the row, from 0.
-        steps: Column, then name or index in each structure or list around the bytes.
+        steps: Where in the row.
     """
 
     table: EmbeddingTable
     row: int
-    steps: tuple[str | int, ...]
+    steps: Steps
 
     def __repr__(self) -> str:
         return "bytes in a table"

@@ -159,14 +159,18 @@ def _read_parquet(path: Path) -> SourceTable:
         with pq.ParquetFile(path) as file:
             columns = file.schema_arrow.names
             _check_header(columns, path)
-        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: _parquet_tables(path, row))
+        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row))
         return SourceTable(path, tuple(columns), list(table.rows()), None)
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or a text that is not UTF-8
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
 
-def _parquet_tables(path: Path, row: int) -> Tables:
-    """The table from the row group of a row on."""
+def parquet_tables(path: Path, row: int) -> Tables:
+    """The table in a Parquet file from the row group of a row on.
+
+    Raises:
+        pa.ArrowException: If the file is damaged; or an OSError or ValueError.
+    """
     # pq.read_table would also read columns out of folder names; without these two whole row groups would be in memory.
     with pq.ParquetFile(path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
         start = group = 0
