@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,24 +27,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 = done, 1 = checks failed, 2 = bad usage or bad input (one line on standard error).
+        0 = done, 1 = checks failed, 2 = bad usage or bad input (one line on standard error); as shells have it 130 =
+        interrupted, 141 = nobody reads on.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
-            return train(words[1:])
-        if words[:1] == ["import"]:  # each source has options of its own
-            return import_(words[1:])
-        parsed = _parser().parse_args(words)
-        parsed.command = shlex.join(["empathy-judge", *words])
-        run: Callable[[argparse.Namespace], int] = parsed.run
-        return run(parsed)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader has seen enough (`| head`); Python would complain once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
+        return train(words[1:])
+    if words[:1] == ["import"]:  # each source has options of its own
+        return import_(words[1:])
+    parsed = _parser().parse_args(words)
+    parsed.command = shlex.join(["empathy-judge", *words])
+    run: Callable[[argparse.Namespace], int] = parsed.run
+    return run(parsed)
 
 
 # ---------------------------------------------------------------- commands
