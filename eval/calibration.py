@@ -1,0 +1,181 @@
+"""Does a judge's score mean what it says: are responses that it gives 4 rated 4 on average?
+
+Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
+counts can differ and bins can be missing where the judge ties many items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .agreement import CONSTANT_TOLERANCE, Statistic
+from .bootstrap import Resamples
+from .complete_items import CompleteItems, measured
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Items of neighbouring judge scores.
+
+    Attributes:
+        score: Mean judge score, rating points.
+        human: Mean human score, rating points.
+        standard_error: Of the mean human score, allowing for items of one group being alike (Liang and Zeger, 1986);
+            None where all items of the bin are of one group.
+        n: Items.
+    """
+
+    score: float
+    human: float
+    standard_error: float | None
+    n: int
+
+
+def calibration_curve(
+    score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
+) -> tuple[CalibrationBin, ...]:
+    """Mean human score by judge score.
+
+    Args:
+        score: Shape (n,), judge, rating points; items with a NaN are left out.
+        human: Shape (n,), the same items.
+        groups: Shape (n,), the group of each item, names or numbers.
+        bins: How many, at most.
+
+    Returns:
+        The bins that have items, by rising judge score; none without items or with infinite scores.
+
+    Raises:
+        ValueError: If shapes differ or `bins` is below 1.
+    """
+    _check(bins)
+    items = CompleteItems.of(score, human)
+    codes = items.codes(groups, "groups")
+    if items.empty.reason is not None:
+        return ()
+    bin_of = _bin_of(items.score, np.ones((1, len(items.score))), bins)[0]
+    members = [np.flatnonzero(bin_of == number) for number in np.unique(bin_of)]
+    return tuple(
+        CalibrationBin(
+            float(items.score[own].mean()),
+            float(items.human[own].mean()),
+            _standard_error(items.human[own], codes[own]),
+            len(own),
+        )
+        for own in members
+    )
+
+
+def expected_calibration_error(
+    score: np.ndarray, human: np.ndarray, resamples: Resamples, bins: int = BINS
+) -> Statistic:
+    """Mean over items of the distance between mean judge and mean human score of their bin, in rating points.
+
+    Chance differences add up: it is above 0 for a perfectly calibrated judge, too, by about the mean
+    `CalibrationBin.standard_error`, and higher in resamples (which are binned anew) than in the data, so that the
+    interval tends to lie too high. Compare it between judges, or before and after a mapping, on the same items.
+
+    Args:
+        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        resamples: Draws over the same n items.
+        bins: How many, at most.
+
+    Returns:
+        Defined from one item on, also for a constant judge, whose only bin has the distance of the means.
+
+    Raises:
+        ValueError: If shapes differ or `bins` is below 1.
+    """
+    _check(bins)
+    items = CompleteItems.of(score, human)
+
+    def error(times: np.ndarray) -> np.ndarray:
+        rows = len(times)
+        cells = (_bin_of(items.score, times, bins) + bins * np.arange(rows)[:, None]).ravel()
+        weights = (times * (items.score - items.human)).ravel()
+        apart = np.abs(np.bincount(cells, weights=weights, minlength=rows * bins)).reshape(rows, bins).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return apart / times.sum(axis=1)
+
+    return measured(items, resamples.select(items.kept), error)
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """Least squares line of human on judge score: human = intercept + slope * judge.
+
+    Slope 1 and intercept 0 are perfect. A slope below 1 says that the judge exaggerates differences.
+
+    Attributes:
+        slope: Human rating points per judge point.
+        intercept: Rating points.
+    """
+
+    slope: Statistic
+    intercept: Statistic
+
+
+def calibration_line(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> CalibrationLine:
+    """The line with bootstrap intervals of slope and intercept.
+
+    Args:
+        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        resamples: Draws over the same n items.
+
+    Returns:
+        Undefined, with the reason, where the judge's scores are constant, a single item included.
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    items = CompleteItems.of(score, human)
+    x, y = items.score, items.human
+    tolerance = (CONSTANT_TOLERANCE * np.abs(x).max(initial=0.0)) ** 2
+
+    def line(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = times / times.sum(axis=1, keepdims=True)
+            x_mean, y_mean = share @ x, share @ y
+            dx = x - x_mean[:, None]
+            variance = (share * dx**2).sum(axis=1)
+            slope = (share * dx * (y - y_mean[:, None])).sum(axis=1) / np.where(variance > tolerance, variance, np.nan)
+        return slope, y_mean - slope * x_mean
+
+    seen, constant = resamples.select(items.kept), "the judge scores are constant"
+    return CalibrationLine(
+        measured(items, seen, lambda times: line(times)[0], constant),
+        measured(items, seen, lambda times: line(times)[1], constant),
+    )
+
+
+def _check(bins: int) -> None:
+    if bins < 1:
+        raise ValueError(f"{bins} bins; accepted: at least 1")
+
+
+def _bin_of(score: np.ndarray, times: np.ndarray, bins: int) -> np.ndarray:
+    """The bin of each item, from 0, where item i is there times[:, i] times; shape of `times`.
+
+    The mean rank of its ties decides, so that items of equal score share a bin.
+    """
+    distinct, code = np.unique(score, return_inverse=True)
+    order = np.argsort(code, kind="stable")
+    tied = np.add.reduceat(times[:, order], np.searchsorted(code[order], np.arange(len(distinct))), axis=1)
+    middle = np.cumsum(tied, axis=1) - tied / 2
+    total = np.maximum(middle[:, -1:] + tied[:, -1:] / 2, 1)
+    return np.minimum(np.floor(middle * bins / total), bins - 1).astype(np.int64)[:, code]
+
+
+def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
+    """Of the mean, from the sums of deviations by group; for groups of one item sd (n - 1) / root of n."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    sums = np.bincount(codes, weights=values - values.mean())
+    if len(sums) < 2:
+        return None
+    return float(np.sqrt((sums @ sums) * len(sums) / (len(sums) - 1)) / len(values))
