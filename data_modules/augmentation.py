@@ -1,7 +1,7 @@
 """Another recording of the same speech: noise, a room, a codec, a level, a moment. The rating stays what it was.
 
 What is here changes the recording chain, which raters are told to look past. What would change the label is not here:
-pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes.py`), not an
+pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes/`), not an
 augmentation. Loudness lies between the two: keep `gain_db` within what a microphone's distance does.
 
 Each clip of a pair gets draws of its own: context and response come from two devices in two rooms.

@@ -10,11 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.probes import context_swapped, response_only, silent
+from empathy_judge.eval.probes import (
+    DEFAULT_PROBES,
+    PROBES,
+    choose,
+    context_only,
+    context_swapped,
+    response_only,
+    response_swapped,
+    silent,
+)
+from empathy_judge.eval.probes.clips import change_clips
 
+RESPONSE_FIELDS = {"response", "response_text", "response_speaker", "system_id"}
 CONTEXT_FIELDS = {"context", "situation", "context_text", "context_speaker"}
 
 
@@ -143,3 +154,139 @@ def test_silent_clips_share_their_memory() -> None:
     assert isinstance(first, Clip)
     assert isinstance(last, Clip)
     assert np.shares_memory(first.samples, last.samples)
+
+
+def test_an_unreadable_clip_is_left_to_the_judge(tmp_path: Path) -> None:
+    broken = [
+        replace(pair, response=tmp_path / f"{number}.wav", context=(Turn("user", tmp_path / "gone.wav"),))
+        for number, pair in enumerate(pairs_in_groups([2, 2]))
+    ]
+    assert [pair.response for pair in silent(broken)] == [pair.response for pair in broken]
+    assert change_clips(broken, lambda clip, rng: clip, 0) == tuple(broken)
+    assert len(context_swapped(broken)) == len(response_swapped(broken)) == 4
+    assert PROBES["response_swapped"].refuses(broken) is None
+
+
+@pytest.mark.parametrize("sizes", [[2], [3, 2], [5, 4, 1, 2], [7] * 10])
+def test_swapped_responses_come_from_the_own_group_and_each_is_used_once(sizes: list[int]) -> None:
+    pairs = [replace(pair, system_id=f"m-{pair.pair_id}") for pair in pairs_in_groups(sizes)]
+    by_text = {pair.response_text: pair for pair in pairs}
+    for seed in range(4):
+        swapped = response_swapped(pairs, seed)
+        alone = {f"g{group}" for group, size in enumerate(sizes) if size == 1}
+        assert [pair.pair_id for pair in swapped] == [pair.pair_id for pair in pairs if pair.group_id not in alone]
+        assert len({pair.response_text for pair in swapped}) == len(swapped)
+        for after in swapped:
+            before = next(pair for pair in pairs if pair.pair_id == after.pair_id)
+            donor = by_text[after.response_text]
+            assert donor.group_id == before.group_id
+            assert donor.response is not before.response
+            assert unchanged(donor, after, RESPONSE_FIELDS)
+            assert unchanged(before, after, ALL_FIELDS - RESPONSE_FIELDS)
+
+
+def test_a_response_never_comes_back_as_the_same_sound() -> None:
+    """A crossed group: three responses, each to four contexts."""
+    pairs = [replace(pair, response=clip(number % 3)) for number, pair in enumerate(pairs_in_groups([12]))]
+    seen = set()
+    for seed in range(5):
+        swapped = response_swapped(pairs, seed)
+        levels = [pair.response.samples[0] for pair in swapped if isinstance(pair.response, Clip)]
+        assert all(level != number % 3 for number, level in enumerate(levels))
+        assert Counter(levels) == {0: 4, 1: 4, 2: 4}
+        seen.add(tuple(levels))
+    assert len(seen) > 1
+    # Ten of one response, one of another: the ten get the one, the one gets one of the ten.
+    uneven = [replace(pair, response=clip(number == 0)) for number, pair in enumerate(pairs_in_groups([11]))]
+    levels = [pair.response.samples[0] for pair in response_swapped(uneven) if isinstance(pair.response, Clip)]
+    assert levels == [0] + [1] * 10
+
+
+def test_responses_that_cannot_be_swapped_are_refused() -> None:
+    for pairs in (pairs_in_groups([1, 1, 1]), [replace(pair, response=clip(0)) for pair in pairs_in_groups([3])]):
+        with pytest.raises(DataError, match="no group of the 3 pairs has two different responses"):
+            response_swapped(pairs)
+        assert PROBES["response_swapped"].refuses(pairs) == "no group has two different responses"
+
+
+def test_context_only_silences_the_response_and_nothing_else() -> None:
+    pairs = [replace(pair, response_speaker="r") for pair in pairs_in_groups([2, 1])]
+    for before, after in zip(pairs, context_only(pairs), strict=True):
+        assert isinstance(before.response, Clip)
+        assert isinstance(after.response, Clip)
+        assert (len(after.response.samples), after.response.rate) == (len(before.response.samples), 8000)
+        assert not after.response.samples.any()
+        assert (after.response_text, after.response_speaker) == (None, None)
+        assert unchanged(before, after, ALL_FIELDS - RESPONSE_FIELDS | {"system_id"})
+
+
+def noisy_pairs() -> list[Pair]:
+    """Two groups of two; the pairs of a group share the clip of their context."""
+    rng = np.random.default_rng(0)
+    made = [Clip(rng.normal(0, 0.1, 2400).astype(np.float32), 8000) for _ in range(6)]
+    return [
+        replace(pair, response=made[number], context=(Turn("user", made[4 + number // 2]),))
+        for number, pair in enumerate(pairs_in_groups([2, 2]))
+    ]
+
+
+def sounds(pairs: Any) -> dict[str, list[list[float]]]:
+    return {
+        pair.pair_id: [decode(source, 8000).tolist() for source in (pair.context[0].audio, pair.response)]
+        for pair in pairs
+    }
+
+
+@pytest.mark.parametrize("name", [name for name, probe in PROBES.items() if probe.by_clip])
+def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name: str) -> None:
+    pairs, probe = noisy_pairs(), PROBES[name]
+    changed = probe.apply(pairs, 3)
+    gone = {"context", "response"} | ({"context_text", "response_text"} if name == "low_pass" else set())
+    for before, after in zip(pairs, changed, strict=True):
+        assert unchanged(before, after, ALL_FIELDS - gone)
+        assert (after.response_text is None) == (name == "low_pass")
+        assert after.context[0].role == "user"
+    assert changed[0].context[0].audio is changed[1].context[0].audio
+    # Order and portion do not matter, nor whether the clip is in memory or in a file.
+    assert sounds(probe.apply(pairs[::-1], 3)) == sounds(changed)
+    assert sounds(probe.apply(pairs[1:2], 3)) == {"p1": sounds(changed)["p1"]}
+    if name not in ("file_format",):
+        assert all(
+            len(own) != len(new) or own != new
+            for one, other in zip(sounds(pairs).values(), sounds(changed).values(), strict=True)
+            for own, new in zip(one, other, strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", ["tempo", "noise", "gain", "whisper", "speaker", "flat_prosody"])
+def test_draws_follow_the_seed(name: str) -> None:
+    found = [sounds(PROBES[name].apply(noisy_pairs(), seed)) for seed in (0, 0, 1, 2, 3)]
+    assert found[0] == found[1]
+    assert any(found[0] != other for other in found[2:])
+
+
+def test_every_probe_says_what_it_is() -> None:
+    assert len(PROBES) == 21
+    for name, probe in PROBES.items():
+        assert name == probe.name
+        assert probe.change[0].isupper()
+        assert all((probe.title, probe.removes, probe.keeps))
+        assert probe.if_moves.endswith(".")
+        assert probe.if_stays.endswith(".")
+    with pytest.raises(ValueError, match="a tolerance goes with expects 'same'"):
+        replace(PROBES["gain"], expects="keep")
+
+
+def test_probes_are_chosen_by_name() -> None:
+    assert [probe.name for probe in choose(["silent", "gain", "silent"])] == ["silent", "gain"]
+    assert [probe.name for probe in choose("all")] == list(PROBES)
+    assert choose(()) == ()
+    assert {probe.name for probe in choose(DEFAULT_PROBES)} == set(DEFAULT_PROBES)
+    assert [probe.name for probe in choose("silent")] == ["silent"]
+    with pytest.raises(DataError, match="probe 'humm'; accepted: response_only, context_only"):
+        choose(["silent", "humm"])
+
+
+def test_reversed_pairs_are_the_same_pairs() -> None:
+    pairs = noisy_pairs()
+    assert PROBES["batch_order"].apply(pairs, 0) == tuple(pairs[::-1])

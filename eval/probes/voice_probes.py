@@ -1,0 +1,108 @@
+"""Probes that take something from the voice, or everything but the voice."""
+
+from __future__ import annotations
+
+from . import voice
+from .clips import on_clips
+from .probe import Probe
+from .recording import LOW_PASS, low_pass
+
+VOICE_PROBES = (
+    Probe(
+        name="flat_prosody",
+        title="Words without prosody",
+        expects="drop",
+        change="With one pitch, one loudness and one voice quality for all clips",
+        removes="pitch, intonation, loudness and voice quality",
+        keeps="the words and their timing; a vocoder's buzz comes in",
+        if_moves="the judge uses how the words are said.",
+        if_stays="the judge needs the words and their timing only, not how they are said.",
+        apply=on_clips(voice.flat_prosody),
+        by_clip=True,
+    ),
+    Probe(
+        name="low_pass",
+        title="Prosody without words",
+        expects="keep",
+        change=f"With everything above {LOW_PASS:g} Hz removed, and the words with it",
+        removes="the words and most of the timbre; transcripts go too",
+        keeps="pitch, timing and the course of loudness",
+        if_moves="the judge needs the words, or a clear sound, more than pitch, timing and loudness.",
+        if_stays="pitch, timing and loudness are enough for the judge.",
+        apply=on_clips(low_pass, keeps_words=False),
+        by_clip=True,
+    ),
+    Probe(
+        name="monotone",
+        title="Monotone",
+        expects="drop",
+        change="With every clip at one pitch, its own median",
+        removes="intonation",
+        keeps="words, timing, loudness, register; a vocoder's buzz comes in (see resynthesis)",
+        if_moves="the judge hears intonation, unless resynthesis alone costs as much.",
+        if_stays="the judge does not need intonation.",
+        apply=on_clips(voice.monotone),
+        by_clip=True,
+    ),
+    Probe(
+        name="whisper",
+        title="Whispered",
+        expects="drop",
+        change="With noise in place of the voice, as in a whisper",
+        removes="pitch, intonation and voice quality",
+        keeps="words, timing, loudness",
+        if_moves="the judge hears pitch or voice quality, unless resynthesis alone costs as much.",
+        if_stays="the judge needs neither pitch nor voice quality.",
+        apply=on_clips(voice.whisper),
+        by_clip=True,
+    ),
+    Probe(
+        name="loudness",
+        title="Loudness flattened",
+        expects="drop",
+        change="With all speech at one loudness",
+        removes="how loud a clip is, and where in it",
+        keeps="pitch, words, timing, voice quality",
+        if_moves="the judge hears loudness.",
+        if_stays="the judge does not need loudness.",
+        apply=on_clips(voice.level_flattened),
+        by_clip=True,
+    ),
+    Probe(
+        name="tempo",
+        title="Tempo changed",
+        expects="drop",
+        change=f"With each clip {voice.TEMPO:g} times faster or slower, as a coin falls",
+        removes="how fast a clip is compared with the others",
+        keeps="pitch, loudness, words",
+        if_moves="the judge hears tempo.",
+        if_stays="the judge does not need tempo.",
+        apply=on_clips(voice.tempo),
+        by_clip=True,
+    ),
+    Probe(
+        name="resynthesis",
+        title="Resynthesis",
+        expects="keep",
+        change="Through the vocoder of monotone and whisper, with its own pitch and voice",
+        removes="the fine structure of the voice",
+        keeps="words, pitch, timing, loudness, envelope; a vocoder's buzz comes in",
+        if_moves="the vocoder itself disturbs the judge: read monotone, whisper and words without prosody beside this.",
+        if_stays="the vocoder does not disturb the judge.",
+        apply=on_clips(voice.resynthesis),
+        by_clip=True,
+    ),
+    Probe(
+        name="speaker",
+        title="Another speaker",
+        expects="keep",
+        change="With each clip as of a smaller or larger speaker, as a coin falls (pitch and formants by a semitone)",
+        removes="who speaks",
+        keeps="intonation, words, timing, loudness",
+        if_moves="the judge depends on who speaks.",
+        if_stays="the judge does not mind who speaks.",
+        apply=on_clips(voice.other_speaker),
+        by_clip=True,
+    ),
+)
+"""Probes of what a judge listens to."""

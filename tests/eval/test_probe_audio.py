@@ -1,0 +1,287 @@
+"""What the probes do to a sound, measured on synthesised speech."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import torchaudio
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import AudioSource, Clip, decode, load_clip
+from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.eval.probes import recording, voice
+from empathy_judge.eval.probes.vocoder import pulses
+
+RATE = 16_000
+TEXT = "The parcel came on Tuesday with the morning post."
+MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
+ELATED, PLAIN, LOUD = Tone(pitch=4, range=2.7, rate=205), Tone(), Tone(level=-18)
+SPEECH = [(MAN, PLAIN), (WOMAN, PLAIN), (MAN, ELATED), (WOMAN, ELATED)]
+
+
+@cache
+def spoken(speaker: Voice, tone: Tone, rate: int = RATE, text: str = TEXT) -> Clip:
+    samples, made = speak(text, speaker, tone)
+    return Clip(torchaudio.functional.resample(torch.from_numpy(samples), made, rate).numpy(), rate)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def measured(clip: AudioSource) -> prosody.Prosody:
+    return prosody.summarise(prosody.track(decode(clip, RATE)))
+
+
+def rms(samples: np.ndarray) -> float:
+    return float(10 * np.log10(np.square(samples, dtype=np.float64).mean()))
+
+
+def band_energy(samples: np.ndarray, low: float, high: float, rate: int = RATE) -> float:
+    """dB."""
+    power = np.abs(np.fft.rfft(samples.astype(np.float64) * np.hanning(len(samples)))) ** 2
+    hertz = np.fft.rfftfreq(len(samples), 1 / rate)
+    return float(10 * np.log10(power[(hertz >= low) & (hertz < high)].sum() + 1e-30))
+
+
+def envelope_distance(one: Clip, other: Clip) -> float:
+    """Root mean square difference (dB) of the shape of spectra: 12 bands from 300 Hz to 6 kHz, 64 ms by 64 ms."""
+    levels = [_band_levels(decode(clip, RATE)) for clip in (one, other)]
+    n = min(map(len, levels))
+    return float(np.sqrt(np.nanmean((levels[0][:n] - levels[1][:n]) ** 2)))
+
+
+def _band_levels(samples: np.ndarray) -> np.ndarray:
+    """Bands less their mean, 40 dB deep; NaN in frames 30 dB below the loudest."""
+    frames = np.lib.stride_tricks.sliding_window_view(samples, 1024)[::256] * np.hanning(1024)
+    power = np.abs(np.fft.rfft(frames)) ** 2
+    edges = np.searchsorted(np.fft.rfftfreq(1024, 1 / RATE), np.geomspace(300, 6000, 13))
+    total = power.sum(1)
+    levels = np.maximum(np.add.reduceat(power, edges, axis=1)[:, :-1], 1e-4 * total[:, None] + 1e-12)
+    levels[total < 1e-3 * total.max()] = np.nan
+    return 10 * np.log10(levels) - 10 * np.log10(levels).mean(1, keepdims=True)
+
+
+SAME_WORDS, OTHER_WORDS = 7.5, 11.5
+"""dB of `envelope_distance`: the vocoder stays below the one, another sentence of the same voice above the other."""
+
+
+@pytest.mark.parametrize(("speaker", "tone"), SPEECH)
+def test_monotone_takes_intonation_and_leaves_words_level_and_duration(speaker: Voice, tone: Tone) -> None:
+    clip = spoken(speaker, tone)
+    flat = voice.monotone(clip, rng())
+    before, after = measured(clip), measured(flat)
+    assert before.pitch_range > 1.5
+    assert after.pitch_range < 0.4
+    assert after.pitch == pytest.approx(before.pitch, rel=0.03)
+    assert len(flat.samples) == len(clip.samples)
+    assert after.level == pytest.approx(before.level, abs=0.7)
+    assert envelope_distance(clip, flat) < SAME_WORDS
+    assert envelope_distance(clip, spoken(speaker, tone, text="I wanted to tell you about the garden.")) > OTHER_WORDS
+
+
+@pytest.mark.parametrize(("speaker", "tone"), SPEECH)
+def test_the_vocoder_keeps_pitch_when_it_is_asked_to(speaker: Voice, tone: Tone) -> None:
+    clip = spoken(speaker, tone)
+    before, after = measured(clip), measured(voice.resynthesis(clip, rng()))
+    assert after.pitch == pytest.approx(before.pitch, rel=0.03)
+    assert after.pitch_range == pytest.approx(before.pitch_range, abs=1.0)
+    assert after.level == pytest.approx(before.level, abs=0.7)
+
+
+def test_a_whisper_has_no_voice() -> None:
+    clip = spoken(WOMAN, PLAIN)
+    quiet = voice.whisper(clip, rng())
+    before, after = prosody.track(clip.samples), prosody.track(quiet.samples)
+    assert np.median(before.harmonicity[before.active]) > 0.8
+    assert np.median(after.harmonicity[after.active]) < 0.45
+    assert envelope_distance(clip, quiet) < SAME_WORDS
+    # The course of loudness stays: levels of the frames go together.
+    assert np.corrcoef(before.level[before.active], after.level[before.active])[0, 1] > 0.95
+
+
+def slow_level(clip: Clip) -> np.ndarray:
+    """dB over 300 ms, where there is speech."""
+    track = prosody.track(decode(clip, RATE))
+    power = np.where(track.active, 10 ** (track.level / 10), 0)
+    window = np.ones(15)
+    found = np.convolve(power, window, "same") / np.maximum(np.convolve(track.active, window, "same"), 1)
+    return 10 * np.log10(found[track.active])
+
+
+def test_loudness_is_the_same_everywhere_and_for_all() -> None:
+    soft, loud = spoken(MAN, Tone(level=-40)), spoken(MAN, LOUD)
+    rising = Clip(loud.samples * np.geomspace(0.1, 1, len(loud.samples), dtype=np.float32), RATE)
+    assert slow_level(rising).std() > 4
+    for clip in (soft, loud, rising):
+        flat = voice.level_flattened(clip)
+        assert measured(flat).level == pytest.approx(voice.LEVEL, abs=0.8)
+        assert slow_level(flat).std() < 1.8
+        assert measured(flat).pitch == pytest.approx(measured(clip).pitch, rel=0.03)
+        assert (len(flat.samples), flat.rate) == (len(clip.samples), clip.rate)
+
+
+def test_flat_prosody_makes_two_tones_and_two_speakers_alike() -> None:
+    found = []
+    for speaker, tone in SPEECH:
+        clip = spoken(speaker, tone)
+        flat = voice.flat_prosody(clip, rng())
+        found.append(measured(flat))
+        assert len(flat.samples) == len(clip.samples)
+        assert envelope_distance(clip, flat) < SAME_WORDS
+    for name, spread in (("pitch", 2.0), ("pitch_range", 0.5), ("level", 0.8), ("harmonicity", 0.08)):
+        values = [getattr(one, name) for one in found]
+        assert max(values) - min(values) < spread, name
+    assert found[0].pitch == pytest.approx(voice.FLAT_PITCH, rel=0.02)
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
+def test_tempo_changes_duration_and_neither_pitch_nor_level(rate: int) -> None:
+    clip = spoken(MAN, PLAIN, rate)
+    ratios = set()
+    for seed in range(8):
+        changed = voice.tempo(clip, rng(seed))
+        ratio = len(clip.samples) / len(changed.samples)
+        ratios.add(round(ratio, 3))
+        assert measured(changed).pitch == pytest.approx(measured(clip).pitch, rel=0.03)
+        assert rms(changed.samples) == pytest.approx(rms(clip.samples), abs=1e-3)
+        assert changed.rate == rate
+    assert ratios == {1.25, 0.8}
+
+
+@pytest.mark.parametrize(("speaker", "tone"), SPEECH)
+def test_another_speaker_has_the_same_intonation_a_semitone_away(speaker: Voice, tone: Tone) -> None:
+    clip = spoken(speaker, tone)
+    before = measured(clip)
+    found = set()
+    for seed in range(6):
+        changed = voice.other_speaker(clip, rng(seed))
+        after = measured(changed)
+        found.add(round(12 * np.log2(after.pitch / before.pitch)))
+        assert after.pitch_range == pytest.approx(before.pitch_range, rel=0.25)
+        assert rms(changed.samples) == pytest.approx(rms(clip.samples), abs=0.02)
+        assert len(changed.samples) == len(clip.samples)
+    assert found == {1, -1}
+
+
+def test_another_speaker_has_formants_elsewhere_too() -> None:
+    """Noise through one resonance at 2000 Hz: its centre moves by 6 %."""
+    hertz = np.fft.rfftfreq(4 * RATE, 1 / RATE)
+    resonance = 1 / (1 + ((hertz - 2000) / 60) ** 2)
+    noise = np.fft.irfft(np.fft.rfft(rng(1).standard_normal(4 * RATE)) * resonance)
+    clip = Clip((0.1 * noise / noise.std()).astype(np.float32), RATE)
+    centres = []
+    for seed in range(6):
+        power = np.abs(np.fft.rfft(voice.other_speaker(clip, rng(seed)).samples)) ** 2
+        centres.append(float((hertz * power).sum() / power.sum()))
+    assert max(centres) == pytest.approx(2000 * 1.06, rel=0.005)
+    assert min(centres) == pytest.approx(2000 / 1.06, rel=0.005)
+
+
+def test_pulses_have_unit_power_and_their_pitch() -> None:
+    train = pulses(np.full(RATE, 123.4))
+    assert np.square(train).mean() == pytest.approx(1, rel=0.05)
+    spectrum = np.abs(np.fft.rfft(train * np.hanning(RATE)))
+    assert abs(int(spectrum[60:180].argmax()) + 60 - 123.4) < 1
+    assert pulses(np.full(10, 100.0)).tolist() == [0.0] * 10  # no period fits
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_low_passed_speech_has_pitch_and_level_and_no_consonants(rate: int) -> None:
+    clip = spoken(WOMAN, ELATED, rate)
+    low = recording.low_pass(clip)
+    fall = band_energy(clip.samples, 500, rate / 2, rate) - band_energy(low.samples, 500, rate / 2, rate)
+    assert fall > 40
+    assert measured(low).pitch == pytest.approx(measured(clip).pitch, rel=0.03)
+    assert measured(low).pitch_range == pytest.approx(measured(clip).pitch_range, abs=1.5)
+    assert rms(low.samples) == pytest.approx(rms(clip.samples), abs=1e-3)
+    assert len(low.samples) == len(clip.samples)
+
+
+def test_the_telephone_band_is_flat_inside_and_stops_outside() -> None:
+    noise = Clip(rng().normal(0, 0.1, 4 * RATE).astype(np.float32), RATE)
+    changed = recording.telephone(noise)
+    scale = band_energy(changed.samples, 1000, 2000) - band_energy(noise.samples, 1000, 2000)
+    for low, high in ((300, 600), (2500, 3400)):
+        inside = band_energy(changed.samples, low, high) - band_energy(noise.samples, low, high)
+        assert inside == pytest.approx(scale, abs=0.05)
+    for low, high in ((0, 200), (3500, 8000)):
+        assert band_energy(changed.samples, low, high) - band_energy(noise.samples, low, high) < scale - 55
+    narrow = Clip(rng().normal(0, 0.1, 6000).astype(np.float32), 6000)
+    assert rms(recording.telephone(narrow).samples) == pytest.approx(rms(narrow.samples), abs=1e-3)
+
+
+def test_noise_lies_as_far_below_as_it_says() -> None:
+    clip = spoken(MAN, PLAIN)
+    noise = recording.noisy(clip, rng()).samples - clip.samples
+    assert rms(clip.samples) - rms(noise) == pytest.approx(recording.SNR, abs=0.05)
+
+
+def test_the_codec_loses_what_is_high_and_keeps_pitch_and_level() -> None:
+    clip = spoken(MAN, ELATED)
+    coded = recording.coded(clip, rng())
+    assert len(coded.samples) == len(clip.samples)
+    error = rms(clip.samples) - rms(coded.samples - clip.samples)
+    assert 3 < error < 25  # dB below the speech: audible, not destroyed
+    assert measured(coded).pitch == pytest.approx(measured(clip).pitch, rel=0.02)
+    assert measured(coded).level == pytest.approx(measured(clip).level, abs=0.5)
+
+
+def test_gain_is_six_decibels_either_way() -> None:
+    clip = spoken(MAN, PLAIN)
+    found = {round(rms(recording.gained(clip, rng(seed)).samples) - rms(clip.samples), 3) for seed in range(8)}
+    assert found == {6.0, -6.0}
+
+
+def test_silence_comes_before_or_after() -> None:
+    clip = spoken(MAN, PLAIN)
+    quiet = round(recording.SILENCE * RATE)
+    before, after = recording.after_silence(clip).samples, recording.before_silence(clip).samples
+    np.testing.assert_array_equal(before[quiet:], clip.samples)
+    np.testing.assert_array_equal(after[: len(clip.samples)], clip.samples)
+    assert len(before) == len(after) == len(clip.samples) + quiet
+    assert not before[:quiet].any()
+    assert not after[len(clip.samples) :].any()
+
+
+@pytest.mark.parametrize(("rate", "magic"), [(16000, b"fLaC"), (48000, b"fLaC"), (700_000, b"RIFF")])
+def test_another_file_holds_the_same_samples(rate: int, magic: bytes) -> None:
+    clip = Clip((0.5 * np.sin(np.arange(rate // 10) / 9)).astype(np.float32), rate)
+    stored = recording.other_file(clip)
+    assert isinstance(stored, bytes)
+    assert stored[:4] == magic
+    again = load_clip(stored)
+    assert again.rate == rate
+    np.testing.assert_allclose(again.samples, clip.samples, atol=1 / 32768)
+
+
+CHANGES = [
+    voice.resynthesis, voice.monotone, voice.whisper, voice.level_flattened, voice.flat_prosody, voice.tempo,
+    voice.other_speaker, recording.telephone, recording.low_pass, recording.noisy, recording.coded, recording.gained,
+    recording.after_silence, recording.before_silence, recording.other_file,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_odd_clips_come_through_and_draws_repeat(change) -> None:
+    odd = {
+        "silence": Clip(np.zeros(1600, dtype=np.float32), RATE),
+        "constant": Clip(np.full(800, 0.3, dtype=np.float32), 8000),
+        "short": Clip(rng(1).normal(0, 0.1, 101).astype(np.float32), 2000),
+        "loud": Clip(rng(2).normal(0, 2.0, 2205).astype(np.float32), 44100),
+        "soft": Clip(rng(3).normal(0, 1e-6, 1600).astype(np.float32), RATE),
+        "click": Clip(np.eye(1, 1600, 800, dtype=np.float32)[0], RATE),
+        "fast": Clip(rng(4).normal(0, 0.1, 9600).astype(np.float32), 192_000),
+    }
+    for name, clip in odd.items():
+        before = clip.samples.copy()
+        one, again = (load_clip(change(clip, rng(5))) for _ in range(2))
+        np.testing.assert_array_equal(one.samples, again.samples, err_msg=name)
+        np.testing.assert_array_equal(clip.samples, before, err_msg=name)
+        assert np.isfinite(one.samples).all(), name
+        assert np.abs(one.samples).max() < 100, name
+        assert one.samples.any() == clip.samples.any() or name == "soft", name
+        if change in CHANGES[:5] + CHANGES[6:12]:
+            assert one.seconds == pytest.approx(clip.seconds, abs=1e-3), name

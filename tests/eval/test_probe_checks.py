@@ -1,0 +1,172 @@
+"""Judges of known hearing are told apart by the probes of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.eval import evaluate as module
+from empathy_judge.eval.bootstrap import Resamples
+from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
+from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
+from empathy_judge.eval.voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
+from empathy_judge.eval.wording import check_view
+
+MakeDataset = Callable[..., PairDataset]
+VOICES = (Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16))
+TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
+
+
+class Listener:
+    """Scores the response by one measure of its sound, or by its transcript."""
+
+    dimensions = ("empathy",)
+
+    def __init__(self, name: str, measure: Callable[[Pair], float]) -> None:
+        self.name, self._measure = name, measure
+        self.seen: list[int] = []
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        self.seen.append(len(pairs))
+        return score_table(pairs, self.dimensions, np.array([[self._measure(pair)] for pair in pairs]))
+
+
+def heard(pair: Pair) -> prosody.Prosody:
+    return prosody.summarise(prosody.track(decode(pair.response, prosody.RATE)))
+
+
+def pitch_range(pair: Pair) -> float:
+    found = heard(pair).pitch_range
+    return 0.0 if np.isnan(found) else min(found, 12.0)
+
+
+@cache
+def speech(groups: int = 6) -> PairDataset:
+    """Each group: one text in four tones, rated by its range of pitch in the voice file, with a little noise."""
+    rng = np.random.default_rng(0)
+    pairs, ratings = [], []
+    for group in range(groups):
+        text, voice = TEXTS[group % 3], VOICES[group % 2]
+        for number, lively in enumerate(rng.uniform(0, 2.7, 4)):
+            samples, rate = speak(text, voice, Tone(range=lively, level=rng.uniform(-34, -20), pitch=rng.normal(0, 2)))
+            pair_id = f"pair-{group}-{number}"
+            context = (Turn("user", Clip(np.zeros(800, np.float32), 8000)),)
+            pairs.append(Pair(pair_id, Clip(samples, rate), context, None, f"group-{group}", response_text=text))
+            ratings += [(pair_id, f"r{rater}", "empathy", lively + rng.normal(0, 0.2)) for rater in range(3)]
+    card = DatasetCard("speech", (Dimension("empathy", -1, 4),), "made for a test", "CC0-1.0", True, "", "c" * 64)
+    columns = pd.Index(["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("speech"), card, tuple(pairs), pd.DataFrame(ratings, columns=columns))
+
+
+def checks_of(judge: Listener, probes: Sequence[str], **options: Any) -> dict[str, Any]:
+    report = evaluate(judge, speech(), split=None, probes=probes, resamples=100, **options).report
+    return {name: results["empathy"] for name, results in report["checks"].items()}
+
+
+def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
+    judge = Listener("intonation", pitch_range)
+    gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "trailing_silence")
+    found = checks_of(judge, (*gone, *kept))
+    assert list(found) == [name for name in PROBES if name in gone + kept]
+    for name in ("flat_prosody", "monotone"):
+        assert found[name]["drop"]["value"] > 0.5, name
+        assert found[name]["drop"]["low"] > 0.2, name
+    assert found["silent"]["spearman"]["value"] is None
+    for name in kept:
+        assert abs(found[name]["drop"]["value"]) < 0.1, name
+    for name in kept[1:]:
+        assert found[name]["p95_change"] / found[name]["judge_sd"] < found[name]["tolerance"]
+        assert check_view(name, found[name], found[name]["spearman"]).mark == "stays"
+    assert found["monotone"]["p95_change"] > found["monotone"]["mean_change"] > 0.5
+
+
+def test_a_judge_of_loudness_is_caught_by_the_gain() -> None:
+    judge = Listener("loudness", lambda pair: heard(pair).level)
+    found = checks_of(judge, ("loudness", "gain", "file_format", "batch_order"))
+    assert found["gain"]["mean_change"] == pytest.approx(6, abs=0.01)
+    assert found["gain"]["p95_change"] == pytest.approx(6, abs=0.01)
+    levels = np.array([heard(pair).level for pair in speech().pairs])
+    assert found["gain"]["judge_sd"] == pytest.approx(levels.std(), abs=1e-9)
+    marks = {name: check_view(name, check, check["spearman"]).mark for name, check in found.items()}
+    assert {name: marks[name] for name in ("gain", "file_format", "batch_order")} == {
+        "gain": "moves", "file_format": "stays", "batch_order": "stays",
+    }  # fmt: skip
+    assert found["batch_order"]["p95_change"] == 0
+    # All clips are at one level, so next to nothing of the spread is left.
+    assert found["loudness"]["mean_change"] > 0.7 * found["loudness"]["judge_sd"]
+
+
+def test_judges_of_voice_and_of_words_have_their_index() -> None:
+    def words(pair: Pair) -> float:
+        return float(TEXTS.index(pair.response_text)) if pair.response_text else 1.0
+
+    pairs = speech().pairs
+    sides = [pairs, *(PROBES[name].apply(pairs, 0) for name in (VOICE_PROBE, WORDS_PROBE))]
+    ranges, said = (np.array([[measure(pair) for pair in side] for side in sides]) for measure in (pitch_range, words))
+    resamples = Resamples.draw([pair.group_id for pair in pairs], 50, 0)
+    found = {
+        name: voice_and_words(*scores, resamples).index.value
+        for name, scores in {"voice": ranges, "words": said, "both": ranges / 4 + said}.items()
+    }
+    assert None not in found.values()
+    assert found["voice"] > 0.9
+    assert found["words"] < 0.1
+    assert 0.2 < found["both"] < 0.8
+
+
+def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset: MakeDataset, make_judge: Callable[..., Any]) -> None:
+    dataset = make_dataset()
+    lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
+    crowd = replace(dataset, pairs=tuple(lonely))
+    report, items = evaluate(make_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
+    check = report["checks"]["response_swapped"]["empathy"]
+    left_out = items["response_swapped_status"] == LEFT_OUT
+    assert left_out[:8].all()
+    assert check["failed"] == {LEFT_OUT: int(left_out.sum())}
+    assert check["n"] == 80 - left_out.sum()
+    assert items.loc[left_out, "response_swapped_score"].isna().all()
+    assert check["drop"]["value"] is not None
+    assert check["drop"]["value"] > 0.5
+    assert check["expects"] == "drop"
+
+
+def test_clips_are_changed_in_portions_with_whole_groups(
+    make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_dataset(n_groups=10, per_group=3)
+
+    def measure(pair: Pair) -> float:
+        return float(np.square(decode(pair.response, 8000)).mean())
+
+    whole = evaluate(Listener("power", measure), dataset, split=None, probes=["noise"], resamples=10)
+    judge = Listener("power", measure)
+    monkeypatch.setattr(module, "_PORTION", 12)
+    parts = evaluate(judge, dataset, split=None, probes=["noise"], resamples=10)
+    assert judge.seen == [30, 12, 12, 6]
+    pd.testing.assert_frame_equal(parts.items, whole.items)
+    assert parts.report["checks"] == whole.report["checks"]
+
+
+def test_probes_are_run_as_asked_for(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(n_groups=4, per_group=2)
+    judge = Listener("lengths", lambda pair: float(len(decode(pair.response, 8000))))
+    assert set(evaluate(judge, dataset, split=None, resamples=5).report["checks"]) == set(DEFAULT_PROBES)
+    everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report["checks"]
+    assert list(everything) == list(PROBES)
+    assert everything["tempo"]["empathy"]["mean_change"] > 50
+    assert everything["trailing_silence"]["empathy"]["mean_change"] == 4000
+    assert evaluate(judge, dataset, split=None, probes=(), resamples=5).report["checks"] == {}
+    with pytest.raises(DataError, match="probe 'mono'; accepted: response_only"):
+        evaluate(judge, dataset, split=None, probes=["mono"], resamples=5)
