@@ -1,0 +1,90 @@
+"""Agreement of a judge's scores with human ratings, as a metric of the ``evaluate`` library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+from empathy_judge.data_modules.errors import DataError, shown
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.agreement import STATISTICS
+from empathy_judge.eval.bootstrap import Resamples, estimate
+from empathy_judge.eval.reliability import measure
+
+_DESCRIPTION = """Spearman and other agreement of a judge with human ratings, each with a 95 % interval from a bootstrap
+over groups, and beside it what the raters allow: one rater against the others, and the best that any judge can
+expect."""
+
+_INPUTS = """
+Args:
+    predictions: One score per item, rating points. NaN = the judge gave none; such items are dropped and counted.
+    references: Per item its human score, or the list of its ratings: one place per rater, NaN = did not rate.
+    groups: Group of each item (same context or script); intervals draw whole groups. None = every item is its own.
+    resamples: Of the bootstrap.
+    seed: Of the resamples and of the halvings of the panel.
+
+Returns:
+    For each of spearman, pearson, kendall, ccc, mae, rmse, bias the value, and under ``<name>_low``, ``<name>_high``
+    its interval; ``n`` and ``dropped``. With lists of ratings also ``one_rater`` (leave-one-rater-out ceiling) and
+    ``best_possible`` (highest Spearman to expect). What is undefined is None; ``reason`` says why Spearman is.
+"""
+
+
+class EmpathyAgreement(evaluate.Metric):
+    """See `_INPUTS`."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        score = datasets.Value("float64")
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation="",
+            inputs_description=_INPUTS,
+            features=[
+                datasets.Features({"predictions": score, "references": datasets.Sequence(score)}),
+                datasets.Features({"predictions": score, "references": score}),
+            ],
+        )
+
+    def _compute(  # pyright: ignore[reportIncompatibleMethodOverride]  # the library calls it by these names
+        self,
+        predictions: Sequence[float],
+        references: Sequence[Any],
+        groups: Sequence[object] | None = None,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        if groups is not None and len(groups) != len(predictions):
+            raise DataError(f"{len(groups)} groups; accepted: {len(predictions)}, one per prediction")
+        score = np.array(predictions, dtype=np.float64)
+        panel = [np.atleast_1d(np.array(own, dtype=np.float64)) for own in references]
+        means = np.array([own[~np.isnan(own)].mean() if (~np.isnan(own)).any() else np.nan for own in panel])
+        names = np.arange(len(score)) if groups is None else np.array([str(group) for group in groups])
+        draws = Resamples.draw(names.astype(str), resamples, seed)
+        found: dict[str, Any] = {}
+        for name in STATISTICS:
+            own = estimate(name, score, means, draws)
+            found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
+            if name == "spearman":
+                found |= {"n": own.n, "dropped": own.dropped, "reason": own.reason}
+        return found | (_ceilings(panel, score, draws, seed) if isinstance(references[0], (list, np.ndarray)) else {})
+
+
+def _ceilings(panel: list[np.ndarray], score: np.ndarray, draws: Resamples, seed: int) -> dict[str, float | None]:
+    """What the raters reach and allow on the items that have a score."""
+    raters = len(panel[0])
+    uneven = next((own for own in panel if len(own) != raters), None)
+    if uneven is not None:
+        raise DataError(f"references: {shown(uneven.tolist())}; accepted: {raters} places in each, one per rater")
+    ratings = np.stack(panel)
+    kept = ~np.isnan(score) & ~np.isnan(ratings).all(axis=1)
+    items, rater = np.nonzero(~np.isnan(ratings[kept]))
+    scores = ratings[kept][items, rater]
+    table = RatingTable(items, rater, scores, int(kept.sum()), tuple(f"rater {number}" for number in range(raters)))
+    found = measure(table, draws.select(kept), seed)
+    return {
+        "one_rater": found.leave_one_rater_out.statistic.value,
+        "best_possible": found.panel_mean.statistic.value,
+    }

@@ -1,0 +1,117 @@
+"""The modules for the evaluate library, loaded as its users load them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.agreement import ccc, spearman
+from empathy_judge.eval.bootstrap import Resamples, estimate
+from empathy_judge.eval.reliability import measure
+from empathy_judge.scorer import Scorer
+
+pytest.importorskip("evaluate")
+
+PROGRAM = """
+import json, sys
+import evaluate
+from empathy_judge.eval.modules import AGREEMENT, SCORE
+
+given = json.load(sys.stdin)
+agreement, score = evaluate.load(AGREEMENT), evaluate.load(SCORE)
+found = {"score": score.compute(**given["score"]), "types": [agreement.module_type, score.module_type]}
+for name in ("panel", "means"):
+    found[name] = agreement.compute(**given[name])
+for name, wrong in given["wrong"].items():
+    try:
+        agreement.compute(**wrong)
+    except Exception as error:
+        found[name] = str(error)
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def panel() -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Scores, ratings by four raters with gaps, and groups of two."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=60)
+    ratings = truth[:, None] + rng.normal(size=(60, 4))
+    ratings[::3, 1] = np.nan
+    return truth + rng.normal(size=60), ratings, [f"g{item // 2}" for item in range(60)]
+
+
+@pytest.fixture(scope="module")
+def found(panel: Any, judge_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
+    """What the modules say, and the clips that were scored."""
+    folder = tmp_path_factory.mktemp("modules")
+    clips = []
+    for number in range(3):
+        clips.append(str(folder / f"{number}.wav"))
+        soundfile.write(clips[-1], 0.3 * np.sin(np.arange(8_000) * (0.05 + 0.02 * number)), 16_000)
+    score, ratings, groups = panel
+    rated = {"predictions": score.tolist(), "references": ratings.tolist(), "groups": groups, "resamples": 200}
+    given = {
+        "score": {"data": clips[1:], "contexts": [clips[0]] * 2, "judge": str(judge_folder)},
+        "panel": rated,
+        "means": {"predictions": [1.0, 2.0, 3.0, float("nan")], "references": [1.0, 3.0, 2.0, 4.0]},
+        "wrong": {
+            "groups": rated | {"groups": groups[1:]},
+            "uneven": {"predictions": [1.0, 2.0], "references": [[1.0, 2.0], [1.0]]},
+        },
+    }
+    environment = {**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=json.dumps(given), env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), clips
+
+
+def test_agreement_equals_ours(found: Any, panel: Any) -> None:
+    own = found[0]["panel"]
+    score, ratings, groups = panel
+    draws = Resamples.draw(np.array(groups), 200, seed=0)
+    expected = estimate("spearman", score, np.nanmean(ratings, axis=1), draws)
+    assert (own["spearman"], own["spearman_low"], own["spearman_high"]) == pytest.approx(
+        (expected.value, expected.low, expected.high), abs=1e-12
+    )
+    assert own["ccc"] == pytest.approx(ccc(score, np.nanmean(ratings, axis=1)).value, abs=1e-12)
+    item, rater = np.nonzero(~np.isnan(ratings))
+    table = RatingTable(item, rater, ratings[item, rater], 60, ("a", "b", "c", "d"))
+    reference = measure(table, draws, 0)
+    assert own["one_rater"] == pytest.approx(reference.leave_one_rater_out.statistic.value, abs=1e-12)
+    assert own["best_possible"] == pytest.approx(reference.panel_mean.statistic.value, abs=1e-12)
+
+
+def test_single_references_and_missing_predictions(found: Any) -> None:
+    own = found[0]["means"]
+    assert (own["n"], own["dropped"]) == (3, 1)
+    assert own["spearman"] == pytest.approx(spearman(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])).value, abs=1e-12)
+    assert own["spearman_low"] is None
+    assert own["reason"] == "no interval: 3 groups, at least 5 needed"
+    assert "one_rater" not in own
+
+
+def test_scores_are_those_of_the_scorer(found: Any, judge_folder: Path) -> None:
+    measured, clips = found
+    scorer = Scorer.from_pretrained(judge_folder, device="cpu")
+    expected = scorer.score([clips[0]] * 2, list(clips[1:]))
+    for dimension in scorer.dimensions:
+        values = [own[dimension.name] for own in expected]
+        assert measured["score"]["scores"][dimension.name] == pytest.approx(values, abs=1e-5)
+        assert measured["score"]["mean"][dimension.name] == pytest.approx(sum(values) / 2, abs=1e-5)
+    assert measured["types"] == ["metric", "measurement"]
+
+
+def test_wrong_input_is_named(found: Any) -> None:
+    assert found[0]["groups"] == "59 groups; accepted: 60, one per prediction"
+    assert found[0]["uneven"] == "references: [1.0]; accepted: 2 places in each, one per rater"
