@@ -16,10 +16,10 @@ null and a reason. Intervals (95 %) come from the bootstrap over groups, except 
     (interval distance), ``raters`` (each against the mean of the others), ``split_half_by_item``, ``icc`` (by form:
     `icc.FORMS`), ``alpha`` (by distance: `krippendorff.DISTANCES`); see `reliability`
   - ``judges``: judge -> agreement with the mean of the people. ``n_items`` scored by it and by people, ``n_unscored``
-    scored by people alone; the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, ccc, mae, rmse, bias``;
-    ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the items of this judge;
-    ``share_of_ceiling`` and ``share_of_panel_ceiling``: its Spearman over these; ``system_level``
-    (`report_schema.SystemLevel`), null where the table has no systems
+    scored by people alone; ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the
+    items of this judge; all fields of `report_schema.JudgeReport`, the scale being from the lowest to the highest
+    score by people, ``system_level`` null where the table has no systems
+  - ``ranking``: the judges against each other (`report_schema.RankingReport`); null with fewer than two
   - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
     scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, linear_kappa, quadratic_kappa``
 
@@ -41,13 +41,15 @@ from rich.progress import track
 
 from ..data_modules.errors import UserError
 from ..data_modules.rating_table import RatingTable
-from .agreement import MIN_ITEMS, STATISTICS, Statistic, is_constant, kendall, spearman, tau_c
+from .agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
 from .annotations import Annotations, Block
 from .bootstrap import Resamples, estimate, statistic_draws
-from .dimension_report import Judged, share_of_ceiling, system_level_report
+from .judge_report import judge_report
+from .judged import Judged
 from .kappa import KappaDistance, kappa_estimate
+from .ranking import ranking_report
 from .reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
-from .report_schema import statistic_report
+from .report_schema import RankingReport, statistic_report
 
 SCHEMA_VERSION = 1
 
@@ -129,6 +131,19 @@ class _People:
     draws: Resamples
     panel: Reliability
 
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean score by people, in the order of `items`."""
+        return self.table.sums / self.table.counts
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Lowest and highest score by people; where these are one, a point above it."""
+        if len(self.table.scores) == 0:
+            return 0.0, 1.0
+        low, high = float(self.table.scores.min()), float(self.table.scores.max())
+        return low, high if high > low else low + 1
+
 
 @dataclass(frozen=True)
 class _Table:
@@ -157,10 +172,15 @@ class _Table:
             "missing_scores": dict(block.missing),
             "people": reliability_report(people.table, people.draws, people.panel, self.seed),
             "judges": {name: self._judge(scores[name], people) for name in self.judges if name in present},
+            "ranking": self._ranking({name: scores[name] for name in self.judges if name in present}, people),
         }
         if pairs:
             report["pairs"] = [self._pair(one, other, scores, groups) for one, other in combinations(scores, 2)]
         return report
+
+    def _ranking(self, scores: Mapping[str, pd.Series], people: _People) -> RankingReport | None:
+        vectors = {name: own.reindex(people.items["pair_id"]).to_numpy(np.float64) for name, own in scores.items()}
+        return ranking_report(vectors, people.mean, people.draws, self.seed) if len(vectors) > 1 else None
 
     def _people(self, block: Block, items: pd.DataFrame, groups: Mapping[str, str]) -> _People:
         own = block.ratings.loc[block.ratings["rater_id"].isin(self.people)]
@@ -172,22 +192,18 @@ class _Table:
         score = scores.reindex(people.items["pair_id"]).to_numpy(np.float64)
         scored = ~np.isnan(score)
         items, draws, panel = people.items.loc[scored], people.draws.select(scored), people.panel
-        score, human = score[scored], (people.table.sums / people.table.counts)[scored]
+        score, human, table = score[scored], people.mean[scored], people.table
         if not scored.all():
             table = RatingTable.of(people.ratings, people.dimension, items["pair_id"].tolist())
             panel = measure(table, draws, self.seed)
         judged = Judged(people.items, items, score, human, draws, statistic_draws("spearman", score, human, draws))
-        full = spearman(score, human)
+        own = judge_report(judged, table, panel, scale=people.scale, seed=self.seed)
         return {
-            "n_items": len(items),
             "n_unscored": len(people.items) - len(items),
-            **{name: statistic_report(_estimate(name, score, human, draws)) for name in STATISTICS},
-            "tau_c": statistic_report(_tau_c(score, human)),
             "ceiling": statistic_report(panel.leave_one_rater_out.statistic),
             "panel_ceiling": statistic_report(panel.panel_mean.statistic),
-            "share_of_ceiling": statistic_report(share_of_ceiling(full, judged, panel.leave_one_rater_out)),
-            "share_of_panel_ceiling": statistic_report(share_of_ceiling(full, judged, panel.panel_mean)),
-            "system_level": system_level_report(judged) if self.has_systems else None,
+            **own,
+            "system_level": own["system_level"] if self.has_systems else None,
         }
 
     def _pair(self, one: str, other: str, scores: Mapping[str, pd.Series], groups: Mapping[str, str]) -> dict[str, Any]:

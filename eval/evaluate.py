@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,25 +15,17 @@ from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from .dimension_report import (
     MISSING,
-    Judged,
     check_report,
     dimension_report,
-    skipped_check,
     slice_report,
     status_counts,
 )
+from .judged import Judged
 from .judges import Judge, check_score_table
 from .judges.scores_file import ScoresFile
-from .probes import context_swapped, group_of, response_only, silent
+from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport
 from .wording import counted
-
-CHECKS: Mapping[str, Callable[[Sequence[Pair], int], Sequence[Pair]]] = {
-    "response_only": lambda pairs, seed: response_only(pairs),
-    "context_swapped": context_swapped,
-    "silent": lambda pairs, seed: silent(pairs),
-}
-"""The listening checks: name -> changed pairs from pairs and seed."""
 
 SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
     "setting": lambda pair: pair.setting,
@@ -47,6 +39,11 @@ SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
 NOT_GIVEN = "(not given)"
+
+LEFT_OUT = "left out by the probe"
+"""The status, in a listening check, of a pair that the probe cannot change."""
+
+_PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
 _PACKAGES = ("empathy-judge", "numpy", "scipy", "pandas", "torch", "transformers", "peft")
 
@@ -72,6 +69,7 @@ def evaluate(
     split: str | None,
     slices: Sequence[str] = DEFAULT_SLICES,
     checks: bool = True,
+    probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
@@ -87,14 +85,15 @@ def evaluate(
         dataset: Pairs and ratings.
         split: Which pairs; None = all.
         slices: Keys of `SLICE_COLUMNS`; a column with fewer than two values in the split is left out.
-        checks: Run the listening checks: three more passes of the judge.
+        checks: Run the listening checks.
+        probes: Which ones, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` = every one.
         resamples: Bootstrap resamples of an interval.
         seed: Of bootstrap, halvings and swaps.
         command: The command line, for the record.
         provenance: What else is known of the judge; must fit strict JSON.
 
     Raises:
-        DataError: If the split is empty, a slice is unknown, or judge and dataset share no dimension.
+        DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
         UserError: If no pair has both a rating and a score.
         ValueError: If the judge breaks the protocol.
     """
@@ -103,9 +102,10 @@ def evaluate(
     if unknown:
         raise DataError(f"slice {shown(unknown[0])}; accepted: {', '.join(SLICE_COLUMNS)}")
     dimensions = _shared_dimensions(judge, dataset)
+    chosen = choose(probes) if checks else ()
 
     scores = _score(judge, part.pairs)
-    runs = {name: _run_check(name, judge, part.pairs, seed) for name in CHECKS} if checks else {}
+    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in chosen}
     parts = [_items(part, dimension.name, scores, runs) for dimension in dimensions]
     results = [Judged.of(items, resamples, seed) for items in parts]
     if not any(len(judged.items) for judged in results):
@@ -138,11 +138,11 @@ def evaluate(
             for dimension, judged in zip(dimensions, results, strict=True)
         },
         "checks": {
-            name: {
-                dimension.name: skipped_check(run.reason) if run.reason else check_report(judged, name)
+            probe.name: {
+                dimension.name: check_report(judged, probe, runs[probe.name].reason)
                 for dimension, judged in zip(dimensions, results, strict=True)
             }
-            for name, run in runs.items()
+            for probe in chosen
         },
         "slices": {},
     }
@@ -160,10 +160,11 @@ def evaluate(
 
 
 class _Run(NamedTuple):
-    """A pass of the judge over changed pairs: its table, or the reason why there was none."""
+    """A pass of the judge over changed pairs: its table and their ids, or the reason why there was none."""
 
     table: pd.DataFrame | None
-    reason: str | None
+    changed: frozenset[str]
+    reason: str | None = None
 
 
 def _shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
@@ -183,14 +184,24 @@ def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
     return table
 
 
-def _run_check(name: str, judge: Judge, pairs: Sequence[Pair], seed: int) -> _Run:
+def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> _Run:
+    reason = probe.refuses(pairs)
     if isinstance(judge, ScoresFile):
-        return _Run(None, "a file of scores cannot score changed pairs")
-    if name != "silent" and not any(pair.context or pair.situation or pair.context_text for pair in pairs):
-        return _Run(None, "no pair has a context")
-    if name == "context_swapped" and len({group_of(pair) for pair in pairs}) < 2:
-        return _Run(None, "all pairs are of one group")
-    return _Run(_score(judge, CHECKS[name](pairs, seed)), None)
+        reason = "a file of scores cannot score changed pairs"
+    if reason is not None:
+        return _Run(None, frozenset(), reason)
+    tables, ids = [], set()
+    for portion in _portions(pairs) if probe.by_clip else [pairs]:
+        changed = probe.apply(portion, seed)
+        tables.append(_score(judge, changed))
+        ids.update(pair.pair_id for pair in changed)
+    return _Run(pd.concat(tables, ignore_index=True), frozenset(ids))
+
+
+def _portions(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """At most `_PORTION` pairs at a time, those of a group side by side: they share clips."""
+    ordered = sorted(pairs, key=group_of)
+    return [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
 
 
 def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mapping[str, _Run]) -> pd.DataFrame:
@@ -212,7 +223,10 @@ def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mappin
         if run.table is not None:
             changed = _rows(run.table, dimension, pair_ids)
             columns[f"{name}_score"] = changed["score"].to_numpy(np.float64)
-            columns[f"{name}_status"] = changed["status"].to_numpy()
+            columns[f"{name}_status"] = [
+                status if pair_id in run.changed else LEFT_OUT
+                for pair_id, status in zip(pair_ids, changed["status"], strict=True)
+            ]
     return pd.DataFrame(columns)
 
 

@@ -111,6 +111,15 @@ class SystemReport(TypedDict):
     judge: float
 
 
+class SoftPairwiseReport(TypedDict):
+    """See `system_pairs.SoftPairwiseAccuracy`."""
+
+    accuracy: StatisticReport
+    pairs: int
+    left_out: int
+    unmatched: int
+
+
 class SystemLevel(TypedDict):
     """Agreement of system means; the ``n`` of these statistics counts systems."""
 
@@ -118,18 +127,113 @@ class SystemLevel(TypedDict):
     spearman: StatisticReport
     pearson: StatisticReport
     kendall: StatisticReport
+    pairwise_accuracy: StatisticReport
+    soft_pairwise_accuracy: SoftPairwiseReport
     systems: list[SystemReport]
 
 
-class DimensionReport(TypedDict):
-    """One rated quality. ``share_of_ceiling``: spearman / ceiling.spearman; a judge can pass 1."""
+class ItemPairsReport(TypedDict):
+    """Pairs of items: does the judge order them as people do?
 
-    scale: Scale
+    ``concordance``: index of concordance, 0.5 = chance. ``accuracy``: share of pairs that are ordered, or tied, as by
+    people, where scores less than ``epsilon`` rating points apart count as tied; see `tie_calibration`.
+    """
+
+    concordance: StatisticReport
+    accuracy: StatisticReport
+    epsilon: float | None
+    epsilon_reason: str | None
+
+
+class GroupLevelReport(TypedDict):
+    """Mean of a statistic of single groups (contexts, scripts), over ``groups`` of them; see `group_level`."""
+
+    mean: StatisticReport
+    groups: int
+    too_small: int
+    constant: int
+    chance: float | None
+
+
+class WithinGroup(TypedDict):
+    """Agreement on the responses to one context: a question of its own. ``top_1``: is the best one found?"""
+
+    spearman: GroupLevelReport
+    kendall: GroupLevelReport
+    top_1: GroupLevelReport
+
+
+class SideScaleUseReport(TypedDict):
+    """How one side uses the scale; see `scale_use.SideScaleUse`."""
+
+    mean: StatisticReport
+    sd: StatisticReport
+    range_used: StatisticReport
+    outside: StatisticReport
+
+
+class ScaleUseReport(TypedDict):
+    """How judge and people use the scale. ``sd_ratio``: judge over people."""
+
+    judge: SideScaleUseReport
+    human: SideScaleUseReport
+    sd_ratio: StatisticReport
+
+
+class CalibrationBinReport(TypedDict):
+    """Items of neighbouring judge scores; see `calibration.CalibrationBin`."""
+
+    score: float
+    human: float
+    standard_error: float | None
+    n: int
+
+
+class MappingReport(TypedDict):
+    """Errors, in rating points, after a mapping that was fitted on other groups; see `score_mapping`."""
+
+    mae: StatisticReport
+    rmse: StatisticReport
+    error: StatisticReport
+
+
+class CalibrationReport(TypedDict):
+    """Does a score mean what it says? ``error``: expected calibration error; ``slope`` and ``intercept`` of human on
+    judge score; ``mapped``: by mapping, ``linear`` or ``isotonic``."""
+
+    error: StatisticReport
+    slope: StatisticReport
+    intercept: StatisticReport
+    curve: list[CalibrationBinReport]
+    mapped: dict[str, MappingReport]
+
+
+class MeanOfRaters(TypedDict):
+    """Spearman of the mean of ``k`` raters with the mean of the others; see `worth.raters_ceiling`."""
+
+    k: int
+    expected: StatisticReport
+    measured: StatisticReport
+
+
+class VerdictReport(TypedDict):
+    """What it amounts to: ``kind`` for machines (`verdict.Kind`), ``text`` for people."""
+
+    kind: str
+    tone: str
+    text: str
+
+
+class JudgeReport(TypedDict):
+    """One judge on one rated quality.
+
+    ``spearman_two_way``: the same value with an interval for other items and other raters. ``share_of_ceiling``:
+    spearman over leave-one-rater-out; a judge can pass 1. ``share_of_panel_ceiling``: over the best possible; it is the
+    disattenuated correlation, that with the true scores (Spearman, 1904). ``raters_worth``: how many human raters the
+    judge is worth; see `worth`.
+    """
+
     n_items: int
-    n_groups: int
-    n_raters: int
-    n_ratings: int
-    coverage: Coverage
     judge: Distribution
     human: Distribution
     spearman: StatisticReport
@@ -139,23 +243,94 @@ class DimensionReport(TypedDict):
     mae: StatisticReport
     rmse: StatisticReport
     bias: StatisticReport
-    ceiling: Ceiling
+    tau_c: StatisticReport
+    spearman_two_way: StatisticReport
     share_of_ceiling: StatisticReport
     share_of_panel_ceiling: StatisticReport
+    raters_worth: StatisticReport
+    item_pairs: ItemPairsReport
+    within_group: WithinGroup
+    scale_use: ScaleUseReport
+    calibration: CalibrationReport
     system_level: SystemLevel
+    verdict: VerdictReport
+
+
+class DimensionReport(JudgeReport):
+    """One rated quality of a dataset: the judge, and what its raters allow."""
+
+    scale: Scale
+    n_groups: int
+    n_raters: int
+    n_ratings: int
+    coverage: Coverage
+    ceiling: Ceiling
+    mean_of_k_raters: list[MeanOfRaters]
+
+
+class RankedJudge(TypedDict):
+    """A judge in its significance cluster, 1 = best; null where its agreement is undefined, for a ``reason``."""
+
+    judge: str
+    cluster: int | None
+    spearman: float | None
+    reason: str | None
+
+
+class ComparisonReport(TypedDict):
+    """Two judges against each other over the ``n_items`` that both scored; see `significance` and `power`.
+
+    ``difference`` of their Spearman, first minus second, with the interval of the paired cluster bootstrap. ``p``: of
+    the paired permutation test, ``p_adjusted`` by Holm over all pairs of judges. ``bootstrap_p``, ``williams_p`` and
+    ``steiger_p``: other tests; the last two take items for independent. ``groups_needed``: groups in all that would
+    show the observed difference with a power of 0.8; ``groups_low`` and ``groups_high``: at the ends of its interval.
+    """
+
+    first: str
+    second: str
+    n_items: int
+    n_groups: int
+    difference: StatisticReport
+    p: float | None
+    p_adjusted: float | None
+    permutations: int | None
+    bootstrap_p: float | None
+    williams_p: float | None
+    steiger_p: float | None
+    power: float | None
+    detectable_difference: float | None
+    groups_needed: int | None
+    groups_low: int | None
+    groups_high: int | None
+    items_needed: int | None
+    power_reason: str | None
+
+
+class RankingReport(TypedDict):
+    """Several judges on the same items, best first; clusters at a level of 0.05. See `clusters`."""
+
+    judges: list[RankedJudge]
+    comparisons: list[ComparisonReport]
 
 
 class CheckReport(TypedDict):
     """A listening check on one dimension.
 
-    ``spearman`` with the human scores of the unchanged pairs, over the ``n`` items scored in both runs;
-    ``drop``: how far below the full Spearman of the same items; ``mean_change``: mean absolute difference of
-    the two scores in rating points; ``failed``: status -> items without a score in the check.
+    ``expects``: what must happen where a judge listens (`probes.probe.Expects`): ``drop``, ``keep`` or ``same``, for
+    which 95 % of the scores may move by ``tolerance`` times ``judge_sd`` (null otherwise). ``spearman`` with the human
+    scores of the unchanged pairs, over the ``n`` items scored in both runs; ``drop``: how far below the full Spearman
+    of the same items; ``mean_change``: mean absolute difference of the two scores in rating points; ``p95_change``: its
+    95th percentile; ``judge_sd``: standard deviation (over n) of the scores of the unchanged pairs, null where they are
+    constant; ``failed``: status -> items without a score in the check.
     """
 
+    expects: str
+    tolerance: float | None
     spearman: StatisticReport
     drop: StatisticReport
     mean_change: float | None
+    p95_change: float | None
+    judge_sd: float | None
     n: int
     failed: dict[str, int]
 

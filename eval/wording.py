@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .probes import PROBES, Probe
 from .report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
 
 CLEAR_DROP = 0.1
@@ -13,27 +14,7 @@ CLEAR_DROP = 0.1
 STATUSES_SHOWN = 5
 """Kinds of failure that a sentence names."""
 
-CHECK_TITLES = {
-    "response_only": "Response only",
-    "context_swapped": "Context swapped",
-    "silent": "Both silent",
-}
-
-_TAKEN_AWAY = {
-    "response_only": "Without context and situation",
-    "context_swapped": "With the context of a pair of another group",
-    "silent": "With silence of the same length in place of all sound",
-}
-_IF_IT_DROPS = {
-    "response_only": "the judge weighs the response against what was said before it.",
-    "context_swapped": "the judge hears which context the response belongs to.",
-    "silent": "the scores come from the sound.",
-}
-_IF_IT_STAYS = {
-    "response_only": "a shortcut. The judge rates the response by itself, whatever it answers.",
-    "context_swapped": "the judge gives much the same verdict whatever the response answers.",
-    "silent": "part of the score comes from the length of the clips or the situation text, not the sound.",
-}
+CHECK_TITLES = {name: probe.title for name, probe in PROBES.items()}
 
 
 class CheckView(NamedTuple):
@@ -110,33 +91,60 @@ def check_view(name: str, check: CheckReport, full: StatisticReport) -> CheckVie
         check: Its result.
         full: The Spearman of the unchanged pairs.
     """
-    title, left, drop = CHECK_TITLES[name], check["spearman"], check["drop"]
+    probe, left, drop = PROBES[name], check["spearman"], check["drop"]
+    title = probe.title
     if check["n"] == 0:
         reason = counted(check["failed"]) or left["reason"]
         return CheckView(title, "not run", "none", f"No score: {reason}.")
-    moved = f" Scores move by {number(check['mean_change'])} rating points on average."
+    moved = _moved(check)
+    if probe.tolerance is not None:
+        return _sameness(probe, probe.tolerance, check, moved)
     if full["value"] is None:
         return CheckView(title, "undefined", "none", f"The full score is undefined: {full['reason']}." + moved)
     if left["value"] is None:
-        text = f"{_TAKEN_AWAY[name]} nothing is left to order the items by: {left['reason']}."
-        return CheckView(title, "nothing left", "good", text + moved)
+        text = f"{probe.change} nothing is left to order the items by: {left['reason']}."
+        return CheckView(title, "nothing left", "good" if probe.expects == "drop" else "warn", text + moved)
     if drop["value"] is None:
         return CheckView(title, "undefined", "none", f"No drop: {drop['reason']}." + moved)
     down = drop["value"] >= 0
     start = (
-        f"{_TAKEN_AWAY[name]}, Spearman {'falls' if down else 'rises'} by {number(abs(drop['value']))} to "
+        f"{probe.change}, Spearman {'falls' if down else 'rises'} by {number(abs(drop['value']))} to "
         f"{number(left['value'])}"
     )
     if drop["low"] is None:
         return CheckView(title, "no interval", "none", f"{start}; {drop['reason']}." + moved)
     start += f" (95 % interval of the drop {number(drop['low'])} to {number(drop['high'])})"
-    if drop["low"] <= 0:
-        return CheckView(title, "no clear drop", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
-    if drop["value"] < CLEAR_DROP:
-        return CheckView(title, "small drop", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
-    if name == "silent" and (left["low"] or 0.0) > CLEAR_DROP:
-        return CheckView(title, "not all of it", "warn", f"{start}: {_IF_IT_STAYS[name]}" + moved)
-    return CheckView(title, "drops", "good", f"{start}: {_IF_IT_DROPS[name]}" + moved)
+    fell = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
+    rest = name == "silent" and (left["low"] or 0.0) > CLEAR_DROP
+    text = f"{start}: {probe.if_moves if fell and not rest else probe.if_stays}" + moved
+    # A fall that the interval does not tell from none, or (where none is wanted) cannot exclude
+    if not fell and ((drop["high"] or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop["value"] >= CLEAR_DROP):
+        return CheckView(title, "not clear", "none", f"{start}: too uncertain to call it a fall or none." + moved)
+    if probe.expects == "keep":
+        return CheckView(title, "drops", "warn", text) if fell else CheckView(title, "stays", "good", text)
+    if not fell:
+        return CheckView(title, "no clear drop" if drop["low"] <= 0 else "small drop", "warn", text)
+    return CheckView(title, "not all of it", "warn", text) if rest else CheckView(title, "drops", "good", text)
+
+
+def _moved(check: CheckReport) -> str:
+    text = f" Scores move by {number(check['mean_change'])} rating points on average"
+    if check["mean_change"] is not None and check["judge_sd"] is not None:
+        text += f", {percent(check['mean_change'] / check['judge_sd'])} of their standard deviation"
+    return f"{text}; 95 % of them by no more than {number(check['p95_change'])}."
+
+
+def _sameness(probe: Probe, tolerance: float, check: CheckReport, moved: str) -> CheckView:
+    """The view of a change after which scores must stay as they are."""
+    if check["judge_sd"] is None or check["p95_change"] is None:
+        return CheckView(probe.title, "undefined", "none", "The full scores are constant." + moved)
+    share = check["p95_change"] / check["judge_sd"]
+    start = f"{probe.change}, 95 % of the scores move by no more than {percent(share)} of their standard deviation"
+    if share > tolerance:
+        return CheckView(
+            probe.title, "moves", "warn", f"{start}, more than {percent(tolerance)}: {probe.if_moves}" + moved
+        )
+    return CheckView(probe.title, "stays", "good", f"{start}: {probe.if_stays}" + moved)
 
 
 def warnings(dimension: DimensionReport) -> list[str]:

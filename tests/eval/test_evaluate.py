@@ -29,8 +29,8 @@ DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
 
 
 def evaluate(*arguments: Any, **options: Any) -> Any:
-    """`evaluate`; what is null or not is for the tests to say, not for a type checker."""
-    return typed_evaluate(*arguments, **options)
+    """`evaluate` with the quick probes; what is null or not is for the tests to say, not for a type checker."""
+    return typed_evaluate(*arguments, probes=("response_only", "context_swapped", "silent"), **options)
 
 
 class Failing:

@@ -18,6 +18,7 @@ from empathy_judge.eval import wording
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.report import render_page, terminal_table, write_report
 from empathy_judge.eval.report_schema import CheckReport, StatisticReport
 from rich.console import Console
@@ -178,6 +179,20 @@ def statistic(value: float | None, low: float | None, high: float | None) -> Sta
     }
 
 
+def check_of(name: str, left: StatisticReport, drop: StatisticReport, p95: float = 1.2) -> CheckReport:
+    return {
+        "expects": PROBES[name].expects,
+        "tolerance": PROBES[name].tolerance,
+        "spearman": left,
+        "drop": drop,
+        "mean_change": 0.5,
+        "p95_change": p95,
+        "judge_sd": 0.8,
+        "n": 60,
+        "failed": {},
+    }
+
+
 def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
     statuses = {f"clip {number} is damaged": 1 for number in range(40)}
     text = wording.counted({"refused": 7} | statuses)
@@ -195,14 +210,28 @@ def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
         ("silent", statistic(0.05, -0.10, 0.20), statistic(0.75, 0.60, 0.90), "drops"),
         ("silent", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "not all of it"),
         ("response_only", statistic(0.40, None, None), statistic(0.40, None, None), "no interval"),
+        ("response_swapped", statistic(0.46, 0.10, 0.80), statistic(0.34, -0.06, 0.74), "not clear"),
+        ("low_pass", statistic(0.78, 0.70, 0.85), statistic(0.02, -0.02, 0.06), "stays"),
+        ("low_pass", statistic(0.72, 0.60, 0.85), statistic(0.08, -0.02, 0.18), "not clear"),
+        ("low_pass", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
     ],
 )
 def test_the_verdict_on_a_listening_check(name: str, left: StatisticReport, drop: StatisticReport, mark: str) -> None:
-    check: CheckReport = {"spearman": left, "drop": drop, "mean_change": 0.5, "n": 60, "failed": {}}
+    check = check_of(name, left, drop)
     view = wording.check_view(name, check, statistic(0.8, 0.75, 0.85))
     assert view.mark == mark
     assert f"{left['value']:.2f}" in view.text
-    assert "Scores move by 0.50 rating points" in view.text
+    assert "Scores move by 0.50 rating points on average, 62 % of their standard deviation;" in view.text
+    assert "95 % of them by no more than 1.20." in view.text
+
+
+@pytest.mark.parametrize(("p95", "mark", "tone"), [(0.19, "stays", "good"), (0.21, "moves", "warn")])
+def test_scores_that_must_stay_are_held_against_their_tolerance(p95: float, mark: str, tone: str) -> None:
+    """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
+    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95)
+    view = wording.check_view("gain", check, statistic(0.8, 0.75, 0.85))
+    assert (view.mark, view.tone) == (mark, tone)
+    assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text
 
 
 def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
@@ -213,7 +242,7 @@ def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_j
     with console.capture() as capture:
         console.print(terminal_table(found.report))
     lines = capture.get().splitlines()
-    assert len(lines) <= 16
+    assert len(lines) <= 18
     assert "[bold]judge[/bold] on tones, split test (synthetic ratings)" in lines[0]
     own = found.report["dimensions"]["warmth"]["spearman"]
     row = next(line for line in lines if re.match(r"\W*Spearman\b", line))
