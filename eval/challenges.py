@@ -99,7 +99,7 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
 
     def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
         point = Statistic(float(above.sum() / below.sum()), n=n)
-        return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen.n_groups)
+        return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen)
 
     return ChallengeScore(
         score=ratio(wins + whole, sizes + 1, m),

@@ -77,4 +77,4 @@ def measured(items: CompleteItems, seen: Resamples, kernel: Kernel, undefined: s
     value = float(kernel(np.ones((1, len(items.score))))[0])
     if np.isnan(value):
         return replace(items.empty, reason=undefined)
-    return with_interval(replace(items.empty, value=value), seen.apply(kernel), seen.n_groups)
+    return with_interval(replace(items.empty, value=value), seen.apply(kernel), seen)

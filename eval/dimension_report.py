@@ -84,9 +84,9 @@ def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> Ch
     full_draws = statistic_draws("spearman", score, human, seen)
     drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
     if left.value is not None and full.value is not None:
-        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, seen.n_groups)
+        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, seen)
     failed = status_counts(judged.items.loc[~both, f"{probe.name}_status"])
-    left = statistic_report(with_interval(left, left_draws, seen.n_groups))
+    left = statistic_report(with_interval(left, left_draws, seen))
     return _check(probe, left, statistic_report(drop), changed, score, failed)
 
 

@@ -221,7 +221,7 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
 
     draws = seen.apply(forms).reshape(-1, len(FORMS))
     return {
-        form: with_interval(point, draws[:, column], seen.n_groups)
+        form: with_interval(point, draws[:, column], seen)
         for column, (form, point) in enumerate(points.items())
     }
 

@@ -40,7 +40,7 @@ from .worth import raters_ceiling, raters_worth
 MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
 
-_DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics
+_DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
 
 
 def judge_report(
@@ -63,7 +63,7 @@ def judge_report(
         seed: Of draws of raters, folds and permutations.
     """
     score, human, draws = judged.score, judged.human, judged.resamples
-    few = draws.first(max(100, _DRAWN_VALUES // max(1, len(score))))
+    few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     own = Estimate.of(spearman(score, human), judged.draws, draws)
     sign = 1.0 if higher_is_better else -1.0
     report: JudgeReport = {
@@ -138,7 +138,7 @@ def share_of_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> 
         return Statistic(None, n=full.n, reason=f"the ceiling is {top:.3f}: the raters do not agree")
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = np.where(ceiling.draws > 0, own.draws / ceiling.draws, np.nan)
-    return with_interval(Statistic(full.value / top, n=full.n), draws, resamples.n_groups)
+    return with_interval(Statistic(full.value / top, n=full.n), draws, resamples)
 
 
 def system_level_report(judged: Judged, resamples: Resamples, seed: int) -> SystemLevel:
@@ -197,7 +197,7 @@ def _two_way(judged: Judged, table: RatingTable, seed: int) -> Statistic:
     if len(table.rater_ids) < MIN_RATERS:
         return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_RATERS} needed")
     drawn = two_way_draws(judged.score[None], table, judged.resamples, seed)[0]
-    return with_interval(point, drawn, judged.resamples.n_groups)
+    return with_interval(point, drawn, judged.resamples.percentile(len(drawn)))
 
 
 def _distribution(values: np.ndarray) -> Distribution:

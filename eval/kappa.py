@@ -56,7 +56,7 @@ def kappa_estimate(
         return point
     kept = ~(np.isnan(score) | np.isnan(human))
     seen = resamples.select(kept)
-    return with_interval(point, seen.apply(_kernel(score[kept], human[kept], weights, distance)), seen.n_groups)
+    return with_interval(point, seen.apply(_kernel(score[kept], human[kept], weights, distance)), seen)
 
 
 def _kernel(

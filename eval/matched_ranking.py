@@ -45,7 +45,7 @@ def matched_accuracy(
     wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
     seen = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
     draws = seen.apply(lambda weights: weights @ wins / weights.sum(axis=1))
-    return with_interval(Statistic(float(wins.mean()), n=n, dropped=dropped), draws, seen.n_groups)
+    return with_interval(Statistic(float(wins.mean()), n=n, dropped=dropped), draws, seen)
 
 
 @dataclass(frozen=True)

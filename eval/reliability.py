@@ -34,7 +34,7 @@ from scipy import stats
 
 from ..data_modules.rating_table import RatingTable
 from .agreement import MIN_ITEMS, Statistic, spearman
-from .bootstrap import Estimate, Resamples, row_pearson, statistic_draws
+from .bootstrap import Estimate, Interval, Resamples, row_pearson, statistic_draws
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
 from .report_schema import Ceiling, statistic_report
@@ -134,7 +134,7 @@ def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability,
         "n_groups": draws.n_groups,
         "n_raters": len(table.rater_ids),
         "n_ratings": len(table.scores),
-        "resamples": len(draws.counts),
+        "resamples": draws.resamples,
         **panel.report(),
         "split_half_by_item": statistic_report(_split_half(table, draws, seed, by_item=True).statistic),
         "icc": {form: statistic_report(statistic) for form, statistic in icc(table, draws).items()},
@@ -145,7 +145,12 @@ def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability,
 
 
 def rated_items(
-    ratings: pd.DataFrame, dimension: str, groups: Mapping[str, str], resamples: int, seed: int
+    ratings: pd.DataFrame,
+    dimension: str,
+    groups: Mapping[str, str],
+    resamples: int,
+    seed: int,
+    interval: Interval = "percentile",
 ) -> tuple[RatingTable, Resamples]:
     """The ratings of the pairs in `groups` that have one, and draws over these pairs.
 
@@ -153,18 +158,20 @@ def rated_items(
     """
     rated = set(ratings["pair_id"][ratings["dimension"] == dimension])
     pair_ids = [pair_id for pair_id in groups if pair_id in rated]
-    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed)
+    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed, interval)
     return RatingTable.of(ratings, dimension, pair_ids), draws
 
 
-def affordable_draws(groups: Sequence[str], resamples: int, seed: int) -> Resamples:
+def affordable_draws(
+    groups: Sequence[str], resamples: int, seed: int, interval: Interval = "percentile"
+) -> Resamples:
     """Draws from the groups of items.
 
     Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
     intervals of so many groups are narrow.
     """
     affordable = max(100, _DRAWN_VALUES // max(1, len(set(groups))))
-    return Resamples.draw(groups, min(resamples, affordable), seed)
+    return Resamples.draw(groups, min(resamples, affordable), seed, interval)
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:

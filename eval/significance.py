@@ -144,7 +144,8 @@ def compare_all(
             first, second, humans, seen.codes, correlation=correlation, permutations=permutations, seed=seed
         )
         draws = drawn(one, kept) - drawn(other, kept)
-        difference = with_interval(difference, draws, seen.n_groups)
+        difference = with_interval(difference, draws, seen)
+        draws = seen.drawn(draws)
         has_interval = difference.low is not None
         three = [value.value or 0.0 for value in (own, others, STATISTICS[correlation](first, second))]
         found[one, other] = Comparison(

@@ -60,7 +60,7 @@ def system_agreement(
     for name in SYSTEM_STATISTICS:
         draws = np.full(len(drawn), np.nan)
         draws[complete] = _ROWS[name](drawn[complete, 0], drawn[complete, 1])
-        results[name] = with_interval(STATISTICS[name](judge_points, human_points), draws, resamples.n_groups)
+        results[name] = with_interval(STATISTICS[name](judge_points, human_points), draws, resamples)
     return results
 
 

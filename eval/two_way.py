@@ -33,7 +33,7 @@ def two_way_draws(scores: np.ndarray, table: RatingTable, resamples: Resamples, 
         Shape (judges, resamples used), float64. Items of which no rater was drawn do not count in that resample. NaN
         as in `rank_draws.spearman_draws`; all NaN with fewer than `MIN_RATERS` raters.
     """
-    used = min(len(resamples.counts), max(100, _RANKED_VALUES // max(1, table.n_items)))
+    used = min(resamples.resamples, max(100, _RANKED_VALUES // max(1, table.n_items)))
     if len(table.rater_ids) < MIN_RATERS:
         return np.full((len(scores), used), np.nan)
     raters = Resamples.draw(table.rater_ids, used, seed)

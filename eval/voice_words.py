@@ -109,7 +109,7 @@ def voice_and_words(
         if np.isnan(point[0]):
             return Statistic(None, n=n, dropped=dropped, reason=why)
         drawn = np.where(empty, np.nan, drawn)
-        return with_interval(Statistic(float(point[0]), n=n, dropped=dropped), drawn, seen.n_groups)
+        return with_interval(Statistic(float(point[0]), n=n, dropped=dropped), drawn, seen)
 
     parts, drawn_parts = _commonality(r), _commonality(draws)
     voice, words, common, neither = map(finish, parts, drawn_parts)

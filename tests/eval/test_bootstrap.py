@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from empathy_judge.eval.agreement import STATISTICS, Statistic
-from empathy_judge.eval.bootstrap import Resamples, estimate, row_pearson, statistic_draws, with_interval
+from empathy_judge.eval.bootstrap import (
+    Interval,
+    Resamples,
+    bca_percentiles,
+    estimate,
+    row_pearson,
+    statistic_draws,
+    with_interval,
+)
+from scipy import stats
 
 
 def tied_scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,10 +101,12 @@ def test_fewer_than_five_groups_have_no_interval() -> None:
 
 def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval() -> None:
     draws = np.concatenate([np.full(10, np.nan), np.linspace(0, 1, 90)])
-    some = with_interval(Statistic(0.5, n=20), draws, n_groups=9)
+    resamples = Resamples(np.arange(9), np.ones((len(draws), 9)))
+    some = with_interval(Statistic(0.5, n=20), draws, resamples)
     assert some.undefined_resamples == 10
     assert (some.low, some.high) == (pytest.approx(0.025), pytest.approx(0.975))
-    many = with_interval(Statistic(0.5, n=20), np.append(draws, np.nan), n_groups=9)
+    more = Resamples(np.arange(9), np.ones((len(draws) + 1, 9)))
+    many = with_interval(Statistic(0.5, n=20), np.append(draws, np.nan), more)
     assert (many.low, many.reason) == (None, "no interval: undefined in 11 of 101 resamples")
 
 
@@ -149,3 +160,53 @@ def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(n
             covered[kind] += result.low <= truth <= result.high
     assert 88 <= covered["groups"] <= 99
     assert covered["items"] < covered["groups"]
+
+
+def test_bca_interval_equals_that_of_scipy() -> None:
+    """Every item its own group: SciPy leaves out one item at a time, as we do one group."""
+    rng = np.random.default_rng(0)
+    x = rng.exponential(size=40)
+    resamples = Resamples.draw(np.arange(40).astype(str), 20_000, seed=0, interval="bca")
+    assert (resamples.resamples, resamples.jackknife) == (20_000, 40)
+    np.testing.assert_array_equal(resamples.counts[20_000:].sum(axis=1), np.full(40, 39))
+    ours = estimate("bias", x, np.zeros(40), resamples)
+    theirs = stats.bootstrap((x,), np.mean, n_resamples=20_000, method="BCa", random_state=1).confidence_interval
+    plain = estimate("bias", x, np.zeros(40), Resamples(resamples.codes, resamples.counts[:20_000]))
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs), abs=0.02)
+    assert ours.low - plain.low > 0.01  # skewed to the right: the whole interval moves up
+    assert ours.high - plain.high > 0.01
+
+
+def test_bca_percentiles_by_hand() -> None:
+    """Efron (1987): z0 from the share of draws below the value, a from the skewness of the jackknife."""
+    drawn, left_out = np.arange(-100.0, 101.0), np.array([0.0, 0.0, 0.3])
+    away = 0.1 - left_out
+    a = (away**3).sum() / (6 * (away**2).sum() ** 1.5)
+    z0 = stats.norm.ppf(120.5 / 201)
+    expected = [100 * stats.norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))) for z in stats.norm.ppf([0.025, 0.975])]
+    assert bca_percentiles(20.0, drawn, left_out) == pytest.approx(expected, abs=1e-9)
+    assert bca_percentiles(0.0, drawn, np.full(5, np.nan)) == pytest.approx((2.5, 97.5), abs=1e-9)
+
+
+def test_many_groups_are_left_out_several_at_a_time() -> None:
+    resamples = Resamples.draw(np.arange(450).astype(str), 10, seed=0, interval="bca")
+    assert resamples.jackknife == 200
+    left_out = 1 - resamples.counts[10:]
+    np.testing.assert_array_equal(left_out.sum(axis=0), np.ones(450))
+    assert set(left_out.sum(axis=1)) == {2.0, 3.0}
+
+
+@pytest.mark.parametrize("interval", ["percentile", "bca"])
+def test_nominal_95_percent_intervals_cover(interval: Interval) -> None:
+    """100 items in 40 clusters, half of the variance of both sides at the level of clusters."""
+    rng = np.random.default_rng(5)
+    rho, covered, simulations = 0.6, 0, 600
+    truth = 6 / np.pi * np.arcsin(rho / 2)  # Spearman of a bivariate normal distribution (Pearson, 1907)
+    for number in range(simulations):
+        groups = np.concatenate([np.arange(40), rng.integers(0, 40, 60)])
+        x = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
+        noise = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
+        y = rho * x + np.sqrt(1 - rho**2) * noise
+        found = estimate("spearman", x, y, Resamples.draw(groups.astype(str), 400, number, interval))
+        covered += found.low <= truth <= found.high
+    assert 0.92 <= covered / simulations <= 0.975
