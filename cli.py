@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .data_modules.errors import UserError
 
@@ -220,20 +220,23 @@ def evaluate(options: argparse.Namespace) -> int:
         judge,
         dataset,
         split=_split_name(options.split),
-        checks=not options.no_checks,
+        probes=_probes(options.probes),
+        cluster=options.cluster,
+        interval=options.interval,
         resamples=options.resamples,
         seed=options.seed,
         command=options.command,
         provenance=provenance,
     )
     out = Path(options.out)
-    write_report(measured.report, measured.items, out)
+    write_report(measured.report, measured.items, out, dataset)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
         Console().print(terminal_table(measured.report))
         print(f"report: {out / 'index.html'}")
-    return DONE
+    scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
+    return DONE if scored else FAILED_CHECKS
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -242,15 +245,61 @@ def compare(options: argparse.Namespace) -> int:
 
     from .data_modules.schema import PairDataset
     from .eval.compare import compare as measure
-    from .eval.compare import comparison_table
+    from .eval.compare_page import write_comparison
+    from .eval.compare_view import comparison_views
 
     dataset = PairDataset.load(options.data)
     judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
-    reports = measure(judges, dataset, split=_split_name(options.split), resamples=options.resamples, seed=options.seed)
+    found = measure(
+        judges,
+        dataset,
+        split=_split_name(options.split),
+        probes=_probes(options.probes),
+        cluster=options.cluster,
+        interval=options.interval,
+        resamples=options.resamples,
+        seed=options.seed,
+        command=options.command,
+    )
+    if options.out is not None:
+        write_comparison(found.reports, found.rankings, Path(options.out))
     if options.json:
-        print(json.dumps(reports, indent=2, allow_nan=False))
+        print(json.dumps({"reports": found.reports, "rankings": found.rankings}, indent=2, allow_nan=False))
     else:
-        Console().print(comparison_table(reports))
+        for view in comparison_views(found):
+            Console().print(view, markup=False)
+        if options.out is not None:
+            print(f"report: {Path(options.out) / 'index.html'}")
+    return DONE
+
+
+def challenge(options: argparse.Namespace) -> int:
+    """Measure a judge by the rules of a public challenge.
+
+    aeq-bench: which of several responses to a context is the right one (AEQ-Bench, HumOmni track 1)? The score is
+    (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
+    scored above the response to another voice of the same script, in the same context?
+    """
+    from rich.console import Console
+
+    from .data_modules.schema import PairDataset
+    from .eval.challenge_run import aeq_bench, aeq_bench_views, echomind, echomind_view
+
+    dataset = PairDataset.load(options.data)
+    judge, _ = load_spec(options.judge, dataset, options)
+    chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
+    found: Mapping[str, Any]
+    if options.name == "aeq-bench":
+        found = aeq_bench(judge, dataset, **chosen)
+        views = list(aeq_bench_views(found))
+    else:
+        found = echomind(judge, dataset, **chosen)
+        views = [echomind_view(found)]
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        for view in views:
+            Console().print(view)
     return DONE
 
 
@@ -271,6 +320,8 @@ def agreement(options: argparse.Namespace) -> int:
         options.judges,
         pairs=options.pairs,
         kappa_weights=options.kappa_weights,
+        cluster=options.cluster,
+        interval=options.interval,
         resamples=options.resamples,
         seed=options.seed,
         command=options.command,
@@ -381,6 +432,15 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
             raise UserError(f"--hold-out {item!r}: accepted: COLUMN=VALUE, such as system_id=codec-a")
         held.setdefault(column, []).append(value)
     return held or None
+
+
+def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"]:
+    """What ``--probes`` says."""
+    from .eval.probes import DEFAULT_PROBES
+
+    if names is None:
+        return DEFAULT_PROBES
+    return "all" if names == ["all"] else () if names == ["none"] else names
 
 
 def _split_name(name: str) -> str | None:
@@ -512,11 +572,21 @@ def _add_judge_commands(commands: Any) -> None:
     one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
     one.add_argument("--out", default="report", help="folder for index.html, agreement.json and items.csv")
-    one.add_argument("--no-checks", action="store_true", help="leave out the listening checks (three more passes)")
 
     one = _add(commands, "compare", compare, "empathy-judge compare judge scores:gemini.csv constant --data data")
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
+    one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md")
+
+    one = _add(commands, "challenge", challenge, "empathy-judge challenge aeq-bench judge --data empathy-eval")
+    one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
+    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    one.add_argument("--split", default="all", help="which pairs (default: all)")
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=int, default=0, help="of the resamples")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
 
     one = _add(
         commands,
@@ -573,18 +643,39 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
         "--alpha", choices=["nominal", "ordinal", "interval", "ratio"], default="interval",
         help="distance of Krippendorff's alpha in the table; --json has all (default: interval)",
     )  # fmt: skip
-    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=int, default=0, help="of bootstrap and halvings")
+    one.add_argument(
+        "--cluster", choices=["group", "system"], default="group",
+        help="column whose values intervals and tests keep whole (default: group)",
+    )  # fmt: skip
+    _add_interval_options(one)
+    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
     one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
-    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=int, default=0, help="of bootstrap and context swaps")
-    one.add_argument("--json", action="store_true", help="print JSON")
+    one.add_argument(
+        "--probes", nargs="+", metavar="NAME",
+        help="listening checks, each one more pass of the judge: names, all, or none (default: response_only, "
+        "context_swapped, silent, flat_prosody, low_pass)",
+    )  # fmt: skip
+    one.add_argument(
+        "--cluster", choices=["group_id", "context_speaker", "response_speaker", "system_id"], default="group_id",
+        help="what intervals and tests keep whole (default: group_id)",
+    )  # fmt: skip
+    _add_interval_options(one)
+    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
     _add_device_options(one)
+
+
+def _add_interval_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--interval", choices=["percentile", "bca"], default="percentile",
+        help="kind of bootstrap intervals; bca: bias-corrected and accelerated (default: percentile)",
+    )  # fmt: skip
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
 
 
 def _add_device_options(one: argparse.ArgumentParser) -> None:

@@ -59,14 +59,14 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
     data = ["--data.path", str(out / "data")]
     train(["--config", str(CONFIG), *data, "--run", str(out / "run"), "--seed", str(seed), *overrides])
-    step(3, "evaluate: agreement on contexts that training has not heard, and three listening checks")
+    step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
     dataset = PairDataset.load(out / "data")
     loaded = load_run(out / "run")
     judge = TrainedJudge(loaded, "nano judge")
     measured = evaluate(
         judge, dataset, split="test", seed=seed, command="empathy-judge demo", provenance=loaded.description
     )
-    write_report(measured.report, measured.items, out / "report")
+    write_report(measured.report, measured.items, out / "report", dataset)
     step(4, "export: the judge as a folder that others can load")
     save_judge(loaded, out / "judge", render_card(loaded.description, measured.report))
     step(5, "score: one context, two answers")

@@ -2,10 +2,11 @@
 
 People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
 --json`` prints. A *statistic* is an object with the fields of `agreement.Statistic`; an undefined one has the value
-null and a reason. Intervals (95 %) come from the bootstrap over groups, except those of ICC on complete panels.
+null and a reason. Intervals (95 %) come from the bootstrap over clusters, except those of ICC on complete panels.
 
 - ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
-  (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``resamples``, ``seed``
+  (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
+  ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
 - ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
 
   - ``dataset`` (null where the table names none), ``dimension``
@@ -32,7 +33,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -43,18 +44,17 @@ from ..data_modules.errors import UserError
 from ..data_modules.rating_table import RatingTable
 from .agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
 from .annotations import Annotations, Block
-from .bootstrap import Resamples, estimate, statistic_draws
-from .judge_report import judge_report
+from .bootstrap import Interval, Resamples, estimate, statistic_draws
+from .judge_report import MAX_KENDALL_ITEMS, judge_report
 from .judged import Judged
 from .kappa import KappaDistance, kappa_estimate
 from .ranking import ranking_report
 from .reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
 from .report_schema import RankingReport, statistic_report
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-MAX_KENDALL_ITEMS = 2000
-"""Most items of an interval of Kendall's tau-b."""
+Cluster = Literal["group", "system"]
 
 
 def measure_agreement(
@@ -63,6 +63,8 @@ def measure_agreement(
     *,
     pairs: bool = False,
     kappa_weights: KappaDistance = "scores",
+    cluster: Cluster = "group",
+    interval: Interval = "percentile",
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
@@ -75,6 +77,8 @@ def measure_agreement(
         judges: Which of them are judges.
         pairs: Compare every two annotators, too.
         kappa_weights: The distances of weighted kappa.
+        cluster: The column whose values intervals draw, and permutations exchange, whole.
+        interval: The kind of bootstrap intervals.
         resamples: Bootstrap resamples; fewer where there are very many groups (`reliability.affordable_draws`).
         seed: Of the resamples and of the halvings of the panel.
         command: As it was typed.
@@ -91,7 +95,9 @@ def measure_agreement(
     if not people:
         raise UserError(f"--judges names every annotator of {annotations.path}; accepted: at least one person is left")
     judges = list(dict.fromkeys(judges))
-    table = _Table(people, judges, annotations.has_systems, kappa_weights, resamples, seed)
+    if cluster == "system" and not annotations.has_systems:
+        raise UserError(f"--cluster system: {annotations.path} has no column 'system'; accepted: group")
+    table = _Table(people, judges, annotations.has_systems, kappa_weights, cluster, interval, resamples, seed)
     console = Console(stderr=True)
     blocks = track(
         list(annotations.blocks()), "dimensions", console=console, disable=not console.is_terminal, transient=True
@@ -105,6 +111,8 @@ def measure_agreement(
         "judges": judges,
         "left_out": list(left_out),
         "kappa_weights": kappa_weights,
+        "cluster": cluster,
+        "interval": interval,
         "resamples": resamples,
         "seed": seed,
         "dimensions": [table.report(block, pairs=pairs) for block in blocks],
@@ -153,12 +161,15 @@ class _Table:
     judges: list[str]
     has_systems: bool
     kappa_weights: KappaDistance
+    cluster: Cluster
+    interval: Interval
     resamples: int
     seed: int
 
     def report(self, block: Block, *, pairs: bool) -> dict[str, Any]:
         items = block.ratings.drop_duplicates("pair_id")
-        groups = dict(zip(items["pair_id"], items["group_id"], strict=True))
+        column = items["group_id"] if self.cluster == "group" else items["system_id"].fillna(items["pair_id"])
+        groups = dict(zip(items["pair_id"], column, strict=True))
         people = self._people(block, items, groups)
         present = {*block.ratings["rater_id"], *block.missing}
         scores = {
@@ -184,7 +195,7 @@ class _Table:
 
     def _people(self, block: Block, items: pd.DataFrame, groups: Mapping[str, str]) -> _People:
         own = block.ratings.loc[block.ratings["rater_id"].isin(self.people)]
-        table, draws = rated_items(own, block.dimension, groups, self.resamples, self.seed)
+        table, draws = rated_items(own, block.dimension, groups, self.resamples, self.seed, self.interval)
         rated = items.loc[items["pair_id"].isin(own["pair_id"])]
         return _People(own, block.dimension, rated, table, draws, measure(table, draws, self.seed))
 
@@ -209,7 +220,7 @@ class _Table:
     def _pair(self, one: str, other: str, scores: Mapping[str, pd.Series], groups: Mapping[str, str]) -> dict[str, Any]:
         common = scores[one].index.intersection(scores[other].index, sort=False)
         x, y = (scores[name].loc[common].to_numpy(np.float64) for name in (one, other))
-        draws = affordable_draws([groups[item] for item in common], self.resamples, self.seed)
+        draws = affordable_draws([groups[item] for item in common], self.resamples, self.seed, self.interval)
         found = {
             "spearman": _estimate("spearman", x, y, draws),
             "pearson": _estimate("pearson", x, y, draws),

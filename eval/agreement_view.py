@@ -11,13 +11,15 @@ from rich.text import Text
 
 from . import wording
 from .krippendorff import Distance
+from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
 
 _REASONS_SHOWN = 10
+_EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
 
 
 def agreement_views(found: Mapping[str, Any], alpha: Distance) -> Iterator[Table | str]:
-    """Tables of people, judges, systems and pairs, and why values are missing from them.
+    """Tables of people, judges, systems and pairs, a verdict on each judge, and why values are missing.
 
     Args:
         found: From `agreement_table.measure_agreement`.
@@ -27,10 +29,18 @@ def agreement_views(found: Mapping[str, Any], alpha: Distance) -> Iterator[Table
     yield _people(found, alpha, notes)
     if found["judges"]:
         yield _judges(found, notes)
+    rankings = {_name(one): one["ranking"] for one in found["dimensions"] if one["ranking"] is not None}
+    if rankings:
+        yield ranking_table("judge against judge", rankings)
+        notes |= dict.fromkeys(unranked(rankings))
     if any(judged["system_level"] for one in found["dimensions"] for judged in one["judges"].values()):
         yield _systems(found, notes)
     if any("pairs" in one for one in found["dimensions"]):
         yield _pairs(found, notes)
+    for one in found["dimensions"]:
+        for judge, own in one["judges"].items():
+            if own["verdict"]["kind"] in _EXPLAINED:
+                yield f"{_name(one)}, {judge}: {own['verdict']['text']}"
     reasons = list(notes)
     yield from reasons[:_REASONS_SHOWN]
     if len(reasons) > _REASONS_SHOWN:
@@ -70,7 +80,7 @@ def _people(found: Mapping[str, Any], alpha: Distance, notes: dict[str, None]) -
 def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
     table = _table(
         "judges with the mean of the people",
-        ("judge", "n", "Spearman (95 %)", "CCC", "bias", "one\nperson", "share of\nthat (95 %)"),
+        ("judge", "n", "Spearman (95 %)", "bias", "share of one\nperson's (95 %)", "verdict"),
     )
     for one in found["dimensions"]:
         table.add_section()
@@ -81,10 +91,9 @@ def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(judge),
                 str(own["n_items"]),
                 _ranged(own["spearman"], where, notes),
-                wording.number(own["ccc"]["value"]),
                 wording.signed(own["bias"]["value"]),
-                wording.number(own["ceiling"]["value"]),
                 _ranged(own["share_of_ceiling"], where, notes),
+                own["verdict"]["kind"].replace("_", " "),
             )
     return table
 

@@ -1,49 +1,98 @@
-"""Several judges on the same pairs."""
+"""Several judges on the same pairs: a report of each, and who is better than whom."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from rich.table import Table
-from rich.text import Text
+import numpy as np
+import pandas as pd
 
+from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
-from . import wording
-from .evaluate import evaluate
+from .bootstrap import Interval, Resamples
+from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
 from .judges import Judge
-from .report_schema import AgreementReport
+from .probes import DEFAULT_PROBES
+from .ranking import ranking_report
+from .report_schema import AgreementReport, RankingReport
+
+
+class Comparison(NamedTuple):
+    """Several judges.
+
+    Attributes:
+        evaluations: Of each judge, in the order given.
+        rankings: Dimension -> the judges that score it against each other; only where there are at least two.
+    """
+
+    evaluations: list[Evaluation]
+    rankings: dict[str, RankingReport]
+
+    @property
+    def reports(self) -> list[AgreementReport]:
+        """Of each judge, in the order given."""
+        return [evaluation.report for evaluation in self.evaluations]
 
 
 def compare(
-    judges: Sequence[Judge], dataset: PairDataset, *, split: str | None, resamples: int = 1000, seed: int = 0
-) -> list[AgreementReport]:
-    """Agreement report of each judge, listening checks included, on the same pairs with the same seed."""
-    return [evaluate(judge, dataset, split=split, resamples=resamples, seed=seed).report for judge in judges]
+    judges: Sequence[Judge],
+    dataset: PairDataset,
+    *,
+    split: str | None,
+    probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
+    cluster: Cluster = "group_id",
+    interval: Interval = "percentile",
+    resamples: int = 1000,
+    seed: int = 0,
+    command: str = "",
+) -> Comparison:
+    """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 
+    Args:
+        judges: Each with a name of its own.
+        dataset: Pairs and ratings.
+        split: Which pairs; None = all.
+        probes: See `evaluate.evaluate`; also the other arguments.
+        cluster: What intervals draw, and permutations exchange, whole.
+        interval: The kind of intervals.
+        resamples: Bootstrap resamples of an interval.
+        seed: Of everything drawn.
+        command: The command line, for the record.
 
-def comparison_table(reports: Sequence[AgreementReport]) -> Table:
-    """One row per judge and dimension; the last rows are the human ceiling."""
-    table = Table("judge", "dimension", "items", "Spearman (95 %)", "share of ceiling", "context swapped")
-    for report in reports:
-        for name, found in report["dimensions"].items():
-            swapped = report["checks"].get("context_swapped", {}).get(name)
-            table.add_row(
-                Text(report["judge"]),
-                Text(name),
-                str(found["n_items"]),
-                wording.ranged(found["spearman"]),
-                wording.percent(found["share_of_ceiling"]["value"]),
-                "-" if swapped is None else wording.number(swapped["spearman"]["value"]),
-            )
-    for name, found in reports[0]["dimensions"].items():
-        ceiling = wording.ranged(found["ceiling"]["spearman"])
-        table.add_row(
-            "one rater against the others",
-            Text(name),
-            str(found["n_items"]),
-            ceiling,
-            "100 %",
-            "-",
-            style="bold",
+    Raises:
+        UserError: If two judges have one name.
+    """
+    names = [judge.name for judge in judges]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"two judges are called {shown(twice)}; accepted: each judge once")
+    evaluations = [
+        evaluate(
+            judge,
+            dataset,
+            split=split,
+            probes=probes,
+            cluster=cluster,
+            interval=interval,
+            resamples=resamples,
+            seed=seed,
+            command=command,
         )
-    return table
+        for judge in judges
+    ]
+    clusters = pd.Series({pair.pair_id: CLUSTERS[cluster](pair) for pair in dataset.subset(split).pairs})
+    rankings = {}
+    for dimension in dataset.card.dimensions:
+        own = {
+            name: found.items.loc[found.items["dimension"] == dimension.name].set_index("pair_id")
+            for name, found in zip(names, evaluations, strict=True)
+        }
+        own = {name: items for name, items in own.items() if len(items)}
+        if len(own) < 2:
+            continue
+        human = next(iter(own.values()))["human_mean"].dropna()
+        draws = Resamples.draw(clusters.loc[human.index].to_numpy(str), resamples, seed, interval)
+        scores = {name: items["score"].loc[human.index].to_numpy(np.float64) for name, items in own.items()}
+        rankings[dimension.name] = ranking_report(scores, human.to_numpy(np.float64), draws, seed)
+    return Comparison(evaluations, rankings)

@@ -115,7 +115,7 @@ def _check(
 def slice_report(judged: Judged, chosen: np.ndarray, seed: int) -> SliceReport:
     """Agreement on the judged items of a mask of shape (n,), with draws of their own groups."""
     score, human = judged.score[chosen], judged.human[chosen]
-    drawn = Resamples.draw(judged.items["group_id"].to_numpy()[chosen], len(judged.draws), seed)
+    drawn = Resamples.draw(judged.resamples.codes[chosen].astype(str), judged.resamples.resamples, seed)
     return {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,

@@ -13,19 +13,19 @@ import pandas as pd
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from .bootstrap import Interval
 from .dimension_report import (
     MISSING,
     check_report,
     dimension_report,
     slice_report,
-    status_counts,
 )
 from .judged import Judged
 from .judges import Judge, check_score_table
 from .judges.scores_file import ScoresFile
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
-from .report_schema import SCHEMA_VERSION, AgreementReport
-from .wording import counted
+from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
+from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
 SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
     "setting": lambda pair: pair.setting,
@@ -39,6 +39,15 @@ SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
 NOT_GIVEN = "(not given)"
+
+Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
+CLUSTERS: Mapping[Cluster, Callable[[Pair], str]] = {
+    "group_id": group_of,
+    "context_speaker": lambda pair: pair.context_speaker or pair.pair_id,
+    "response_speaker": lambda pair: pair.response_speaker or pair.pair_id,
+    "system_id": lambda pair: pair.system_id or pair.pair_id,
+}
+"""What a bootstrap can draw whole."""
 
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
@@ -68,25 +77,28 @@ def evaluate(
     *,
     split: str | None,
     slices: Sequence[str] = DEFAULT_SLICES,
-    checks: bool = True,
     probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
+    cluster: Cluster = "group_id",
+    interval: Interval = "percentile",
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
     provenance: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Scores the pairs of a split, with `checks` also changed versions, and compares with the human means.
+    """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
     A pair without a score is counted in the coverage and left out; nothing is imputed. Human ceilings are
-    those of the same items.
+    those of the same items. A judge that scores none of the pairs gets a report that says so.
 
     Args:
         judge: What scores.
         dataset: Pairs and ratings.
         split: Which pairs; None = all.
         slices: Keys of `SLICE_COLUMNS`; a column with fewer than two values in the split is left out.
-        checks: Run the listening checks.
-        probes: Which ones, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` = every one.
+        probes: The listening checks, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` =
+            every one.
+        cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
+        interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
         seed: Of bootstrap, halvings and swaps.
         command: The command line, for the record.
@@ -94,7 +106,7 @@ def evaluate(
 
     Raises:
         DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
-        UserError: If no pair has both a rating and a score.
+        UserError: If no pair has a rating.
         ValueError: If the judge breaks the protocol.
     """
     part = dataset.subset(split)
@@ -102,15 +114,17 @@ def evaluate(
     if unknown:
         raise DataError(f"slice {shown(unknown[0])}; accepted: {', '.join(SLICE_COLUMNS)}")
     dimensions = _shared_dimensions(judge, dataset)
-    chosen = choose(probes) if checks else ()
+    chosen = choose(probes)
 
     scores = _score(judge, part.pairs)
+    if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
+        chosen = ()  # nothing to compare with
     runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in chosen}
     parts = [_items(part, dimension.name, scores, runs) for dimension in dimensions]
-    results = [Judged.of(items, resamples, seed) for items in parts]
-    if not any(len(judged.items) for judged in results):
-        statuses = counted(status_counts(parts[0]["status"]))
-        raise UserError(f"judge {judge.name} scored none of the rated pairs; their status: {statuses}")
+    if not any(items["human_mean"].notna().any() for items in parts):
+        raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
+    clusters = dict(zip((pair.pair_id for pair in part.pairs), map(CLUSTERS[cluster], part.pairs), strict=True))
+    results = [Judged.of(items, clusters, resamples, seed, interval) for items in parts]
 
     report: AgreementReport = {
         "schema_version": SCHEMA_VERSION,
@@ -126,6 +140,8 @@ def evaluate(
         "split_hash": dataset.split_hash(),
         "command": command,
         "seed": seed,
+        "cluster": cluster,
+        "interval": interval,
         "resamples": resamples,
         "versions": _versions(),
         "provenance": dict(provenance or {}),
@@ -143,6 +159,11 @@ def evaluate(
                 for dimension, judged in zip(dimensions, results, strict=True)
             }
             for probe in chosen
+        },
+        "voice_and_words": {
+            dimension.name: _voice_and_words(judged)
+            for dimension, judged in zip(dimensions, results, strict=True)
+            if {f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"} <= set(judged.items)
         },
         "slices": {},
     }
@@ -228,6 +249,12 @@ def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mappin
                 for pair_id, status in zip(pair_ids, changed["status"], strict=True)
             ]
     return pd.DataFrame(columns)
+
+
+def _voice_and_words(judged: Judged) -> dict[str, StatisticReport]:
+    """From the probes that keep the one and the other."""
+    voice, words = (judged.items[f"{probe}_score"].to_numpy(np.float64) for probe in (VOICE_PROBE, WORDS_PROBE))
+    return voice_and_words(judged.score, voice, words, judged.resamples).report()
 
 
 def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.DataFrame:

@@ -63,6 +63,7 @@ def judge_report(
         seed: Of draws of raters, folds and permutations.
     """
     score, human, draws = judged.score, judged.human, judged.resamples
+    contexts = np.unique(judged.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     own = Estimate.of(spearman(score, human), judged.draws, draws)
     sign = 1.0 if higher_is_better else -1.0
@@ -84,9 +85,9 @@ def judge_report(
         "raters_worth": statistic_report(raters_worth(own, panel.panel_reliability, table, draws)),
         "item_pairs": _item_pairs(score, human, few, seed),
         "within_group": {
-            "spearman": _group_level(group_correlation("spearman", score, human, draws.codes, few)),
-            "kendall": _group_level(group_correlation("kendall", score, human, draws.codes, few)),
-            "top_1": _group_level(top_1(sign * score, sign * human, draws.codes, few)),
+            "spearman": _group_level(group_correlation("spearman", score, human, contexts, few)),
+            "kendall": _group_level(group_correlation("kendall", score, human, contexts, few)),
+            "top_1": _group_level(top_1(sign * score, sign * human, contexts, few)),
         },
         "scale_use": _scale_use(score, human, scale, few),
         "calibration": _calibration(judged, few, seed),
@@ -196,7 +197,7 @@ def _two_way(judged: Judged, table: RatingTable, seed: int) -> Statistic:
         return point
     if len(table.rater_ids) < MIN_RATERS:
         return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_RATERS} needed")
-    drawn = two_way_draws(judged.score[None], table, judged.resamples, seed)[0]
+    drawn = two_way_draws(judged.score, table, judged.resamples, seed)
     return with_interval(point, drawn, judged.resamples.percentile(len(drawn)))
 
 

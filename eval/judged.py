@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from .bootstrap import Resamples, statistic_draws
+from .bootstrap import Interval, Resamples, statistic_draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +32,17 @@ class Judged:
     draws: np.ndarray
 
     @classmethod
-    def of(cls, all_items: pd.DataFrame, resamples: int, seed: int) -> Judged:
-        """Selects the items and draws `resamples` times from their groups."""
+    def of(
+        cls,
+        all_items: pd.DataFrame,
+        clusters: Mapping[str, str],
+        resamples: int,
+        seed: int,
+        interval: Interval = "percentile",
+    ) -> Judged:
+        """Selects the items and draws `resamples` times from their clusters, given by pair id."""
         items = all_items.loc[all_items["human_mean"].notna() & all_items["score"].notna()]
         score, human = items["score"].to_numpy(np.float64), items["human_mean"].to_numpy(np.float64)
-        drawn = Resamples.draw(items["group_id"].to_numpy(), resamples, seed)
+        names = np.array([clusters[pair_id] for pair_id in items["pair_id"]], dtype=str)
+        drawn = Resamples.draw(names, resamples, seed, interval)
         return cls(all_items, items, score, human, drawn, statistic_draws("spearman", score, human, drawn))

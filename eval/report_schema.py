@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from .agreement import Statistic
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class StatisticReport(TypedDict):
@@ -351,6 +351,9 @@ class AgreementReport(TypedDict):
     ``split``: null = all pairs. ``split_hash``: of the whole dataset. ``checks``: check -> dimension ->
     result, empty if the checks were not run. ``slices``: column -> value -> dimension -> result, for columns
     with two values or more.
+    ``cluster``: the column whose values intervals draw whole; ``interval``: ``percentile`` or ``bca``.
+    ``voice_and_words``: dimension -> how much of the variance of the scores comes from voice and how much from words
+    (`voice_words.VoiceAndWords`), where the two probes were run.
     ``provenance``: what the caller knows of the judge (artifact hash, model version, ...).
     """
 
@@ -361,10 +364,13 @@ class AgreementReport(TypedDict):
     split_hash: str
     command: str
     seed: int
+    cluster: str
+    interval: str
     resamples: int
     versions: dict[str, str]
     provenance: dict[str, Any]
     left_out: LeftOut
     dimensions: dict[str, DimensionReport]
     checks: dict[str, dict[str, CheckReport]]
+    voice_and_words: dict[str, dict[str, StatisticReport]]
     slices: dict[str, dict[str, dict[str, SliceReport]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import types
@@ -30,7 +31,7 @@ DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
 
 def evaluate(*arguments: Any, **options: Any) -> Any:
     """`evaluate` with the quick probes; what is null or not is for the tests to say, not for a type checker."""
-    return typed_evaluate(*arguments, probes=("response_only", "context_swapped", "silent"), **options)
+    return typed_evaluate(*arguments, **{"probes": ("response_only", "context_swapped", "silent"), **options})
 
 
 class Failing:
@@ -280,7 +281,7 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset: MakeData
     for judge in judges:
         report = evaluate(judge, dataset, split="test", resamples=20, provenance={"artifact": "abc"}).report
         assert_has_type(json.loads(json.dumps(report, allow_nan=False)), AgreementReport, "report")
-    first = evaluate(judges[0], dataset, split="test", resamples=20, checks=False, command="evaluate x").report
+    first = evaluate(judges[0], dataset, split="test", resamples=20, probes=(), command="evaluate x").report
     assert list(first["dimensions"]) == ["empathy", "warmth"]
     assert first["left_out"] == {"not_judged": ["clarity"], "not_rated": ["humour"]}
     assert first["checks"] == {}
@@ -308,6 +309,44 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset: MakeDataset, make_ju
         evaluate(make_judge(dimensions=("charm",)), dataset, split="test")
     with pytest.raises(DataError, match="no pair is in split 'dev'"):
         evaluate(make_judge(), dataset, split="dev")
+    bare = dataclasses.replace(dataset, ratings=dataset.ratings[:0])
+    with pytest.raises(UserError, match="none of the 60 pairs has a rating of empathy"):
+        evaluate(make_judge(), bare, split="test")
+
+
+def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    dataset = make_dataset()
     ids = [pair.pair_id for pair in dataset.pairs]
-    with pytest.raises(UserError, match="scored none of the rated pairs; their status: 60 x refused"):
-        evaluate(Failing(make_judge(), failed=ids, missing=[]), dataset, split="test")
+    found = evaluate(Failing(make_judge(), failed=ids, missing=[]), dataset, split="test")
+    own = found.report["dimensions"]["empathy"]
+    assert (own["n_items"], own["coverage"]["failed"], own["spearman"]["value"]) == (0, {"refused": 60}, None)
+    assert own["verdict"]["kind"] == "no_scores"
+    assert found.report["checks"] == {}
+    json.dumps(found.report, allow_nan=False)
+
+
+@pytest.mark.parametrize(("cluster", "n_groups"), [("group_id", 15), ("context_speaker", 15), ("system_id", 4)])
+def test_intervals_draw_what_was_asked_for(
+    make_dataset: MakeDataset, make_judge: MakeJudge, cluster: str, n_groups: int
+) -> None:
+    dataset, judge = make_dataset(noise=0.4), make_judge(noise=0.4)
+    report = evaluate(judge, dataset, split="test", probes=(), cluster=cluster, resamples=50).report
+    own = report["dimensions"]["empathy"]
+    assert (own["n_groups"], report["cluster"]) == (n_groups, cluster)
+    assert (own["spearman"]["low"] is None) == (n_groups < 5)
+    assert own["within_group"]["spearman"]["groups"] > 10  # groups of responses stay those of one context
+
+
+def test_bca_intervals_reach_every_statistic(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    dataset, judge = make_dataset(noise=0.4), make_judge(noise=0.4)
+    plain, bca = (
+        evaluate(judge, dataset, split="test", probes=("silent",), interval=interval).report
+        for interval in ("percentile", "bca")
+    )
+    for name in ("spearman", "ccc", "mae", "share_of_ceiling"):
+        one, other = plain["dimensions"]["empathy"][name], bca["dimensions"]["empathy"][name]
+        assert one["value"] == other["value"]
+        assert one["low"] != other["low"]
+        assert abs(one["low"] - other["low"]) < 0.1

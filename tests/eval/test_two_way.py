@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from empathy_judge.data_modules.rating_table import RatingTable
-from empathy_judge.eval.bootstrap import Resamples
+from empathy_judge.eval.bootstrap import Resamples, statistic_draws
 from empathy_judge.eval.two_way import two_way_draws
 from scipy import stats
 
@@ -24,7 +24,7 @@ def panel(rng: np.random.Generator, items: int, raters: int, *, rated: float = 1
 def test_a_resample_is_spearman_with_the_drawn_ratings() -> None:
     table, judge = panel(np.random.default_rng(0), 30, 5, rated=0.6)
     draws = Resamples.draw([f"g{item // 3}" for item in range(30)], 25, seed=1)
-    found = two_way_draws(judge[None], table, draws, seed=2)[0]
+    found = two_way_draws(judge, table, draws, seed=2)
     raters = Resamples.draw(table.rater_ids, 25, seed=2)
     for value, counts, drawn in zip(found, draws.counts, raters.counts, strict=True):
         pairs = []
@@ -43,9 +43,7 @@ def test_few_raters_widen_the_interval_and_many_do_not() -> None:
     for raters in (3, 60):
         table, judge = panel(np.random.default_rng(raters), 150, raters)
         draws = Resamples.draw(np.arange(150).astype(str), 400, seed=0)
-        one_way = two_way_draws(judge[None], table, draws, seed=0)[0].std()
-        from empathy_judge.eval.bootstrap import statistic_draws
-
+        one_way = two_way_draws(judge, table, draws, seed=0).std()
         widths[raters] = one_way / statistic_draws("spearman", judge, table.sums / table.counts, draws).std()
     assert widths[3] > 1.25
     assert 0.9 < widths[60] < 1.15
@@ -54,4 +52,4 @@ def test_few_raters_widen_the_interval_and_many_do_not() -> None:
 def test_too_few_raters_are_not_drawn() -> None:
     table, judge = panel(np.random.default_rng(0), 30, 2)
     draws = Resamples.draw(np.arange(30).astype(str), 20, seed=0)
-    assert np.isnan(two_way_draws(judge[None], table, draws, seed=0)).all()
+    assert np.isnan(two_way_draws(judge, table, draws, seed=0)).all()

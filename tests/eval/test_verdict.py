@@ -1,0 +1,100 @@
+"""What is said in words of judges whose worth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.eval.agreement_table import measure_agreement
+from empathy_judge.eval.annotations import read_annotations
+from empathy_judge.eval.verdict import Agreement, verdict
+
+N, PER_GROUP = 300, 3
+NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Six people of equal noise, and judges from nothing to everything, measured as a user would."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(3, 1, N)
+    people = {f"person {number}": truth + rng.normal(0, 1.0, N) for number in range(6)}
+    panel = np.mean(list(people.values()), axis=0)
+    judges = {
+        "constant": np.full(N, 3.0),
+        "random": rng.normal(size=N),
+        "nan": np.full(N, np.nan),
+        "perfect": panel,
+        "truth": truth,
+        "another person": truth + rng.normal(0, 1.0, N),
+        "deaf": truth + rng.normal(0, 4.0, N),
+        "good": truth + rng.normal(0, 0.55, N),
+        "backwards": -truth,
+    }
+    rows = [
+        {
+            "item": f"i{n}",
+            "annotator": name,
+            "dimension": "warmth",
+            "score": scores[n],
+            "group": n // PER_GROUP,
+        }
+        for name, scores in (people | judges).items()
+        for n in range(N)
+    ]
+    path: Path = tmp_path_factory.mktemp("verdict") / "scores.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    found = measure_agreement(read_annotations(path, {}), list(judges), resamples=500)
+    return found["dimensions"][0]
+
+
+@pytest.mark.parametrize(
+    ("judge", "kind", "words"),
+    [
+        ("constant", "constant", "No verdict on agreement: the judge gives every item the same score"),
+        ("random", "chance", "Not clearly better than chance: Spearman"),
+        ("nan", "no_scores", "No verdict: the judge gave no usable score for a rated item."),
+        ("perfect", "beyond_possible", "It has most likely seen these ratings."),
+        ("truth", "best_possible", "Agrees with people as well as these ratings can show: Spearman 0.9"),
+        ("another person", "like_one_rater", "about as well as one of its raters does: Spearman 0.6"),
+        ("deaf", "below_one_rater", "less than one of its raters does: Spearman 0."),
+        ("good", "above_one_rater", "better than one of its raters does: Spearman 0.7"),
+        ("backwards", "against", "Orders items against people: Spearman \N{MINUS SIGN}0."),
+    ],
+)
+def test_known_judges(table: dict[str, Any], judge: str, kind: str, words: str) -> None:
+    found = table["judges"][judge]["verdict"]
+    assert found["kind"] == kind, found
+    assert words in found["text"]
+    assert (found["tone"] == "good") == (kind in ("best_possible", "like_one_rater", "above_one_rater"))
+
+
+def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
+    ranked = [(own["judge"], own["cluster"]) for own in table["ranking"]["judges"]]
+    assert ranked[:4] == [("perfect", 1), ("truth", 2), ("good", 3), ("another person", 4)]
+    assert [name for name, _ in ranked[4:7]] == ["deaf", "random", "backwards"]
+    assert {own["judge"]: own["reason"] for own in table["ranking"]["judges"] if own["cluster"] is None} == {
+        "constant": "the judge scores are constant",
+        "nan": f"0 items, {N} dropped as NaN",
+    }
+    worth = {name: own["raters_worth"]["value"] for name, own in table["judges"].items()}
+    assert worth["another person"] == pytest.approx(1, abs=0.4)
+    assert worth["good"] == pytest.approx(1 / 0.55**2, abs=1.5)
+    assert worth["backwards"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"spearman": NONE}, "undefined"),
+        ({"spearman": NONE | {"value": 0.5}}, "undecided"),
+        ({"share_of_ceiling": NONE, "share_of_panel_ceiling": NONE}, "agrees"),
+    ],
+)
+def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kind: str) -> None:
+    own: Agreement = {**table["judges"]["good"], **changes}
+    found = verdict(own)
+    assert (found.kind, found.tone) == (kind, "none")
