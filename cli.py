@@ -245,7 +245,7 @@ def compare(options: argparse.Namespace) -> int:
 
     from .data_modules.schema import PairDataset
     from .eval.compare import compare as measure
-    from .eval.compare_page import write_comparison
+    from .eval.compare_page import comparison_json, write_comparison
     from .eval.compare_view import comparison_views
 
     dataset = PairDataset.load(options.data)
@@ -264,7 +264,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.out is not None:
         write_comparison(found.reports, found.rankings, Path(options.out))
     if options.json:
-        print(json.dumps({"reports": found.reports, "rankings": found.rankings}, indent=2, allow_nan=False))
+        print(comparison_json(found.reports, found.rankings))
     else:
         for view in comparison_views(found):
             Console().print(view, markup=False)
@@ -571,7 +571,7 @@ def _add_judge_commands(commands: Any) -> None:
     one = _add(commands, "evaluate", evaluate, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)
-    one.add_argument("--out", default="report", help="folder for index.html, agreement.json and items.csv")
+    one.add_argument("--out", default="report", help="folder of the report (default: report)")
 
     one = _add(commands, "compare", compare, "empathy-judge compare judge scores:gemini.csv constant --data data")
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")

@@ -8,6 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from . import wording
+from .sound_pieces import MACROS
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -24,6 +25,7 @@ header p { color: var(--muted); margin: 4px 0 0; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
 h2 { font-size: 1.3rem; margin: 40px 0 12px; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 0 0 8px; }
+p, li, h3, h4, summary { overflow-wrap: anywhere; }
 .banner { background: var(--warn-ground); border: 1px solid var(--warn-line); border-radius: 10px;
   padding: 12px 16px; margin: 20px 0 0; }
 .banner strong { color: var(--warn); }
@@ -46,6 +48,19 @@ svg text { font-family: inherit !important; }
 .checks li { padding: 10px 0; border-top: 1px solid var(--line); }
 .checks li:first-child { border-top: 0; padding-top: 0; }
 .checks strong { display: block; }
+.verdicts { margin: 0; }
+.verdicts > div { padding: 12px 0 12px 16px; border-left: 4px solid var(--line); margin: 0 0 14px; }
+.verdicts > div:last-child { margin-bottom: 0; }
+.verdicts > .good { border-color: var(--good); }
+.verdicts > .warn { border-color: var(--warn); }
+.verdicts h2, .verdicts h3 { font-size: 1rem; margin: 0 0 4px; overflow-wrap: anywhere; }
+.verdicts p { margin: 0; max-width: 60em; overflow-wrap: anywhere; }
+.verdicts p + p { margin-top: 6px; }
+.verdicts .first { font-size: 1.12rem; }
+.dot { display: inline-block; width: 0.62em; height: 0.62em; border-radius: 50%; background: var(--line);
+  margin-right: 8px; }
+.dot.good { background: var(--good); }
+.dot.warn { background: var(--warn); }
 .mark { font-weight: 600; font-size: 0.8rem; border: 1px solid currentColor; border-radius: 999px;
   padding: 1px 9px; margin-left: 8px; white-space: nowrap; }
 .mark.good { color: var(--good); }
@@ -105,7 +120,7 @@ def render(template: str, styles: str = "", **values: Any) -> str:
 
     Args:
         template: Begins with ``{% extends "frame" %}`` and fills the blocks ``title`` and ``content``; ``pieces`` holds
-            macros that every page can import.
+            macros that every page can import, ``sound`` those of `sound_pieces`.
         styles: Rules of this page beside `STYLE`.
         **values: What the template shows. Every one is escaped, whatever names and texts come from outside; only
             `Markup` is not.
@@ -113,7 +128,7 @@ def render(template: str, styles: str = "", **values: Any) -> str:
     Raises:
         jinja2.UndefinedError: If the template shows what is not there.
     """
-    templates = {"frame": _FRAME, "pieces": _PIECES, "page": template}
+    templates = {"frame": _FRAME, "pieces": _PIECES, "sound": MACROS, "page": template}
     environment = jinja2.Environment(
         loader=jinja2.DictLoader(templates), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )

@@ -162,9 +162,7 @@ def rated_items(
     return RatingTable.of(ratings, dimension, pair_ids), draws
 
 
-def affordable_draws(
-    groups: Sequence[str], resamples: int, seed: int, interval: Interval = "percentile"
-) -> Resamples:
+def affordable_draws(groups: Sequence[str], resamples: int, seed: int, interval: Interval = "percentile") -> Resamples:
     """Draws from the groups of items.
 
     Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the

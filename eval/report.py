@@ -1,59 +1,91 @@
-"""Writes a report: ``agreement.json``, ``items.csv``, ``index.html`` and a table for the terminal."""
+"""Writes a report: its numbers as JSON, CSV and Markdown, its page, and a table for the terminal."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from ..data_modules.folders import replace_file
-from . import charts, wording
+from ..data_modules.schema import PairDataset
+from . import wording
 from .page import render
+from .playable import RULE, AudioCopies
 from .report_schema import AgreementReport, DimensionReport
-from .report_template import TEMPLATE
+from .report_sound import disagreements
+from .report_tables import markdown_report, statistics_table
+from .report_template import STYLES, TEMPLATE
+from .report_view import dimension_view, drawn_whole, scale_of, worst_items
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
+TABLE_FILE = "agreement.md"
+STATISTICS_FILE = "agreement.csv"
 PAGE_FILE = "index.html"
 
-WORST_ITEMS = 10
-"""Items listed under the largest disagreements."""
 
+def write_report(report: AgreementReport, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
+    """Writes the files of a report into `out`, each complete or not at all; the page last.
 
-def write_report(report: AgreementReport, items: pd.DataFrame, out: Path) -> None:
-    """Writes the three files into `out`, each complete or not at all; the page last.
+    `REPORT_FILE`, `ITEMS_FILE`, `TABLE_FILE` (Markdown), `STATISTICS_FILE` (a row per statistic) and `PAGE_FILE`;
+    with a dataset also the clips that the page plays, in ``audio/``; clips that only an earlier page played go.
 
     Args:
         report: From `evaluate.evaluate`.
         items: Its table of items.
         out: Folder; made if it does not exist.
+        dataset: What was judged: the page then plays the items on which judge and people differ most.
 
     Raises:
         ValueError: If the report holds NaN or infinity.
     """
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    page = render_page(report, items)
+    table, statistics = markdown_report(report), statistics_table(report)
     out.mkdir(parents=True, exist_ok=True)
+    copies = AudioCopies(out)
+    page = render_page(report, items, dataset, copies)
     replace_file(out / REPORT_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     replace_file(out / ITEMS_FILE, lambda path: items.to_csv(path, index=False, lineterminator="\n"))
+    replace_file(out / TABLE_FILE, lambda path: path.write_text(table, encoding="utf-8"))
+    replace_file(out / STATISTICS_FILE, lambda path: statistics.to_csv(path, index=False, lineterminator="\n"))
     replace_file(out / PAGE_FILE, lambda path: path.write_text(page, encoding="utf-8"))
+    copies.remove_others()
 
 
-def render_page(report: AgreementReport, items: pd.DataFrame) -> str:
-    """The page as HTML that needs no other file. Every value is escaped: names and ids come from outside."""
+def render_page(
+    report: AgreementReport,
+    items: pd.DataFrame,
+    dataset: PairDataset | None = None,
+    copies: AudioCopies | None = None,
+) -> str:
+    """The page as HTML that needs no network. Every value is escaped: names and ids come from outside.
+
+    Args:
+        report: From `evaluate.evaluate`.
+        items: Its table of items.
+        dataset: What was judged, for players.
+        copies: Where the clips of the players go; without dataset or copies there are none.
+    """
+    sections = []
+    for name, dimension in report["dimensions"].items():
+        worst, section = worst_items(name, items), dimension_view(name, report, items)
+        section |= {"worst": worst, "heard": []}
+        if dataset is not None and copies is not None:
+            section["heard"] = disagreements(worst, name, scale_of(dimension), dataset, copies)
+        sections.append(section)
     return render(
         TEMPLATE,
+        STYLES,
         report=report,
-        dimensions=[_section(name, report, items) for name in report["dimensions"]],
+        dimensions=sections,
         scored=wording.split_name(report),
+        drawn=drawn_whole(report),
         provenance=_provenance(report),
+        audio_rule=RULE if any(section["heard"] for section in sections) else "",
     )
 
 
@@ -83,64 +115,6 @@ def terminal_table(report: AgreementReport) -> Table:
     return table
 
 
-def _section(name: str, report: AgreementReport, items: pd.DataFrame) -> dict[str, Any]:
-    """What the template needs for one dimension."""
-    dimension = report["dimensions"][name]
-    checks = {check: results[name] for check, results in report["checks"].items()}
-    rows = items.loc[(items["dimension"] == name) & items["score"].notna() & items["human_mean"].notna()]
-    score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
-    scale = (dimension["scale"]["minimum"], dimension["scale"]["maximum"])
-    worst = rows.iloc[np.argsort(-np.abs(score - human), kind="stable")[:WORST_ITEMS]]
-    return {
-        "name": name,
-        "report": dimension,
-        "headline": wording.headline(report, dimension),
-        "warnings": wording.warnings(dimension),
-        "bars": Markup(_listening_chart(name, dimension, report)) if checks else "",
-        "checks": [wording.check_view(check, result, dimension["spearman"]) for check, result in checks.items()],
-        "scatter": Markup(charts.scatter(score, human, scale, f"{name}: judge score against mean human score"))
-        if len(rows)
-        else "",
-        "calibration": Markup(charts.calibration(score, human, scale, f"{name}: mean human score by judge score"))
-        if len(rows)
-        else "",
-        "measures": {
-            "The judge": wording.judge_measures(dimension),
-            "The raters": wording.panel_measures(dimension),
-        },
-        "slices": [
-            {
-                "column": column,
-                "value": value,
-                "report": results[name],
-                "width": round(100 * max(0.0, results[name]["spearman"]["value"] or 0.0)),
-            }
-            for column, values in report["slices"].items()
-            for value, results in values.items()
-        ],
-        "systems": sorted(dimension["system_level"]["systems"], key=lambda system: -system["human"]),
-        "worst": worst.to_dict("records"),
-    }
-
-
-def _listening_chart(name: str, dimension: DimensionReport, report: AgreementReport) -> str:
-    statistics = {"Full input": dimension["spearman"]}
-    statistics |= {
-        wording.CHECK_TITLES[check]: results[name]["spearman"] for check, results in report["checks"].items()
-    }
-    rows = [
-        charts.Bar(label, own["value"], own["low"], own["high"], f"undefined: {own['reason']}")
-        for label, own in statistics.items()
-    ]
-    ceilings = {
-        "one rater": dimension["ceiling"]["spearman"],
-        "best possible": dimension["ceiling"]["panel_mean"],
-    }
-    lines = [(label, own["value"]) for label, own in ceilings.items() if own["value"] is not None]
-    words = "; ".join(f"{row.label} {wording.number(row.value)}" for row in rows)
-    return charts.bars(rows, lines, f"{name}, Spearman with people: {words}")
-
-
 def _provenance(report: AgreementReport) -> list[tuple[str, str]]:
     dataset = report["dataset"]
     rows = {
@@ -153,6 +127,7 @@ def _provenance(report: AgreementReport) -> list[tuple[str, str]]:
         "split hash": report["split_hash"],
         "command": report["command"],
         "seed, resamples": f"{report['seed']}, {report['resamples']}",
+        "intervals": f"95 %, {report['interval']}, draws of whole {drawn_whole(report)}",
         "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
         "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
         **{

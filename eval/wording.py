@@ -14,6 +14,9 @@ CLEAR_DROP = 0.1
 STATUSES_SHOWN = 5
 """Kinds of failure that a sentence names."""
 
+NONE = "—"
+"""Stands where there is no number."""
+
 CHECK_TITLES = {name: probe.title for name, probe in PROBES.items()}
 
 
@@ -28,17 +31,17 @@ class CheckView(NamedTuple):
 
 def number(value: float | None, digits: int = 2) -> str:
     """The number with a true minus sign; an em dash where there is none."""
-    return "—" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None) -> str:
     """The number with its sign."""
-    return "—" if value is None else f"{value:+.2f}".replace("-", "−")
+    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
 
 
 def percent(value: float | None) -> str:
     """A share as whole percent."""
-    return "—" if value is None else f"{100 * value:.0f} %".replace("-", "−")
+    return NONE if value is None else f"{100 * value:.0f} %".replace("-", "−")
 
 
 def ranged(statistic: StatisticReport) -> str:
@@ -159,7 +162,8 @@ def warnings(dimension: DimensionReport) -> list[str]:
         left_out = f"{gap} of {coverage['rated']} rated pairs have no score and are left out"
         found.append(f"{left_out}: {counted(why | coverage['failed'])}.")
     if coverage["out_of_scale"]:
-        found.append(f"{coverage['out_of_scale']} scores lie outside the rating scale.")
+        outside = coverage["out_of_scale"]
+        found.append(f"{outside} score{'s lie' if outside != 1 else ' lies'} outside the rating scale.")
     judge, human = dimension["judge"]["sd"], dimension["human"]["sd"]
     if judge is not None and human and judge < human / 2:
         found.append(f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle.")

@@ -51,10 +51,12 @@ def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Evaluation:
     return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
 
 
-def test_the_three_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
     out = tmp_path / "new" / "report"
     write_report(evaluation.report, evaluation.items, out)
-    assert sorted(path.name for path in out.iterdir()) == ["agreement.json", "index.html", "items.csv"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "agreement.csv", "agreement.json", "agreement.md", "index.html", "items.csv",
+    ]  # fmt: skip
     assert json.loads((out / "agreement.json").read_text(encoding="utf-8")) == evaluation.report
     items = pd.read_csv(out / "items.csv")
     assert len(items) == 60
@@ -79,7 +81,7 @@ def test_the_page_says_what_the_numbers_are(evaluation: Evaluation) -> None:
     worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
     disagreements = text[text.index("Largest disagreements") :]
     assert evaluation.items["pair_id"][worst] == re.findall(r"pair-\d+", disagreements)[0]
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 5  # checks, scatter, calibration, by setting, by system
 
 
 def test_the_page_needs_no_other_file_and_no_network(evaluation: Evaluation) -> None:
