@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ..data_modules.folders import replace_file
 from . import charts, wording
+from .clusters import ALPHA
 from .compare_template import STYLES, TEMPLATE
 from .comparison_words import comparison_words
 from .listening import listening_sentence
@@ -145,16 +146,12 @@ def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
         "difference": difference,
         "p": p_value(own["p"]),
         "p_adjusted": p_value(own["p_adjusted"]),
-        "told_apart": own["p_adjusted"] is not None and own["p_adjusted"] < LEVEL,
+        "told_apart": own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA,
         "needed": wording.NONE if needed is None else f"{needed:,}",
         "between": between,
         "n_items": own["n_items"],
         "n_groups": own["n_groups"],
     }
-
-
-LEVEL = 0.05
-"""Of the clusters and of the pairs that are told apart."""
 
 
 def p_value(p: float | None) -> str:

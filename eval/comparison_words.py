@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .report_schema import RankingReport
+from .clusters import ALPHA
+from .report_schema import ComparisonReport, RankingReport
 from .wording import number
 
 
@@ -31,28 +32,35 @@ def comparison_words(ranking: RankingReport) -> str:
     if len(first) == 1:
         text = f"{best['judge']} agrees best with people {said}, clearly better than "
         text += "the other." if len(ranked) == 2 else "all others."
-        behind = " Behind it, these data cannot rank "
+        behind = " Behind it, "
     else:
-        text = f"These data cannot rank {_listed(first)}: {best['judge']} is highest {said}"
-        text += f".{_needed(ranking, first[0], first[1])}"
+        close = [name for name in first[1:] if not _told_apart(ranking, first[0], name)] or first[1:]
+        text = f"{_listed(first)} form one cluster: {best['judge']} is highest {said}, but not clearly better than "
+        text += f"{_listed(close, 'or')}.{_needed(ranking, first[0], close[0])}"
         text += " All others are clearly worse." if others else ""
-        behind = " Nor can they rank "
+        behind = " Behind them, "
     if tied:
-        text += f"{behind}{'; nor '.join(tied)}."
+        text += f"{behind}{'; so do '.join([f'{tied[0]} form one cluster', *tied[1:]])}."
     return text + end
 
 
+def _between(ranking: RankingReport, first: str, second: str) -> ComparisonReport | None:
+    return next((own for own in ranking["comparisons"] if {own["first"], own["second"]} == {first, second}), None)
+
+
+def _told_apart(ranking: RankingReport, first: str, second: str) -> bool:
+    found = _between(ranking, first, second)
+    return found is not None and found["p_adjusted"] is not None and found["p_adjusted"] < ALPHA
+
+
 def _needed(ranking: RankingReport, first: str, second: str) -> str:
-    """How much data the difference of the two best would take, where they are not told apart."""
-    for own in ranking["comparisons"]:
-        if {own["first"], own["second"]} == {first, second}:
-            if own["p_adjusted"] is not None and own["p_adjusted"] < 0.05:
-                return f" {first} and {second} differ from each other, though."
-            if own["groups_needed"] is not None:
-                needed, here = f"{own['groups_needed']:,}", own["n_groups"]
-                return f" To tell {first} and {second} apart would take about {needed} groups; here are {here}."
-    return ""
+    """How much data the difference of two judges would take."""
+    found = _between(ranking, first, second)
+    if found is None or found["groups_needed"] is None:
+        return ""
+    needed, here = f"{found['groups_needed']:,}", found["n_groups"]
+    return f" To tell {first} and {second} apart would take about {needed} groups; here are {here}."
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + f" and {names[-1]}"
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]

@@ -243,9 +243,7 @@ def _not_the_voice(
     return "words_only", "warn", text
 
 
-def _neither_shown(
-    without_words: _Reaction, context: _Reaction, voice: _Reaction
-) -> tuple[Kind, Literal["warn"], str]:
+def _neither_shown(without_words: _Reaction, context: _Reaction, voice: _Reaction) -> tuple[Kind, Literal["warn"], str]:
     """The sentence where flattened voices cost nothing, move the scores all the same, and words may cost something."""
     open_end = f"whether by words or by something else is undecided, as {without_words.why}"
     if context.kind == "stays":

@@ -144,10 +144,7 @@ def _slice_view(
 ) -> dict[str, Any]:
     largest = sorted(values, key=lambda value: -values[value]["n_items"])[:SHOWN_SLICES]
     shown = [value for value in values if value in largest]
-    rows = [
-        bar(f"{charts.shortened(value, 16)}, n = {values[value]['n_items']}", values[value]["spearman"])
-        for value in shown
-    ]
+    rows = [bar(_counted_label(value, values[value]["n_items"]), values[value]["spearman"]) for value in shown]
     overall = dimension["spearman"]["value"]
     lines = [] if overall is None else [("all items", overall)]
     alt = f"{name}, Spearman with people by {column}: {in_words(rows)}"
@@ -157,3 +154,9 @@ def _slice_view(
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
         "rows": [{"value": value, "report": own} for value, own in values.items()],
     }
+
+
+def _counted_label(value: str, items: int) -> str:
+    """A value with its number of items, which stays whole where the value is too long for a plot."""
+    count = f", n = {items}"
+    return charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count

@@ -105,8 +105,8 @@ def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 
         (ranking(("a", 1, 0.7), ("b", None, None)), "Only a (Spearman 0.70) can be ranked. 1 judge has no rank."),
         (
             ranking(("a", 1, 0.7), ("b", 2, 0.5), ("c", 2, 0.4)),
-            "a agrees best with people (Spearman 0.70), clearly better than all others. Behind it, these data cannot "
-            "rank b and c.",
+            "a agrees best with people (Spearman 0.70), clearly better than all others. Behind it, b and c form one "
+            "cluster.",
         ),
     ],
 )  # fmt: skip
@@ -116,9 +116,20 @@ def test_a_ranking_in_words(given: RankingReport, text: str) -> None:
 
 def test_two_judges_in_one_cluster_say_what_would_separate_them() -> None:
     text = comparison_words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
-    assert text.startswith("These data cannot rank a and b: a is highest (Spearman 0.70).")
+    assert text.startswith("a and b form one cluster: a is highest (Spearman 0.70), but not clearly better than b.")
     assert "180" in text
     assert "40" in text
+
+
+def test_a_cluster_may_hold_a_judge_that_is_told_apart_from_the_best() -> None:
+    given = ranking(("a", 1, 0.7), ("b", 1, 0.68), ("c", 1, 0.6), ("d", 2, 0.2))
+    shared: Any = {"groups_needed": None, "n_groups": 40}
+    pairs = {("a", "b"): 0.3, ("a", "c"): 0.01, ("b", "c"): 0.2, ("a", "d"): 0.01}
+    given["comparisons"] = [{"first": a, "second": b, "p_adjusted": p, **shared} for (a, b), p in pairs.items()]
+    assert comparison_words(given) == (
+        "a, b and c form one cluster: a is highest (Spearman 0.70), but not clearly better than b. All others are "
+        "clearly worse."
+    )
 
 
 def test_p_values_are_never_zero() -> None:
