@@ -16,34 +16,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 import yaml
 
+from .columns import is_column, read_column
 from .errors import DataError, place, shown
 from .near_identical import NearIdentical, near_identical
 from .schema import PAIRS_FILE, Pair, PairDataset
 
 SPLIT_FILE = "split.yaml"
 
-READ: Mapping[str, Callable[[Pair], str | None]] = MappingProxyType(
-    {
-        "group_id": lambda pair: pair.group_id,
-        "context_speaker": lambda pair: pair.context_speaker,
-        "response_speaker": lambda pair: pair.response_speaker,
-        "system_id": lambda pair: pair.system_id,
-        "setting": lambda pair: pair.setting,
-        "language": lambda pair: pair.language,
-        "situation": lambda pair: pair.situation,
-        "context_text": lambda pair: pair.context_text,
-        "response_text": lambda pair: pair.response_text,
-    }
-)
-"""The columns that splits can be made by."""
 LISTED = ("group_id", "context_speaker", "response_speaker", "system_id")
 """Columns whose crossings are listed even where the splits were made by others."""
 
@@ -168,8 +154,8 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
         first = rows[0][1]
         row, other = next((row, pair) for row, pair in rows if pair.split != first.split)
         more = f" ({len(crossings) - 1} more)" if len(crossings) > 1 else ""
-        name = kind if kind in READ else kind.replace("_", " ")
-        what = shown(value) if kind in READ else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
+        name = kind if is_column(kind) else kind.replace("_", " ")
+        what = shown(value) if is_column(kind) else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
         raise DataError(
             f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {what} is in {' and '.join(splits)}{more}; "
             f"accepted: each {name} in one split, as `empathy-judge split --overwrite` makes them"
@@ -193,7 +179,7 @@ def split_columns(dataset: PairDataset) -> tuple[str, ...]:
         by, split_hash = tuple(stored["by"]), stored["split_hash"]
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
         raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
-    if split_hash != dataset.split_hash() or not by or not set(by) <= set(READ):
+    if split_hash != dataset.split_hash() or not by or not all(map(is_column, by)):
         raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
     return by
 
@@ -212,7 +198,7 @@ def values_of(dataset: PairDataset, by: Sequence[str], near: NearIdentical) -> V
         near: From `near_identical`.
     """
     values: dict[str, Sequence[Collection[str]]] = {
-        column: [() if (value := READ[column](pair)) is None else (value,) for pair in dataset.pairs]
+        column: [() if (value := read_column(pair, column)) is None else (value,) for pair in dataset.pairs]
         for column in dict.fromkeys((*LISTED, *by))
     }
     clips = [dataset.fingerprints[pair.pair_id] for pair in dataset.pairs]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from .errors import DataError, place
 from .folders import replace_file
-from .rows import PAIRS_SCHEMA, bad_cell, check_schema, parquet_errors, read_parquet
+from .rows import OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, bad_cell, check_schema, parquet_errors, read_parquet
 from .storage import DataPath, RemotePath, path_version
 from .stored_clips import CONTEXT, RESPONSE, StoredFile, bytes_leaf, open_parquet
 
@@ -74,7 +74,8 @@ def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     def write(temporary: Path) -> None:
         with _writer(temporary) as writer:
             for group in _row_groups(rows):
-                writer.write_table(pa.Table.from_pylist(group, PAIRS_SCHEMA), row_group_size=len(group))
+                stored = [{**row, TAGS: [{"name": name, "value": tag} for name, tag in row[TAGS]]} for row in group]
+                writer.write_table(pa.Table.from_pylist(stored, PAIRS_SCHEMA), row_group_size=len(group))
 
     replace_file(path, write)
 
@@ -91,13 +92,21 @@ def write_split_column(root: Path, splits: list[str | None]) -> None:
         start = 0
         with parquet_errors(files[0]), pq.ParquetFile(files[0]) as old, _writer(temporary) as writer:
             for number in range(old.num_row_groups):
-                group = old.read_row_group(number, use_threads=False).select(PAIRS_SCHEMA.names)
+                group = _completed(old.read_row_group(number, use_threads=False))
                 column = pa.array(splits[start : start + len(group)], pa.string())
                 index = PAIRS_SCHEMA.get_field_index("split")
                 writer.write_table(group.set_column(index, "split", column), row_group_size=max(len(group), 1))
                 start += len(group)
 
     replace_file(root / PAIRS_FILE, write)
+
+
+def _completed(group: pa.Table) -> pa.Table:
+    """The columns in order, also those that an older file has not."""
+    for name in OPTIONAL_PAIR_COLUMNS:
+        if name not in group.column_names:
+            group = group.append_column(name, pa.nulls(len(group), PAIRS_SCHEMA.field(name).type))
+    return group.select(PAIRS_SCHEMA.names)
 
 
 def read_splits(root: DataPath, files: list[DataPath]) -> Iterator[tuple[str, str | None]] | None:
@@ -117,7 +126,7 @@ class RowBatch:
         file: The file.
         start: Position of the first row in it (from 0).
         rows: As `PAIRS_SCHEMA` has them, without bytes: a clip is ``{"path", "sha256"}``, in the context with its
-            ``role``. A clip without a path is embedded.
+            ``role``. A clip without a path is embedded. Tags are a tuple of names and values.
         groups: Row group of each row.
     """
 
@@ -134,12 +143,12 @@ def read_pairs(path: DataPath) -> Iterator[RowBatch]:
         DataError: If the file is missing, is not Parquet, has another schema, or a clip has not either a path or bytes.
     """
     with parquet_errors(path), open_parquet(path) as opened:
-        check_schema(opened.schema_arrow, PAIRS_SCHEMA, path)
+        check_schema(opened.schema_arrow, PAIRS_SCHEMA, path, OPTIONAL_PAIR_COLUMNS)
         sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         starts = [0, *accumulate(sizes)][: len(sizes)]
         file = StoredFile(path, path_version(path), tuple(starts))
         start = 0
-        known: dict[str, str] = {}
+        known: dict[Any, Any] = {}
         embedded = [0, 0]
         audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
         paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
@@ -208,8 +217,8 @@ def _batches(file: pq.ParquetFile, leaves: list[str]) -> Iterator[pa.RecordBatch
         yield batch
 
 
-def _to_rows(batch: pa.RecordBatch, known: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows as Python values, equal texts as one object. `known` holds the texts seen so far."""
+def _to_rows(batch: pa.RecordBatch, known: dict[Any, Any]) -> list[dict[str, Any]]:
+    """Rows as Python values, equal texts and tags as one object. `known` holds those seen so far."""
 
     def texts(column: pa.Array) -> list[Any]:
         values = column.to_numpy(zero_copy_only=False).tolist()
@@ -223,15 +232,24 @@ def _to_rows(batch: pa.RecordBatch, known: dict[str, str]) -> list[dict[str, Any
             for missing, value in zip(absent, values, strict=True)
         ]
 
+    def lists(column: pa.ListArray, values: list[Any]) -> list[list[Any]]:
+        ends = np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).tolist()
+        return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
     columns: dict[str, list[Any]] = {}
     for name in PAIRS_SCHEMA.names:
+        if name not in batch.schema.names:
+            columns[name] = [()] * len(batch)
+            continue
         column = batch.column(name)
         if name == RESPONSE:
             columns[name] = clips(column, _CLIP_FIELDS)
         elif name == CONTEXT:
-            turns = clips(column.flatten(), ("role", *_CLIP_FIELDS))
-            ends = np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).tolist()
-            columns[name] = [turns[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            columns[name] = lists(column, clips(column.flatten(), ("role", *_CLIP_FIELDS)))
+        elif name == TAGS:
+            inner = column.flatten()
+            tags = list(zip(texts(inner.field("name")), texts(inner.field("value")), strict=True))
+            columns[name] = [known.setdefault(tuple(own), tuple(own)) for own in lists(column, tags)]
         else:
             columns[name] = texts(column)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -26,6 +26,11 @@ from .stored_clips import PARQUET_DAMAGE, open_parquet
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
 TEXT_COLUMNS = ("situation", "context_text", "response_text")
+TAGS = "tags"
+TAG_PREFIX = "tag:"
+"""Begins the name of a tag where it stands among the columns of a table: ``tag:cue``."""
+Tags = tuple[tuple[str, str], ...]
+"""Name and value of each tag, sorted."""
 # `path` is relative to the folder; either it or `bytes` is set. `sha256` is of the encoded bytes.
 _AUDIO = [("path", pa.string()), ("bytes", pa.large_binary()), ("sha256", pa.string())]
 PAIRS_SCHEMA = pa.schema(
@@ -35,8 +40,12 @@ PAIRS_SCHEMA = pa.schema(
         ("context_audio", pa.list_(pa.struct([("role", pa.string()), *_AUDIO]))),
         ("response_audio", pa.struct(_AUDIO)),
         *[(name, pa.string()) for name in NAME_COLUMNS + TEXT_COLUMNS],
+        # A list, not a map: Hugging Face datasets have no type for maps.
+        (TAGS, pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))),
     ]
 )
+OPTIONAL_PAIR_COLUMNS = (TAGS,)
+"""Files that were written before there were tags have none."""
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
 # `seconds` is optional: it stands only where times are known.
 RATINGS_SCHEMA = pa.schema(
@@ -114,7 +123,26 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashe
             raise DataError(f"{where}: value {shown(turn)}; accepted: {{role, audio}}")
     row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in context]
     row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"), hashes)
+    row[TAGS] = sorted_tags(row[TAGS], place(file, number, TAGS))
     return row
+
+
+def sorted_tags(value: Any, where: str) -> Tags:
+    """Tags as rows have them, from a mapping or a list of ``{"name", "value"}``; without those that have no value.
+
+    A tuple is what this function returned before.
+
+    Raises:
+        DataError: If it is neither, or a name is no text.
+    """
+    if value is None or isinstance(value, tuple):
+        return value or ()
+    items = list(value.items()) if isinstance(value, Mapping) else value
+    if isinstance(value, list | np.ndarray) and all(isinstance(tag, Mapping) for tag in value):
+        items = [(tag.get("name"), tag.get("value")) for tag in value]
+    if not isinstance(items, list) or not all(isinstance(name, str) for name, _ in items):
+        raise bad_cell(where, value, "text as value for each name")
+    return tuple(sorted(((name, tag) for name, tag in items if not _is_absent(tag)), key=lambda tag: tag[0]))
 
 
 def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict[str, Any]:
@@ -157,6 +185,8 @@ def check_pair_rows(rows: Iterable[Mapping[str, Any]], file: str | DataPath, loc
         for column in TEXT_COLUMNS:
             if row[column] is not None and not _is_text(row[column]):
                 raise bad_cell(locate(position, column), row[column], "text, not empty")
+        if row[TAGS]:
+            _check_tags(row[TAGS], locate(position, TAGS), names)
         for turn in row["context_audio"] or ():
             if turn is None or not is_name(turn["role"]):
                 raise bad_cell(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
@@ -165,6 +195,16 @@ def check_pair_rows(rows: Iterable[Mapping[str, Any]], file: str | DataPath, loc
             raise repeated_id(locate(position, "pair_id"), row["pair_id"], locate(known, "pair_id"))
     if not first:
         raise DataError(f"{file}: the table holds no pairs")
+
+
+def _check_tags(tags: Tags, where: str, names: set[object]) -> None:
+    for tag in tags:
+        for text in tag:
+            if text not in names and not is_name(text):
+                raise bad_cell(where, text, "text without line breaks, not empty, as name and value")
+            names.add(text)
+    if sorted(dict(tags)) != [name for name, _ in tags]:
+        raise bad_cell(where, [name for name, _ in tags], "each name once, sorted")
 
 
 def repeated_id(where: str, pair_id: str, already: str) -> DataError:
@@ -201,12 +241,13 @@ def hash_order(pair_id: str) -> str:
 
 
 def _pair_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Texts of pairs without the split, roles of turns, hashes of clips."""
+    """Texts of pairs without the split, roles of turns, hashes of clips; tags where there are some."""
     columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
     for row in rows:
         turns = row["context_audio"] or ()
         hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
-        yield json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes])
+        tags = [row[TAGS]] if row[TAGS] else []
+        yield json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes, *tags])
 
 
 def content_hash(

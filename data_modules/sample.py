@@ -61,6 +61,7 @@ SYSTEMS = {f"house-style-{tone}": tone for tone in RESPONSE_TONES}
 RATERS = 8
 _MISSING = 0.25
 _SHARD = 100  # groups that one fresh process makes; espeak-ng keeps state between sentences
+_SEX = {"f": "female", "m": "male"}
 _SHAPES = {
     "context_variant": (5, 3),
     "tone_variant": (3, 5),
@@ -184,6 +185,7 @@ def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
             "context_speaker": asker.name,
             "response_speaker": answerer.name,
             "setting": setting,
+            "tags": {"context_sex": _SEX[asker.sex], "response_sex": _SEX[answerer.sex]},
             "language": "en",
             "context_text": context_text,
             "response_text": response_text,

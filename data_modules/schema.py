@@ -37,7 +37,9 @@ from .rows import (
     PAIR_COLUMNS,
     PREFERENCES_SCHEMA,
     RATINGS_SCHEMA,
+    TAGS,
     TEXT_COLUMNS,
+    Tags,
     bad_cell,
     check_pair_rows,
     content_hash,
@@ -99,6 +101,8 @@ class Pair:
         split: ``train``, ``validation``, ``test`` or another name; None = not split.
         context_text: Transcript, for baselines and reports only.
         response_text: Transcript, for baselines and reports only.
+        tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
+            sliced and splits made by them; no judge is told.
     """
 
     pair_id: str
@@ -114,6 +118,11 @@ class Pair:
     split: str | None = None
     context_text: str | None = None
     response_text: str | None = None
+    tags: Tags = ()
+
+    def tag(self, name: str) -> str | None:
+        """The value of a tag, or None."""
+        return next((value for tag, value in self.tags if tag == name), None)
 
 
 @dataclass(frozen=True)
@@ -269,8 +278,8 @@ def write_dataset(
         card: Its `content_hash` is ignored.
         pairs: Columns ``pair_id``, ``group_id``, ``response_audio`` and any other of `Pair`, with
             ``context_audio`` for its context. Audio is a path relative to `folder` (str) or encoded bytes.
-            ``context_audio`` is one clip (role ``user``), a list of ``{"role", "audio"}``, or None. None or
-            NaN = absent.
+            ``context_audio`` is one clip (role ``user``), a list of ``{"role", "audio"}``, or None; ``tags`` is a
+            mapping. None or NaN = absent.
         ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
         preferences: Columns `PREFERENCE_COLUMNS`.
 
@@ -472,6 +481,7 @@ def _to_pair(row: Mapping[str, Any], batch: RowBatch, position: int, finder: _Fi
         context=tuple(Turn(turn["role"], source(turn, "context_audio", n)) for n, turn in enumerate(turns)),
         group_id=row["group_id"],
         **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
+        tags=row[TAGS],
     )
 
 
@@ -480,6 +490,6 @@ def _as_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> It
     for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
         *context, response = prints[pair.pair_id]
         turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
-        names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
+        names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
         row: dict[str, Any] = {name: getattr(pair, name) for name in names}
         yield {**row, "context_audio": turns, "response_audio": {"sha256": response}}

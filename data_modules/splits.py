@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from .audit import (
-    READ,
     SPLIT_FILE,
     SplitAudit,
     audit_splits,
@@ -21,6 +20,7 @@ from .audit import (
     refused_kinds,
     values_of,
 )
+from .columns import COLUMNS, accepted_columns, read_column, tag_columns
 from .dealing import components, deal
 from .errors import DataError, place, shown
 from .folders import replace_file
@@ -56,7 +56,7 @@ def split_dataset(
 
     Args:
         folder: The dataset.
-        by: Some of `audit.READ`: ``group_id``, ``response_speaker``, ``system_id``, ``language``, ...
+        by: Some of `columns.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
         fractions: Split -> share of the pairs; they sum to 1.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
@@ -133,7 +133,7 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 
     Args:
         folder: The dataset.
-        column: One of `audit.READ`.
+        column: One of `columns.COLUMNS`, or a tag (``tag:NAME``).
         overwrite: Replace a split that exists.
 
     Returns:
@@ -144,7 +144,7 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
             that is no name. Nothing is written then.
     """
     dataset = _load_unsplit(folder, (column,), overwrite)
-    values = [READ[column](pair) for pair in dataset.pairs]
+    values = [read_column(pair, column) for pair in dataset.pairs]
     if len(set(values)) < 2:
         raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; accepted: two values")
     for row, value in enumerate(values, start=1):
@@ -225,9 +225,9 @@ def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str])
 
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
     for column in by or ("nothing",):
-        if column not in READ:
-            raise DataError(f"split by {shown(column)}; accepted: {', '.join(READ)}")
-        empty = [row for row, pair in enumerate(dataset.pairs, start=1) if READ[column](pair) is None]
+        if column not in COLUMNS and column not in tag_columns(dataset.pairs):
+            raise DataError(f"split by {shown(column)}; accepted: {accepted_columns(dataset.pairs)}")
+        empty = [row for row, pair in enumerate(dataset.pairs, start=1) if read_column(pair, column) is None]
         if empty:
             more = f" ({len(empty) - 1} more)" if len(empty) > 1 else ""
             where = place(dataset.root / PAIRS_FILE, empty[0], column)
@@ -254,7 +254,7 @@ def _check_hold_out(
     for column, values in hold_out.items():
         if column not in by:
             raise DataError(f"held out by {shown(column)}; accepted: what is split by: {', '.join(by)}")
-        known = {READ[column](pair) for pair in dataset.pairs}
+        known = {read_column(pair, column) for pair in dataset.pairs}
         for value in values:
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
@@ -262,7 +262,7 @@ def _check_hold_out(
 
 
 def _is_held_out(pairs: Sequence[Pair], hold_out: Mapping[str, Sequence[str]]) -> bool:
-    return any(READ[column](pair) in values for column, values in hold_out.items() for pair in pairs)
+    return any(read_column(pair, column) in values for column, values in hold_out.items() for pair in pairs)
 
 
 def _mean_quality(dataset: PairDataset, members: Sequence[Sequence[int]]) -> list[float]:

@@ -40,6 +40,7 @@ def compare(
     dataset: PairDataset,
     *,
     split: str | None,
+    slices: Sequence[str] | None = None,
     probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
@@ -53,7 +54,8 @@ def compare(
         judges: Each with a name of its own.
         dataset: Pairs and ratings.
         split: Which pairs; None = all.
-        probes: See `evaluate.evaluate`; also the other arguments.
+        slices: See `evaluate.evaluate`; also the other arguments.
+        probes: The listening checks.
         cluster: What intervals draw, and permutations exchange, whole.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
@@ -72,6 +74,7 @@ def compare(
             judge,
             dataset,
             split=split,
+            slices=slices,
             probes=probes,
             cluster=cluster,
             interval=interval,

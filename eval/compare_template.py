@@ -55,9 +55,10 @@ The numbers show that the pipeline works; they say nothing about agreement with 
 <div class="card"><p class="headline">{{ d.words }}</p></div>
 {% if d.chart %}
 <div class="card"><h3>Agreement with people</h3><div class="figure dots">{{ d.chart }}</div>
-<p class="note">Dots: Spearman with the panel mean; lines: 95 % intervals; frames: clusters, each clearly better than the next, inside which the data do not tell every judge apart from
-every other; dashed: what people reach on the items of the first judge. Intervals may overlap between judges
-that are told apart: they are compared item by item.</p></div>
+<p class="note">Dots: Spearman with the panel mean; lines: 95 % intervals; frames: clusters, each clearly better
+than the next, inside which the data do not tell every judge apart from every other; dashed: what people reach
+on the items of the first judge. Intervals may overlap between judges that are told apart: they are compared
+item by item.</p></div>
 {% endif %}
 {% for cluster in d.clusters %}
 <div class="cluster"><h3>Cluster {{ cluster.number }}</h3>

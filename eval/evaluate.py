@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ..data_modules.columns import COLUMNS, accepted_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
@@ -27,17 +28,11 @@ from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
 from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
-SLICE_COLUMNS: Mapping[str, Callable[[Pair], str | None]] = {
-    "setting": lambda pair: pair.setting,
-    "system_id": lambda pair: pair.system_id,
-    "language": lambda pair: pair.language,
-    "context_speaker": lambda pair: pair.context_speaker,
-    "response_speaker": lambda pair: pair.response_speaker,
-    "split": lambda pair: pair.split,
-}
-"""What a report can be sliced by."""
-
 DEFAULT_SLICES = ("setting", "system_id", "language")
+"""What reports are sliced by, beside all tags."""
+
+MOST_VALUES = 100
+"""A column with more of them is not sliced by unless it is asked for."""
 NOT_GIVEN = "(not given)"
 
 Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
@@ -62,7 +57,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
         report: See `report_schema`.
-        items: ``pair_id``, ``group_id``, ``dimension``, the columns of `DEFAULT_SLICES`, ``human_mean`` (NaN
+        items: ``pair_id``, ``group_id``, ``dimension``, the columns that are sliced by, ``human_mean`` (NaN
             = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
             ``<check>_score`` per check.
     """
@@ -76,7 +71,7 @@ def evaluate(
     dataset: PairDataset,
     *,
     split: str | None,
-    slices: Sequence[str] = DEFAULT_SLICES,
+    slices: Sequence[str] | None = None,
     probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
@@ -94,7 +89,8 @@ def evaluate(
         judge: What scores.
         dataset: Pairs and ratings.
         split: Which pairs; None = all.
-        slices: Keys of `SLICE_COLUMNS`; a column with fewer than two values in the split is left out.
+        slices: Columns to slice by: of `columns.COLUMNS`, or tags (``tag:NAME``). None = `DEFAULT_SLICES` and all tags
+            of these pairs that have at most `MOST_VALUES` values. A column with fewer than two is left out.
         probes: The listening checks, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` =
             every one.
         cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
@@ -110,9 +106,7 @@ def evaluate(
         ValueError: If the judge breaks the protocol.
     """
     part = dataset.subset(split)
-    unknown = [column for column in slices if column not in SLICE_COLUMNS]
-    if unknown:
-        raise DataError(f"slice {shown(unknown[0])}; accepted: {', '.join(SLICE_COLUMNS)}")
+    columns = _slice_columns(part.pairs, slices)
     dimensions = _shared_dimensions(judge, dataset)
     chosen = choose(probes)
 
@@ -120,7 +114,7 @@ def evaluate(
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
     runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in chosen}
-    parts = [_items(part, dimension.name, scores, runs) for dimension in dimensions]
+    parts = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in parts):
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
     clusters = dict(zip((pair.pair_id for pair in part.pairs), map(CLUSTERS[cluster], part.pairs), strict=True))
@@ -167,12 +161,11 @@ def evaluate(
         },
         "slices": {},
     }
-    for column in slices:
-        values = [SLICE_COLUMNS[column](pair) or NOT_GIVEN for pair in part.pairs]
+    for column, values in columns.items():
         if len(set(values)) >= 2:
             report["slices"][column] = {
                 value: {
-                    dimension.name: slice_report(judged, _chosen(judged, part.pairs, column, value), seed)
+                    dimension.name: slice_report(judged, _chosen(judged, column, value), seed)
                     for dimension, judged in zip(dimensions, results, strict=True)
                 }
                 for value in sorted(set(values))
@@ -225,7 +218,28 @@ def _portions(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
 
 
-def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mapping[str, _Run]) -> pd.DataFrame:
+def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> dict[str, list[str]]:
+    """Column -> its values, `NOT_GIVEN` where there is none."""
+    tags = tag_columns(pairs)
+    unknown = [column for column in asked or () if column not in COLUMNS and column not in tags]
+    if unknown:
+        raise DataError(f"slice {shown(unknown[0])}; accepted: {accepted_columns(pairs)}")
+    columns = (*DEFAULT_SLICES, *tags) if asked is None else asked
+    found = {column: [read_column(pair, column) or NOT_GIVEN for pair in pairs] for column in columns}
+    return {
+        column: values
+        for column, values in found.items()
+        if asked is not None or column in DEFAULT_SLICES or len(set(values)) <= MOST_VALUES
+    }
+
+
+def _items(
+    part: PairDataset,
+    dimension: str,
+    scores: pd.DataFrame,
+    runs: Mapping[str, _Run],
+    slices: Mapping[str, Sequence[str]],
+) -> pd.DataFrame:
     """The rows of `Evaluation.items` of one dimension, in the order of the pairs."""
     pair_ids = [pair.pair_id for pair in part.pairs]
     own = _rows(scores, dimension, pair_ids)
@@ -233,7 +247,7 @@ def _items(part: PairDataset, dimension: str, scores: pd.DataFrame, runs: Mappin
         "pair_id": pair_ids,
         "group_id": [group_of(pair) for pair in part.pairs],
         "dimension": dimension,
-        **{column: [SLICE_COLUMNS[column](pair) for pair in part.pairs] for column in DEFAULT_SLICES},
+        **{name: [None if value == NOT_GIVEN else value for value in values] for name, values in slices.items()},
         "human_mean": part.mean_scores()[dimension].to_numpy(),
         "n_raters": RatingTable.of(part.ratings, dimension, pair_ids).counts,
         "score": own["score"].to_numpy(np.float64),
@@ -263,10 +277,9 @@ def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.Da
     return rows.assign(status=rows["status"].fillna(MISSING))
 
 
-def _chosen(judged: Judged, pairs: Sequence[Pair], column: str, value: str) -> np.ndarray:
+def _chosen(judged: Judged, column: str, value: str) -> np.ndarray:
     """Which of the judged items have this value, shape (n,)."""
-    members = {pair.pair_id for pair in pairs if (SLICE_COLUMNS[column](pair) or NOT_GIVEN) == value}
-    return judged.items["pair_id"].isin(list(members)).to_numpy(bool)
+    return judged.items[column].fillna(NOT_GIVEN).eq(value).to_numpy(bool)
 
 
 def _versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from ..data_modules.rows import TAG_PREFIX
 from . import charts, wording
 from .listening import listening_sentence
 from .measures import error_rows, measure_groups
@@ -149,7 +150,7 @@ def _slice_view(
     lines = [] if overall is None else [("all items", overall)]
     alt = f"{name}, Spearman with people by {column}: {in_words(rows)}"
     return {
-        "column": column,
+        "column": column.removeprefix(TAG_PREFIX),
         "chart": Markup(charts.dots(rows, lines, alt, gap=0.42)),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
         "rows": [{"value": value, "report": own} for value, own in values.items()],

@@ -11,9 +11,9 @@ at any depth (in the repository, below ``dataset/`` and ``output/``).
 
 A script is spoken in up to three voices (target, neutral, alternative), and each model answers each. All answers to one
 script, in every voice and of both recordings, are one group. ``system_id`` is ``MODEL/SYSTEM_PROMPT``; ``setting`` is
-the class of the cue, the cue and the voice: ``paralinguistic: sad-toned expressive voice / target``. The cue must be
-one of the 45 strings of EchoMind's code, exactly; another one is skipped. A speaker cue (male, child, ...) has no
-neutral voice.
+the voice. Tags: ``cue``, its class ``cue_class`` (speaker, paralinguistic, environment) and ``recording`` (synthesis,
+human). The cue must be one of the 45 strings of EchoMind's code, exactly; another one is skipped. A speaker cue (male,
+child, ...) has no neutral voice.
 
 Nobody rated these answers. The card holds the scale of EchoMind's vocal empathy score, 1 to 5.
 
@@ -223,7 +223,8 @@ def _answer(
         "context_audio": [{"role": "user", "audio": ClipCell(tree.files[recording], where)}],
         "response_audio": ClipCell(tree.files[answer], where),
         "system_id": run.system,
-        "setting": f"{cue_class}: {cue} / {voice}",
+        "setting": voice,
+        "tags": {"cue_class": cue_class, "cue": cue, "recording": run.recording},
         "language": "en",
         "response_text": text_of(said.get("response_audio_transcript")) or text_of(said.get("response_text")),
     }

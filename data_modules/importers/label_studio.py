@@ -41,7 +41,7 @@ from ..intake.options import parse_mapping
 from ..intake.rating_layouts import to_number
 from ..intake.tables import plain_text
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
-from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TEXT_COLUMNS, check_pair_rows
+from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, check_pair_rows, sorted_tags
 from ..schema import DatasetCard
 
 EXAMPLE = (
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--field", action="append", default=[], metavar="OURS[@RESPONSE]=FIELD",
-        help="field for another column, such as group_id, system_id, situation; repeatable",
+        help="field for another column, such as group_id, system_id, situation, or a tag such as tag:cue; repeatable",
     )  # fmt: skip
     parser.add_argument("--audio", type=Path, metavar="FOLDER", help="where the clips are (default: beside the export)")
     parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
@@ -157,7 +157,8 @@ def _mapping(options: argparse.Namespace, dimensions: Sequence[Dimension]) -> _M
     fields = {}
     for target, field in parse_mapping(options.field, "--field").items():
         ours, _, response = target.partition("@")
-        _check_known(f"--field {target}={field}", ours, _FIELDS)
+        if not ours.startswith(TAG_PREFIX):
+            _check_known(f"--field {target}={field}", ours, (*_FIELDS, f"{TAG_PREFIX}NAME"))
         _check_known(f"--field {target}={field}", response or responses[0], responses)
         fields[ours, response] = field
     turns = [item.partition("=") for item in options.context]
@@ -212,9 +213,11 @@ def _pair_rows(task: Task, mapping: _Mapping, folder: Path) -> list[dict[str, An
     for response in mapping.responses:
         row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": _pair_id(task, response, mapping)}
         row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
-        for (ours, only), field in mapping.fields.items():
-            if only in ("", response):
-                row[ours] = plain_text(task.data.get(field))
+        own = {ours: field for (ours, only), field in mapping.fields.items() if only in ("", response)}
+        tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in own.items() if ours.startswith(TAG_PREFIX)}
+        values = {name: plain_text(task.data.get(field)) for name, field in tags.items()}
+        row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
+        row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
         turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
         row["context_audio"] = [{"role": role, "audio": _find(task, field, folder)} for role, field in turns]
         row["response_audio"] = _find(task, response, folder)

@@ -1,12 +1,13 @@
 """Imports a table of pairs and a table of ratings: CSV, TSV, JSONL or Parquet, with the audio beside them.
 
 Pairs
-    One row per pair with ``pair_id`` and ``response_audio``; any other column of ``pairs.parquet`` may be
-    there, under its own name or mapped. Audio is a path relative to the folder of the table, or bytes
-    (Parquet). ``context_audio`` is one clip, or in JSONL and Parquet a list of ``{"role", "audio"}``. Without
-    a column ``group_id``, pairs with the same context audio and situation are one group; a pair that has
-    neither is in one group with those of the same response. The card's description lists the columns that
-    were not imported. A pair whose clip is missing or unusable is skipped and listed, within --max-skipped.
+    One row per pair with ``pair_id`` and ``response_audio``; any other column of ``pairs.parquet`` may be there,
+    under its own name or mapped. Audio is a path relative to the folder of the table, or bytes (Parquet).
+    ``context_audio`` is one clip, or in JSONL and Parquet a list of ``{"role", "audio"}``. Without a column
+    ``group_id``, pairs with the same context audio and situation are one group; a pair that has neither is in one
+    group with those of the same response. A column ``tag:NAME``, such as ``tag:cue``, is a tag, which splits are made
+    and reports sliced by; --column tag:cue=emotion makes another column one. The card's description lists the columns
+    that were not imported. A pair whose clip is missing or unusable is skipped and listed, within --max-skipped.
 
 Ratings, by the header:
 

@@ -21,7 +21,7 @@ from ..folders import staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..rows import PAIR_COLUMNS, check_pair_rows, hash_order, ratings_schema
+from ..rows import PAIR_COLUMNS, TAGS, check_pair_rows, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_opinions, complete_dataset
 from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE
@@ -181,6 +181,7 @@ class _Rows:
             {"role": turn["role"], **_audio(clip)} for turn, clip in zip(row.get(CONTEXT) or (), context, strict=True)
         ]
         stored = {name: row.get(name) for name in PAIR_COLUMNS} | {CONTEXT: turns, RESPONSE: _audio(response)}
+        stored[TAGS] = sorted_tags(stored[TAGS], _cells(row)[-1].where)
         if stored["group_id"] is None:
             given = context or stored["situation"] is not None
             key = [*(clip.sha256 for clip in context), stored["situation"]] if given else [response.sha256]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import DataError, shown
 from ..ratings import Dimension, parse_dimension
-from ..rows import PAIR_COLUMNS, check_pair_rows
+from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, check_pair_rows, sorted_tags
 from ..schema import DatasetCard
 from .assemble import Imported
 from .clips import ClipCell
@@ -90,7 +90,8 @@ def read_pairs(
         DataError: If a table breaks the contract; file, row and column are named.
     """
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
-    columns = full_mapping(mapping.columns, PAIR_COLUMNS, pairs_table, ("pair_id", "response_audio"))
+    tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
+    columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
     rows = _pair_rows(pairs_table, columns)
     check_pair_rows(rows, pairs_table.path, pairs_table.locate(columns))
 
@@ -119,6 +120,9 @@ def _pair_rows(table: SourceTable, columns: Mapping[str, str]) -> list[dict[str,
         row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
         row.update({our: plain_text(values.get(their)) for our, their in columns.items()})
         row["response_audio"] = values.get(columns["response_audio"])
+        named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
+        where = table.place(position, columns.get(TAGS, TAGS))
+        row[TAGS] = sorted_tags(dict(sorted_tags(values.get(columns.get(TAGS)), where)) | named, where)
         if "context_audio" in columns:
             where = table.place(position, columns["context_audio"])
             row["context_audio"] = _turns(values.get(columns["context_audio"]), where)

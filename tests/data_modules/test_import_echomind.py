@@ -141,15 +141,16 @@ class TestAnswers:
         }  # fmt: skip
         pairs = {pair.pair_id: pair for pair in data.pairs}
         pair = pairs["synthesis-854-qwen25omni/enhance-alternative"]
-        assert (pair.group_id, pair.setting) == (
-            "script_854",
-            "paralinguistic: sad-toned expressive voice / alternative",
-        )
+        assert (pair.group_id, pair.setting) == ("script_854", "alternative")
+        assert pair.tags == (
+            ("cue", "sad-toned expressive voice"), ("cue_class", "paralinguistic"), ("recording", "synthesis")
+        )  # fmt: skip
         assert (pair.response_text, pair.situation, pair.context_text) == ("Oh, alternative.", None, None)
         assert (pitch(pair.response), [(t.role, pitch(t.audio)) for t in pair.context]) == (1804, [("user", 304)])
         assert pitch(pairs["human-2478-gpt4o/no-neutral"].response) == 2208
-        assert pairs["human-104-gpt4o/no-target"].setting == "speaker: male / target"
-        assert pairs["human-2478-gpt4o/no-target"].setting == "environment: sound of dog(s) barking / target"
+        assert pairs["human-104-gpt4o/no-target"].tag("cue") == "male"
+        assert pairs["human-2478-gpt4o/no-target"].tag("cue") == "sound of dog(s) barking"
+        assert pairs["human-2478-gpt4o/no-target"].tag("cue_class") == "environment"
 
     def test_the_voices_of_a_script_are_one_group(self, benchmark_folder: Benchmark) -> None:
         groups = Counter(pair.group_id for pair in benchmark_folder.load().pairs)
@@ -158,7 +159,7 @@ class TestAnswers:
     def test_a_speaker_cue_has_no_neutral_voice(self, benchmark_folder: Benchmark) -> None:
         data = benchmark_folder.load()
         assert {pair.setting for pair in data.pairs if pair.group_id == "script_104"} == {
-            "speaker: male / target", "speaker: male / alternative"
+            "target", "alternative"
         }  # fmt: skip
         assert not (data.root / "skipped.csv").exists()
         assert "not run" not in data.card.description

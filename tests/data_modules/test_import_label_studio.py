@@ -123,6 +123,11 @@ class TestFullExport:
             "Fields not imported: odd. Controls not imported: note. 1 cancelled annotations left out."
         )
 
+    def test_a_field_can_be_a_tag(self, export: Export) -> None:
+        dataset = export.load(*MAPPING, "--field", "tag:mood=odd")
+        assert [pair.tags for pair in dataset.pairs] == [(), (), (("mood", "1"),)]
+        assert "odd" not in dataset.card.description
+
     def test_every_rating_has_the_time_of_its_annotation(self, export: Export) -> None:
         first, second = export.tasks[0]["annotations"][:2]
         first["lead_time"], second["lead_time"] = 12, None

@@ -236,6 +236,35 @@ def test_slices_and_systems(make_dataset: MakeDataset, make_judge: MakeJudge) ->
     assert {row["system_id"]: row["judge"] for row in level["systems"]} == pytest.approx(means["score"].to_dict())
 
 
+def test_slices_by_tags(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    data = make_dataset(noise=0.3)
+    pairs = tuple(
+        replace(pair, tags=(("cue", "sad" if n % 3 else "glad"), ("many", str(n)))) if n % 5 else pair
+        for n, pair in enumerate(data.pairs)
+    )
+    data, judge = replace(data, pairs=pairs), make_judge(noise=0.5)
+    report, items = evaluate(judge, data, split="test", probes=(), resamples=20)
+    assert set(report["slices"]) == {"setting", "system_id", "tag:cue", "tag:many"}
+    assert {value: own["empathy"]["n_items"] for value, own in report["slices"]["tag:cue"].items()} == (
+        items["tag:cue"].fillna("(not given)").value_counts().to_dict()
+    )
+    report, items = evaluate(judge, data, split="test", slices=["tag:cue", "response_speaker"], probes=(), resamples=20)
+    assert set(report["slices"]) == {"tag:cue"}  # nobody speaks in more than one
+    assert {"tag:cue", "response_speaker"} <= set(items)
+    chosen = items[items["tag:cue"] == "glad"]
+    found = report["slices"]["tag:cue"]["glad"]["empathy"]["spearman"]["value"]
+    assert found == pytest.approx(spearmanr(chosen["score"], chosen["human_mean"])[0])
+
+
+def test_a_tag_of_very_many_values_is_a_slice_on_demand_only(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    data = make_dataset(n_groups=40)
+    data = replace(data, pairs=tuple(replace(pair, tags=(("id", pair.pair_id),)) for pair in data.pairs))
+    report = evaluate(make_judge(), data, split="test", probes=(), resamples=10).report
+    assert set(report["slices"]) == {"setting", "system_id"}
+    report = evaluate(make_judge(), data, split="test", slices=("tag:id",), probes=(), resamples=10).report
+    assert len(report["slices"]["tag:id"]) == 120
+
+
 def test_two_systems_have_no_system_level(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     report = evaluate(make_judge(), make_dataset(systems=2), split="test", resamples=10).report
     level = report["dimensions"]["empathy"]["system_level"]

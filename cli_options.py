@@ -1,0 +1,243 @@
+"""The options of the `empathy-judge` command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .data_modules.importers import Importer
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """The parser of all commands but ``train`` and ``import``, which have options of their own.
+
+    Args:
+        run: Command -> its function, whose docstring is its help.
+    """
+    parser = argparse.ArgumentParser(
+        prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_data_commands(commands, run)
+    _add_judge_commands(commands, run)
+    return parser
+
+
+def _add(commands: Any, name: str, run: Mapping[str, Command], example: str) -> argparse.ArgumentParser:
+    text = cleandoc(run[name].__doc__ or "")
+    parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
+    parser.set_defaults(run=run[name])
+    return parser
+
+
+def import_parser(sources: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of ``import`` as far as the source."""
+    parser = argparse.ArgumentParser(
+        prog="empathy-judge import",
+        description="Turn a source into a pair dataset. Options of a source: empathy-judge import SOURCE --help",
+        epilog="example: empathy-judge import table pairs.csv --dimension empathy=1:5:1 --out data",
+    )
+    parser.add_argument("source", choices=sources, help="what kind of source it is")
+    return parser
+
+
+def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
+    """The parser of ``import SOURCE``: what all sources share, and the options of this one."""
+    parser = argparse.ArgumentParser(
+        prog=f"empathy-judge import {name}",
+        description=importer.__doc__,
+        epilog=f"example: empathy-judge import {importer.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", help="the source")
+    parser.add_argument(
+        "--out", required=True,
+        help="folder of the dataset to make; where an import was killed or interrupted, the same command goes on",
+    )  # fmt: skip
+    importer.add_arguments(parser)
+    parser.add_argument("--name", help="name of the dataset (default: that of the source, else of --out)")
+    parser.add_argument("--origin", help="where the data comes from")
+    parser.add_argument("--licence", help="its terms of use")
+    parser.add_argument(
+        "--max-skipped", type=float, default=0.01, metavar="SHARE",
+        help="share of the pairs that may be unusable; they are listed in skipped.csv (default: 0.01)",
+    )  # fmt: skip
+    parser.add_argument("--embed-audio", action="store_true", help="keep audio inside Parquet files")
+    parser.add_argument(
+        "--shard-rows", type=int, default=10_000, metavar="PAIRS",
+        help="embed more pairs than these in several files, so many in each (default: 10000)",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
+    one = _add(commands, "demo", run, "empathy-judge demo --out demo")
+    one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
+    one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
+    one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
+
+    # `import` is dispatched before this parser; here it only shows in the list
+    commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
+
+    one = _add(commands, "inspect", run, "empathy-judge inspect data --page inspection")
+    one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
+    one.add_argument(
+        "--page", metavar="DIR",
+        help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
+        "into DIR/audio",
+    )  # fmt: skip
+    one.add_argument("--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+    one = _add(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("data", help="folder of a pair dataset")
+    one.add_argument(
+        "--by", nargs="+", metavar="COLUMN",
+        help="what is never split apart: group_id (default), context_speaker, response_speaker, system_id, setting, "
+        "language, situation, context_text, response_text, or a tag such as tag:cue",
+    )  # fmt: skip
+    one.add_argument(
+        "--fractions", nargs=3, type=float, metavar=("TRAIN", "VALIDATION", "TEST"),
+        help="shares of the pairs (default: 0.7 0.15 0.15)",
+    )  # fmt: skip
+    one.add_argument("--folds", type=int, metavar="K", help="folds of equal size, fold1 and so on, instead")
+    one.add_argument("--leave-out", metavar="COLUMN", help="one fold for each value, called COLUMN=VALUE, instead")
+    one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
+    one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--overwrite", action="store_true", help="replace an existing split")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
+    # `train` is dispatched before this parser; here it only shows in the list
+    commands.add_parser(
+        "train", help="Train a judge: empathy-judge train --config configs/nano.yaml (see train --help)."
+    )
+
+    one = _add(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
+    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    _add_evaluation_options(one)
+    one.add_argument("--out", default="report", help="folder of the report (default: report)")
+
+    one = _add(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
+    one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")
+    _add_evaluation_options(one)
+    one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md")
+
+    one = _add(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
+    one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
+    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    one.add_argument("--split", default="all", help="which pairs (default: all)")
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=int, default=0, help="of the resamples")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
+    one = _add(
+        commands,
+        "agreement",
+        run,
+        "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs",
+    )
+    _add_agreement_options(one)
+
+    one = _add(commands, "score", run, "empathy-judge score judge context.wav response.wav")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", nargs="?", help="context clip; - for none")
+    one.add_argument("response", nargs="?", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet with response_audio, and optionally pair_id, "
+                     "context_audio, situation; paths are relative to it")  # fmt: skip
+    one.add_argument("--out", help="CSV for the scores of a manifest (default: standard output)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
+    one = _add(
+        commands,
+        "export",
+        run,
+        "empathy-judge export runs/first --out judge --report report/agreement.json",
+    )
+    one.add_argument("checkpoint", help="run folder (its best checkpoint) or checkpoint file")
+    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--report", help="agreement.json of this judge, for the model card")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+
+
+def _add_agreement_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("table", help="CSV, TSV, JSONL or Parquet")
+    one.add_argument(
+        "--column", nargs="+", action="extend", default=[], metavar="OURS=THEIRS",
+        help="column names, where they differ from item, annotator, dimension, score, dataset, group, system",
+    )  # fmt: skip
+    one.add_argument(
+        "--judges", nargs="+", default=[], metavar="NAME",
+        help="annotators that are judges; the others are people, whose mean the judges are compared with",
+    )  # fmt: skip
+    one.add_argument("--annotators", nargs="+", default=[], metavar="NAME", help="only these count (default: all)")
+    one.add_argument(
+        "--exclude", nargs="+", default=[], metavar="NAME", help="these do not count, such as a median of the others"
+    )
+    one.add_argument("--pairs", action="store_true", help="also compare every two annotators")
+    one.add_argument(
+        "--kappa-weights", choices=["scores", "ranks"], default="scores",
+        help="distances of weighted kappa: between scores (default), or between ranks of the categories that occur "
+        "(as scikit-learn does)",
+    )  # fmt: skip
+    one.add_argument(
+        "--alpha", choices=["nominal", "ordinal", "interval", "ratio"], default="interval",
+        help="distance of Krippendorff's alpha in the table; --json has all (default: interval)",
+    )  # fmt: skip
+    one.add_argument(
+        "--cluster", choices=["group", "system"], default="group",
+        help="column whose values intervals and tests keep whole (default: group)",
+    )  # fmt: skip
+    _add_interval_options(one)
+    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
+
+
+def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    one.add_argument(
+        "--probes", nargs="+", metavar="NAME",
+        help="listening checks, each one more pass of the judge: names, all, or none (default: response_only, "
+        "context_swapped, silent, flat_prosody, low_pass)",
+    )  # fmt: skip
+    one.add_argument(
+        "--slices", nargs="+", metavar="COLUMN",
+        help="what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id, language "
+        "and all tags)",
+    )  # fmt: skip
+    one.add_argument(
+        "--cluster", choices=["group_id", "context_speaker", "response_speaker", "system_id"], default="group_id",
+        help="what intervals and tests keep whole (default: group_id)",
+    )  # fmt: skip
+    _add_interval_options(one)
+    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
+    _add_device_options(one)
+
+
+def _add_interval_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--interval", choices=["percentile", "bca"], default="percentile",
+        help="kind of bootstrap intervals; bca: bias-corrected and accelerated (default: percentile)",
+    )  # fmt: skip
+    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+
+
+def _add_device_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
