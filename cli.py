@@ -117,12 +117,12 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
     from .data_modules.inspection import inspect_dataset
     from .data_modules.schema import PairDataset
-    from .eval.inspection_facts import inspection_facts
-    from .eval.reliability import reliability
+    from .eval.inspection.facts import inspection_facts
+    from .eval.statistics.reliability import reliability
 
     page = None if options.page is None else Path(options.page)
     if page is not None:
-        from .eval.inspection_page import check_page_folder
+        from .eval.inspection.page import check_page_folder
 
         check_page_folder(page)
     dataset = PairDataset.load(options.data)
@@ -131,7 +131,7 @@ def inspect(options: argparse.Namespace) -> int:
     agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
     facts = inspection_facts(dataset)
     if page is not None:
-        from .eval.inspection_page import write_inspection_page
+        from .eval.inspection.page import write_inspection_page
 
         page = write_inspection_page(dataset, found, agreement, facts, page)
     if options.json:
@@ -140,7 +140,7 @@ def inspect(options: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        from .eval.inspection_tables import inspection_tables
+        from .eval.inspection.tables import inspection_tables
 
         raters = {name: own.raters for name, own in facts.ratings.items()}
         for table in inspection_tables(found, agreement, raters):
@@ -211,7 +211,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
     from .data_modules.schema import PairDataset
     from .eval.evaluate import evaluate as measure
-    from .eval.report import terminal_table, write_report
+    from .eval.pages.report import terminal_table, write_report
 
     dataset = PairDataset.load(options.data)
     judge, provenance = load_spec(options.judge, dataset, options)
@@ -245,8 +245,8 @@ def compare(options: argparse.Namespace) -> int:
 
     from .data_modules.schema import PairDataset
     from .eval.compare import compare as measure
-    from .eval.compare_page import comparison_json, write_comparison
     from .eval.compare_view import comparison_views
+    from .eval.pages.compare_page import comparison_json, write_comparison
 
     dataset = PairDataset.load(options.data)
     judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]

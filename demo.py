@@ -19,7 +19,7 @@ from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
-from .eval.report import terminal_table, write_report
+from .eval.pages.report import terminal_table, write_report
 from .models.artifact import load_run, save_judge
 from .models.card import render_card
 from .scorer import Scorer

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from empathy_judge.eval.bootstrap import Resamples
-from empathy_judge.eval.rank_draws import spearman_draws
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from scipy import stats
 
 PER_GROUP = 8

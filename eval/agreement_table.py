@@ -42,15 +42,15 @@ from rich.progress import track
 
 from ..data_modules.errors import UserError
 from ..data_modules.rating_table import RatingTable
-from .agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
 from .annotations import Annotations, Block
-from .bootstrap import Interval, Resamples, estimate, statistic_draws
 from .judge_report import MAX_KENDALL_ITEMS, judge_report
 from .judged import Judged
-from .kappa import KappaDistance, kappa_estimate
 from .ranking import ranking_report
-from .reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
 from .report_schema import RankingReport, statistic_report
+from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
+from .statistics.bootstrap import Interval, Resamples, estimate, statistic_draws
+from .statistics.kappa import KappaDistance, kappa_estimate
+from .statistics.reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
 
 SCHEMA_VERSION = 2
 

@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from . import wording
-from .krippendorff import Distance
+from .pages import wording
 from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
+from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain

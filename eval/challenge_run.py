@@ -12,10 +12,10 @@ from rich.text import Text
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import PairDataset
-from . import wording
 from .challenges import challenge_scores
 from .judges import Judge, check_score_table
 from .matched_ranking import matched_against_crossed
+from .pages import wording
 
 
 def aeq_bench(

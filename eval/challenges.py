@@ -16,9 +16,9 @@ import pandas as pd
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair
-from .agreement import Statistic
-from .bootstrap import Resamples, with_interval
 from .probes.exchange import context_keys, group_of
+from .statistics.agreement import Statistic
+from .statistics.bootstrap import Resamples, with_interval
 
 ALL_SOURCES = "all"
 """Key of the result over all sources."""

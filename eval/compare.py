@@ -10,12 +10,12 @@ import pandas as pd
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
-from .bootstrap import Interval, Resamples
 from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
 from .judges import Judge
 from .probes import DEFAULT_PROBES
 from .ranking import ranking_report
 from .report_schema import AgreementReport, RankingReport
+from .statistics.bootstrap import Interval, Resamples
 
 
 class Comparison(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from . import wording
 from .compare import Comparison
+from .pages import wording
 from .ranking_view import ranking_table, raters_worth, unranked
 
 

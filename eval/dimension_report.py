@@ -10,12 +10,9 @@ import pandas as pd
 
 from ..data_modules.rating_table import RatingTable
 from ..data_modules.ratings import Dimension
-from .agreement import Statistic, is_constant, spearman
-from .bootstrap import Resamples, estimate, statistic_draws, with_interval
 from .judge_report import judge_report, mean_of_raters
 from .judged import Judged
 from .probes import Probe
-from .reliability import measure
 from .report_schema import (
     CheckReport,
     Coverage,
@@ -24,6 +21,9 @@ from .report_schema import (
     StatisticReport,
     statistic_report,
 )
+from .statistics.agreement import Statistic, is_constant, spearman
+from .statistics.bootstrap import Resamples, estimate, statistic_draws, with_interval
+from .statistics.reliability import measure
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""

@@ -14,7 +14,6 @@ from ..data_modules.columns import COLUMNS, accepted_columns, read_column, tag_c
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
-from .bootstrap import Interval
 from .dimension_report import (
     MISSING,
     check_report,
@@ -26,6 +25,7 @@ from .judges import Judge, check_score_table
 from .judges.scores_file import ScoresFile
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
+from .statistics.bootstrap import Interval
 from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
 DEFAULT_SLICES = ("setting", "system_id", "language")

@@ -8,13 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..data_modules.rating_table import RatingTable
-from .agreement import STATISTICS, Statistic, spearman, tau_c
-from .bootstrap import Estimate, Resamples, estimate, with_interval
-from .calibration import calibration_curve, calibration_line, expected_calibration_error
-from .group_level import GroupLevel, group_correlation, top_1
 from .judged import Judged
-from .pairwise import concordance_estimate, pairwise_accuracy_estimate
-from .reliability import Reliability
 from .report_schema import (
     CalibrationReport,
     Distribution,
@@ -28,14 +22,20 @@ from .report_schema import (
     SystemLevel,
     statistic_report,
 )
-from .scale_use import SideScaleUse, scale_use
-from .score_mapping import MAPPINGS, mapped_scores
-from .system_level import MIN_SYSTEMS, SYSTEM_STATISTICS, system_agreement, system_means
-from .system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
-from .tie_calibration import tie_calibration
-from .two_way import MIN_RATERS, two_way_draws
+from .statistics.agreement import STATISTICS, Statistic, spearman, tau_c
+from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
+from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
+from .statistics.group_level import GroupLevel, group_correlation, top_1
+from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate
+from .statistics.reliability import Reliability
+from .statistics.scale_use import SideScaleUse, scale_use
+from .statistics.score_mapping import MAPPINGS, mapped_scores
+from .statistics.system_level import MIN_SYSTEMS, SYSTEM_STATISTICS, system_agreement, system_means
+from .statistics.system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
+from .statistics.tie_calibration import tie_calibration
+from .statistics.two_way import MIN_RATERS, two_way_draws
+from .statistics.worth import raters_ceiling, raters_worth
 from .verdict import verdict
-from .worth import raters_ceiling, raters_worth
 
 MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""

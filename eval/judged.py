@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .bootstrap import Interval, Resamples, statistic_draws
+from .statistics.bootstrap import Interval, Resamples, statistic_draws
 
 
 @dataclass(frozen=True, eq=False)

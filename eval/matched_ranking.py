@@ -17,10 +17,10 @@ import numpy as np
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair
-from .agreement import Statistic
-from .bootstrap import Resamples, with_interval
 from .judges import Judge, check_score_table
 from .probes import group_of
+from .statistics.agreement import Statistic
+from .statistics.bootstrap import Resamples, with_interval
 
 
 def matched_accuracy(

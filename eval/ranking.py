@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .agreement import spearman
-from .bootstrap import Resamples
-from .clusters import rank_judges
-from .power import separation
 from .report_schema import ComparisonReport, RankingReport, statistic_report
-from .significance import Comparison, compare_all
+from .statistics.agreement import spearman
+from .statistics.bootstrap import Resamples
+from .statistics.clusters import rank_judges
+from .statistics.power import separation
+from .statistics.significance import Comparison, compare_all
 
 _EXCHANGED_VALUES = 500_000_000  # permutations x groups
 _MOST, _FEWEST = 10_000, 1_000

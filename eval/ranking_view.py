@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from . import wording
+from .pages import wording
 from .report_schema import ComparisonReport, RankingReport, StatisticReport
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, TypedDict
 
-from .agreement import Statistic
+from .statistics.agreement import Statistic
 
 SCHEMA_VERSION = 2
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypedDict
 
-from . import wording
-from .agreement import CONSTANT_TOLERANCE
+from .pages import wording
 from .report_schema import Distribution, StatisticReport
+from .statistics.agreement import CONSTANT_TOLERANCE
 
 Kind = Literal[
     "no_scores",

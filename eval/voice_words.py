@@ -32,9 +32,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .agreement import Statistic, is_constant
-from .bootstrap import Resamples, statistic_draws, with_interval
 from .report_schema import StatisticReport, statistic_report
+from .statistics.agreement import Statistic, is_constant
+from .statistics.bootstrap import Resamples, statistic_draws, with_interval
 
 MIN_ITEMS_HERE = 10
 """Fewest items: five per probe."""

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules.rating_table import RatingTable
-from empathy_judge.eval.agreement import ccc, spearman
-from empathy_judge.eval.bootstrap import Resamples, estimate
-from empathy_judge.eval.reliability import measure
+from empathy_judge.eval.statistics.agreement import ccc, spearman
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.reliability import measure
 from empathy_judge.scorer import Scorer
 
 pytest.importorskip("evaluate")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..data_modules.datamodule import PairDataModule, RatedPair
 from ..data_modules.errors import UserError
-from ..eval.agreement import spearman
+from ..eval.statistics.agreement import spearman
 from ..models.artifact import Provenance, check_keys, describe
 from ..models.backbones.base import Inputs
 from ..models.heads import HeadName, HistogramHead

@@ -15,7 +15,7 @@ import pytest
 from empathy_judge.data_modules import sentences
 from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, rate
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval.reliability import reliability
+from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import spearmanr
 
 EMOTIONAL = re.compile(

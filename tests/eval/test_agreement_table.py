@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.eval.agreement import STATISTICS, kendall, pearson, spearman, tau_c
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.agreement_view import agreement_views
 from empathy_judge.eval.annotations import Annotations, read_annotations
-from empathy_judge.eval.kappa import weighted_kappa
-from empathy_judge.eval.reliability import reliability
+from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, tau_c
+from empathy_judge.eval.statistics.kappa import weighted_kappa
+from empathy_judge.eval.statistics.reliability import reliability
 from rich.console import Console
 
 HEADER = "item,annotator,dimension,score"

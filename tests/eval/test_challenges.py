@@ -12,7 +12,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval import challenges
-from empathy_judge.eval.bootstrap import Resamples
+from empathy_judge.eval.statistics.bootstrap import Resamples
 
 
 def clip(level: float) -> Clip:

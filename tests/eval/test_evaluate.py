@@ -20,8 +20,8 @@ from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges.constant import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.probes import context_swapped
-from empathy_judge.eval.reliability import reliability
 from empathy_judge.eval.report_schema import AgreementReport
+from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
 MakeDataset = Callable[..., PairDataset]

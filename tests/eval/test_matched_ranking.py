@@ -10,9 +10,9 @@ import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.bootstrap import Resamples
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.matched_ranking import crossings, matched_accuracy, matched_against_crossed
+from empathy_judge.eval.statistics.bootstrap import Resamples
 
 VOICES = ("target", "neutral", "alternative")
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
-from empathy_judge.eval.agreement import spearman
+from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.checkpoints import read_checkpoint

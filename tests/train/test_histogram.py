@@ -13,7 +13,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.eval.agreement import spearman
+from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import train

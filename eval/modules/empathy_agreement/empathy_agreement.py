@@ -10,9 +10,9 @@ import evaluate
 import numpy as np
 from empathy_judge.data_modules.errors import DataError, shown
 from empathy_judge.data_modules.rating_table import RatingTable
-from empathy_judge.eval.agreement import STATISTICS
-from empathy_judge.eval.bootstrap import Resamples, estimate
-from empathy_judge.eval.reliability import measure
+from empathy_judge.eval.statistics.agreement import STATISTICS
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.reliability import measure
 
 _DESCRIPTION = """Spearman and other agreement of a judge with human ratings, each with a 95 % interval from a bootstrap
 over groups, and beside it what the raters allow: one rater against the others, and the best that any judge can

@@ -1,0 +1,140 @@
+"""The plots of the inspection page: histograms, and one strip per rater."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from ...data_modules.inspection import Histogram
+from ..pages.drawing import ACCENT, GRID, INK, MUTED, STYLE, svg
+
+MAX_LABELLED_BARS = 11
+"""A histogram with at most so many bars has a tick and a percentage at each."""
+MAX_STRIPS = 60
+"""Raters that have a strip of their own; of more raters those with the most ratings."""
+_LONGEST_LABEL = 16
+_TICK_STEPS = (1, 2, 5, 10)
+
+
+@dataclass(frozen=True)
+class RaterStrip:
+    """One rater: share of the ratings in each bin, mean and standard deviation in rating points."""
+
+    rater_id: str
+    shares: Sequence[float]
+    mean: float
+    sd: float
+
+
+def histogram(
+    bins: Histogram, label: str, alt: str, *, ticks: Sequence[float] | None = None, logarithmic: bool = False
+) -> Markup:
+    """Bars over bins.
+
+    Args:
+        bins: At least one bin that is wider than 0.
+        label: What lies on the axis, with its unit.
+        alt: The plot in words.
+        ticks: One value per bin, where a bin stands for one value. With at most `MAX_LABELLED_BARS` of them every bar
+            has its percentage; otherwise an axis counts.
+        logarithmic: Bins of equal ratio are drawn equally wide.
+    """
+    edges, counts = np.array(bins.edges), np.array(bins.counts)
+    labelled = ticks is not None and len(counts) <= MAX_LABELLED_BARS
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 2.3), layout="constrained")
+        axes = figure.subplots()
+        gap = 0.12 if labelled else 0.04
+        widths = np.diff(edges)
+        axes.bar(edges[:-1] + gap / 2 * widths, counts, width=(1 - gap) * widths, align="edge", color=ACCENT)
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        elif labelled and ticks is not None:
+            axes.set_xticks(ticks, [_plain(tick) for tick in ticks])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(7, steps=_TICK_STEPS))
+        if labelled:
+            for x, count in zip((edges[:-1] + edges[1:]) / 2, counts, strict=True):
+                text = "0" if not count else _percent(count / counts.sum())
+                axes.annotate(text, (x, count), xytext=(0, 3), textcoords="offset points", ha="center", color=INK)
+            axes.yaxis.set_visible(False)
+            axes.spines["left"].set_visible(False)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(4, steps=_TICK_STEPS, integer=True))
+            axes.grid(True, axis="y")
+            axes.set_axisbelow(True)
+            axes.spines["left"].set_visible(False)
+        axes.tick_params(length=0)
+        axes.set_xlabel(label)
+        axes.margins(x=0.02, y=0.12 if labelled else 0.05)
+        return Markup(svg(figure, alt))
+
+
+def rater_strips(
+    rows: Sequence[RaterStrip],
+    edges: Sequence[float],
+    panel_mean: float,
+    label: str,
+    alt: str,
+    *,
+    ticks: Sequence[float] | None = None,
+) -> Markup:
+    """One line per rater: how often each part of the scale was used, the mean, and a deviation to either side.
+
+    Args:
+        rows: From top to bottom.
+        edges: Of the bins of `RaterStrip.shares`.
+        panel_mean: Mean of all ratings; a dashed line.
+        label: What lies on the axis.
+        alt: The plot in words.
+        ticks: One value per bin, where a bin stands for one value; at most `MAX_LABELLED_BARS` are written.
+    """
+    small = len(rows) > 24
+    height, size = (0.16, 8) if small else (0.26, 10)
+    centres, width = (np.array(edges[:-1]) + np.array(edges[1:])) / 2, edges[1] - edges[0]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 0.65 + height * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for position, row in enumerate(rows):
+            used = [(centre, share) for centre, share in zip(centres, row.shares, strict=True) if share > 0]
+            for centre, share in used:
+                # Never without any ink, and by the square root: a single rating is seen, whatever the number of bins
+                shade = 0.08 + 0.7 * share**0.5
+                axes.barh(position, 0.94 * width, 0.84, centre - 0.47 * width, color=ACCENT, alpha=shade)
+            axes.plot([row.mean - row.sd, row.mean + row.sd], [position, position], color=INK, linewidth=1.0)
+            axes.plot(row.mean, position, "o", color=INK, markersize=3 if small else 4.5)
+        axes.axvline(panel_mean, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.set_yticks(range(len(rows)), [_shortened(row.rater_id) for row in rows], fontsize=size)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(edges[0], edges[-1])
+        if ticks is not None and len(ticks) <= MAX_LABELLED_BARS:
+            axes.set_xticks(ticks, [_plain(tick) for tick in ticks])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=_TICK_STEPS))
+        axes.tick_params(length=0)
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.spines["left"].set_visible(False)
+        axes.spines["bottom"].set_color(GRID)
+        axes.set_xlabel(label)
+        return Markup(svg(figure, alt))
+
+
+def _percent(share: float) -> str:
+    return "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,216 @@
+"""What the ratings, preferences and skipped pairs of a dataset show, before any judge: distributions and disputes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...data_modules.inspection import Histogram
+from ...data_modules.intake.assemble import SKIPPED_FILE
+from ...data_modules.ratings import Dimension
+from ...data_modules.schema import PairDataset
+from ...data_modules.storage import DataPath
+from ..statistics.raters import RaterFacts, rater_report
+
+DISPUTED_ITEMS = 20
+MAX_STEPS = 21
+"""A scale with at most so many steps has one bin per step; any other scale has one bin less, equally wide."""
+_ROUNDING = 9  # decimals of a spread; beyond, two spreads differ only by the order of a sum
+
+
+@dataclass(frozen=True)
+class DisputedItem:
+    """An item that its raters do not agree on.
+
+    Attributes:
+        pair_id: The pair.
+        spread: Standard deviation of its ratings (over n - 1), in rating points.
+        ratings: Rater and score, in rising order of scores, then of raters.
+    """
+
+    pair_id: str
+    spread: float
+    ratings: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class RatingFacts:
+    """The ratings of one dimension.
+
+    Attributes:
+        scores: All ratings in the bins of `rating_bins` (rating points).
+        scores_by_rater: Rater -> number of ratings in each of these bins; raters in the order of their names.
+        pairs_by_raters: Number of raters -> pairs that so many raters rated; 0 for pairs without a rating.
+        disputed: The items with the highest spread, see `most_disputed`.
+        raters: Each rater, those who deserve a question first; see `raters`.
+    """
+
+    scores: Histogram
+    scores_by_rater: Mapping[str, tuple[int, ...]]
+    pairs_by_raters: Mapping[int, int]
+    disputed: tuple[DisputedItem, ...]
+    raters: tuple[RaterFacts, ...]
+
+
+@dataclass(frozen=True)
+class DisputedCouple:
+    """Two items that raters compared with different results.
+
+    Attributes:
+        pair_ids: The two pairs, in the order of their ids.
+        votes: Raters who preferred the first, called it a tie, preferred the second.
+    """
+
+    pair_ids: tuple[str, str]
+    votes: tuple[int, int, int]
+
+    @property
+    def dissent(self) -> float:
+        """Share of the votes that the most frequent verdict did not get."""
+        return 1 - max(self.votes) / sum(self.votes)
+
+
+@dataclass(frozen=True)
+class PreferenceFacts:
+    """The comparisons on one dimension.
+
+    Attributes:
+        comparisons: One rater, two items.
+        raters: Who compared.
+        ties: Comparisons of strength 0.
+        couples: Different couples of items, whichever was chosen.
+        shared_couples: Couples that were compared more than once.
+        unanimous_couples: Shared couples of which the same item was preferred each time, or none each time.
+        disputed: The `DISPUTED_ITEMS` couples with the highest dissent; equal ones: more votes first, then the ids.
+    """
+
+    comparisons: int
+    raters: int
+    ties: int
+    couples: int
+    shared_couples: int
+    unanimous_couples: int
+    disputed: tuple[DisputedCouple, ...]
+
+
+@dataclass(frozen=True)
+class InspectionFacts:
+    """What `inspect` says of opinions and of what the import left out.
+
+    Attributes:
+        ratings: Dimension -> its ratings; every dimension of the dataset.
+        preferences: Dimension -> its comparisons; only dimensions that have some.
+        skipped: Rows of ``skipped.csv``: column -> text. Empty where the import skipped nothing.
+    """
+
+    ratings: Mapping[str, RatingFacts]
+    preferences: Mapping[str, PreferenceFacts]
+    skipped: tuple[Mapping[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def inspection_facts(dataset: PairDataset) -> InspectionFacts:
+    """Collects them.
+
+    Args:
+        dataset: All pairs (not a subset).
+    """
+    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
+    compared = [] if dataset.preferences is None else list(dataset.preferences.groupby("dimension", sort=False))
+    return InspectionFacts(
+        ratings={dimension.name: _rating_facts(dataset, dimension, groups) for dimension in dataset.card.dimensions},
+        preferences={str(name): _preference_facts(rows) for name, rows in compared},
+        skipped=_read_skipped(dataset.root / SKIPPED_FILE),
+    )
+
+
+def rating_bins(dimension: Dimension) -> np.ndarray:
+    """Edges of the bins of a scale, ascending (rating points): around each step, or of equal width; see `MAX_STEPS`."""
+    low, high, step = dimension.minimum, dimension.maximum, dimension.step
+    if step is not None and (steps := round((high - low) / step) + 1) <= MAX_STEPS:
+        return low + step * (np.arange(steps + 1) - 0.5)
+    return np.linspace(low, high, MAX_STEPS)
+
+
+def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> tuple[DisputedItem, ...]:
+    """The items whose ratings spread most, the most disputed first.
+
+    An item needs two raters who differ. Equal spreads: more raters first, then the pair id in its order.
+
+    Args:
+        ratings: Those of one dimension: columns ``pair_id, rater_id, score``.
+        count: How many at most.
+    """
+    by_pair = ratings.groupby("pair_id")["score"]
+    items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
+    items = items.loc[items["spread"] > 0].reset_index()
+    top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:count]
+    opinions: dict[str, list[tuple[str, float]]] = {pair_id: [] for pair_id in top["pair_id"]}
+    wanted = ratings.loc[ratings["pair_id"].isin(list(opinions))]
+    for pair_id, rater, score in zip(wanted["pair_id"], wanted["rater_id"], wanted["score"], strict=True):
+        opinions[pair_id].append((str(rater), float(score)))
+    return tuple(
+        DisputedItem(pair_id, float(spread), tuple(sorted(opinions[pair_id], key=lambda opinion: opinion[::-1])))
+        for pair_id, spread in zip(top["pair_id"], top["spread"], strict=True)
+    )
+
+
+def _rating_facts(dataset: PairDataset, dimension: Dimension, groups: Mapping[str, str]) -> RatingFacts:
+    ratings = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name]
+    edges = rating_bins(dimension)
+    # Scores may be off the scale by rounding (float32); they belong to the bin at its end.
+    scores = np.clip(ratings["score"].to_numpy(np.float64), edges[0], edges[-1])
+    raters, rater_ids = pd.factorize(ratings["rater_id"], sort=True)
+    raters_of_pair = Counter(ratings["pair_id"])
+    pairs = Counter(raters_of_pair[pair_id] for pair_id in groups)
+    return RatingFacts(
+        scores=Histogram(tuple(map(float, edges)), _binned(scores, edges)),
+        scores_by_rater={
+            str(rater_id): _binned(scores[raters == position], edges) for position, rater_id in enumerate(rater_ids)
+        },
+        pairs_by_raters=dict(sorted(pairs.items())),
+        disputed=most_disputed(ratings),
+        raters=tuple(rater_report(ratings, dimension, groups)) if len(ratings) else (),
+    )
+
+
+def _binned(scores: np.ndarray, edges: np.ndarray) -> tuple[int, ...]:
+    return tuple(map(int, np.histogram(scores, edges)[0]))
+
+
+def _preference_facts(rows: pd.DataFrame) -> PreferenceFacts:
+    votes: dict[tuple[str, str], list[int]] = {}
+    for chosen, rejected, strength in zip(rows["chosen_id"], rows["rejected_id"], rows["strength"], strict=True):
+        first, second = sorted((chosen, rejected))
+        votes.setdefault((first, second), [0, 0, 0])[1 if strength == 0 else 0 if chosen == first else 2] += 1
+    shared = [DisputedCouple(ids, (own[0], own[1], own[2])) for ids, own in votes.items() if sum(own) > 1]
+    disputed = [couple for couple in shared if couple.dissent > 0]
+    ranked = sorted(disputed, key=lambda couple: (-couple.dissent, -sum(couple.votes), couple.pair_ids))
+    return PreferenceFacts(
+        comparisons=len(rows),
+        raters=len(set(rows["rater_id"])),
+        ties=sum(own[1] for own in votes.values()),
+        couples=len(votes),
+        shared_couples=len(shared),
+        unanimous_couples=len(shared) - len(disputed),
+        disputed=tuple(ranked[:DISPUTED_ITEMS]),
+    )
+
+
+def _read_skipped(path: DataPath) -> tuple[Mapping[str, str], ...]:
+    if not path.is_file():
+        return ()
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    header, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
+    return tuple(dict(zip(header, row, strict=False)) for row in rows)

@@ -1,0 +1,123 @@
+"""What `empathy-judge inspect` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ...data_modules.inspection import Inspection
+from ..pages import wording
+from ..report_schema import statistic_report
+from ..statistics.icc import FORMS
+from ..statistics.krippendorff import DISTANCES
+from ..statistics.raters import RaterFacts
+
+_SHOWN = 10  # problems of one kind
+_RATERS_SHOWN = 25
+
+
+def inspection_tables(
+    found: Inspection, agreement: Mapping[str, Mapping[str, Any]], raters: Mapping[str, Sequence[RaterFacts]]
+) -> Iterator[Table]:
+    """Tables of counts, durations, ratings, raters and problems.
+
+    Args:
+        found: From `inspect_dataset`.
+        agreement: Dimension -> what `reliability` says.
+        raters: Dimension -> what `rater_report` says.
+    """
+    title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
+    counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
+    for fact in next(iter(found.counts.values())):
+        counts.add_row(fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
+    yield counts
+    yield _durations(found)
+    yield _ratings(found, agreement)
+    for dimension, facts in raters.items():
+        if facts:
+            yield from _raters(dimension, facts)
+    yield _problems(found)
+
+
+def _durations(found: Inspection) -> Table:
+    table = Table("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
+    for name, s in found.seconds.items():
+        spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
+        table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
+    return table
+
+
+def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("ratings", *(escape(name) for name in found.scores))
+    facts: dict[str, list[str]] = {}
+    for dimension, scores in found.scores.items():
+        panel, raters = agreement[dimension], found.raters_per_pair[dimension]
+        mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"
+        each = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
+        for fact, value in (
+            ("scale", str(scores["scale"])),
+            ("mean score", mean),
+            ("raters per pair", each),
+            ("one rater against the others (Spearman)", wording.ranged(panel["spearman"])),
+            ("best possible with the panel mean", wording.ranged(panel["panel_mean"])),
+            ("reliability of the panel mean (split halves)", wording.ranged(panel["panel_reliability"])),
+            *((form, wording.ranged(panel["icc"][form])) for form in FORMS),
+            *(
+                (f"Krippendorff's alpha ({distance})", wording.ranged(panel["alpha"][distance]))
+                for distance in DISTANCES
+            ),
+        ):
+            facts.setdefault(fact, []).append(value)
+    for fact, values in facts.items():
+        table.add_row(fact, *values)
+    return table
+
+
+def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
+    """One line per rater, those with a flag first; then the flags."""
+    table = Table(f"raters of {escape(dimension)}")
+    for header in ("ratings", "mean", "below others", "spread", "Spearman with others", "scale used"):
+        table.add_column(header, no_wrap=header.startswith("Spearman"))
+    for rater in facts[:_RATERS_SHOWN]:
+        table.add_row(
+            Text(rater.rater_id, overflow="fold"),
+            str(rater.n_ratings),
+            wording.number(rater.mean),
+            wording.signed(rater.severity.value),
+            wording.number(rater.spread),
+            wording.ranged(statistic_report(rater.agreement)),
+            wording.percent(rater.scale_share),
+        )
+    if len(facts) > _RATERS_SHOWN:
+        table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
+    yield table
+    flags = [(rater, flag) for rater in facts for flag in rater.flags]
+    if flags:
+        table = Table(f"to ask raters of {escape(dimension)} about", "rater", "evidence")
+        for rater, flag in flags[:_RATERS_SHOWN]:
+            table.add_row(flag.kind, Text(rater.rater_id, overflow="fold"), Text(flag.evidence))
+        if len(flags) > _RATERS_SHOWN:
+            table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
+        yield table
+
+
+def _problems(found: Inspection) -> Table:
+    table = Table("to look at", "where", "what")
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for problem in found.problems:
+        kinds.setdefault(problem.kind, []).append((f"{problem.pair_id}, {problem.clip}", problem.detail))
+    for column, values in found.crossings.items():
+        kinds[f"{column} in several splits"] = [(value, ", ".join(splits)) for value, splits in values.items()]
+    kinds["without rating"] = [(pair_id, "") for pair_id in found.unrated]
+    for kind, places in kinds.items():
+        for where, what in places[:_SHOWN]:
+            table.add_row(kind, Text(where), Text(what))
+        if len(places) > _SHOWN:
+            table.add_row(kind, f"and {len(places) - _SHOWN} more", "")
+    if table.row_count == 0:
+        table.add_row("nothing", "", "")
+    return table

@@ -1,0 +1,206 @@
+"""The plots of the report page, as inline SVG that takes its colours from the page (light or dark)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from ..report_schema import CalibrationBinReport
+from .drawing import ACCENT, GRID, INK, MUTED, PALE, PIXEL_BLUE, STYLE, svg
+
+MAX_VECTOR_POINTS = 2000
+"""More points than this are drawn as pixels, so that the page stays small."""
+
+FEW_ROWS = 8
+"""More bars than this stand closer."""
+
+LONGEST_LABEL = 24
+"""Letters of a label beside a row; longer ones lose their middle."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar or dot: its label, value (None = undefined), interval if any, and what to write without a value."""
+
+    label: str
+    value: float | None
+    low: float | None
+    high: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A frame around rows that belong together: the first and the last of them, and what to write on it."""
+
+    first: int
+    last: int
+    label: str
+
+
+def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> str:
+    """Horizontal bars with intervals, the first one emphasised.
+
+    Args:
+        rows: From top to bottom.
+        lines: Reference lines: label and value; at most two.
+        alt: The plot in words, for readers who do not see it.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _rows(rows, lines, 0.6 if len(rows) <= FEW_ROWS else 0.4)
+        for position, row in enumerate(rows):
+            if row.value is not None:
+                axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
+            _interval(axes, position, row, INK)
+        return svg(figure, alt)
+
+
+def dots(
+    rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str, boxes: Sequence[Box] = (), gap: float = 0.6
+) -> str:
+    """A dot and its interval per row.
+
+    Args:
+        rows: From top to bottom.
+        lines: Reference lines: label and value; at most two.
+        alt: The plot in words.
+        boxes: Frames around rows.
+        gap: Height of a row in inches.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _rows(rows, lines, gap)
+        low, high = axes.get_xlim()
+        for box in boxes:
+            corner, height = (low, box.first - 0.44), box.last - box.first + 0.88
+            axes.add_patch(Rectangle(corner, high - low, height, fill=False, edgecolor=MUTED, linewidth=1.2))
+            axes.annotate(
+                box.label,
+                (low, box.first - 0.44),
+                xytext=(3, -2),
+                textcoords="offset points",
+                va="top",
+                color=MUTED,
+                fontsize=8,
+            )
+        for position, row in enumerate(rows):
+            _interval(axes, position, row, ACCENT)
+            if row.value is not None:
+                axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
+        return svg(figure, alt)
+
+
+def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
+    """A name with an ellipsis in its middle where it is too long: paths differ at either end."""
+    if len(name) <= longest:
+        return name
+    head = (longest - 1) // 2
+    return f"{name[:head]}\N{HORIZONTAL ELLIPSIS}{name[head + 1 - longest :]}"
+
+
+def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 0.6) -> tuple[Figure, Axes]:
+    """An empty plot of rows with their names and values beside it."""
+    figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
+    axes.set_xlim(lowest - (0.03 if lowest < 0 else 0.0), 1.0)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.axvline(0, color=GRID, linewidth=0.8)
+    for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
+        if len(lines) == 1 and value < 0.5:
+            place = "left"
+        axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f"{label} {_two(value)}",
+            (value, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(4 if place == "left" else -4, 4),
+            textcoords="offset points",
+            ha=place,
+            color=MUTED,
+        )
+    for position, row in enumerate(rows):
+        if row.value is None:
+            axes.text(max(lowest, 0.0) + 0.02, position, row.note, va="center", color=MUTED)
+            continue
+        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+        axes.annotate(_two(row.value), (1.0, position), xytext=(10, 0), fontweight="bold", **beside)
+    axes.set_yticks(range(len(rows)), [shortened(row.label) for row in rows])
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("Spearman with the panel mean")
+    return figure, axes
+
+
+def _interval(axes: Axes, position: int, row: Bar, color: str) -> None:
+    if row.value is not None and row.low is not None and row.high is not None:
+        axes.plot([row.low, row.high], [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:
+    """Judge score against human mean, one point per item.
+
+    Args:
+        score: Shape (n,), finite, rating points.
+        human: Shape (n,), finite, rating points.
+        scale: Lowest and highest rating; the axes also hold scores beyond.
+        alt: The plot in words.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 4.0), layout="constrained")
+        axes = figure.subplots()
+        pixels = len(score) > MAX_VECTOR_POINTS
+        alpha = float(np.clip(6 / np.sqrt(max(len(score), 1)), 0.12, 0.75))
+        color = PIXEL_BLUE if pixels else ACCENT
+        axes.scatter(score, human, s=14, color=color, alpha=alpha, linewidths=0, rasterized=pixels, zorder=2)
+        _rating_axes(axes, score, human, scale)
+        return svg(figure, alt)
+
+
+def calibration(curve: Sequence[CalibrationBinReport], scale: tuple[float, float], alt: str) -> str:
+    """Mean human score of items with neighbouring judge scores, with 95 % intervals (1.96 standard errors).
+
+    Args:
+        curve: From the report; at least one bin.
+        scale: Lowest and highest rating.
+        alt: The plot in words.
+    """
+    score, human = np.array([own["score"] for own in curve]), np.array([own["human"] for own in curve])
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 4.0), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
+        for own in curve:
+            if own["standard_error"] is not None:
+                half = 1.96 * own["standard_error"]
+                ends = [own["human"] - half, own["human"] + half]
+                axes.plot([own["score"]] * 2, ends, color=ACCENT, linewidth=1.6, zorder=2)
+            axes.plot(own["score"], own["human"], "o", color=ACCENT, markersize=6.5, zorder=3)
+        _rating_axes(axes, score, human, scale)
+        return svg(figure, alt)
+
+
+def _rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float]) -> None:
+    low, high = min(scale[0], *score, *human), max(scale[1], *score, *human)
+    margin = 0.04 * (high - low)
+    axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_xlim(low - margin, high + margin)
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_aspect("equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, integer=high - low >= 4))
+    axes.grid(True, zorder=0)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.set_xlabel("judge score")
+    axes.set_ylabel("mean human score")

@@ -1,0 +1,192 @@
+"""Writes the comparison of several judges: its numbers, a page in significance clusters, and a table for a paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from ...data_modules.folders import replace_file
+from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
+from ..statistics.clusters import ALPHA
+from . import charts, wording
+from .compare_template import STYLES, TEMPLATE
+from .comparison_words import comparison_words
+from .listening import listening_sentence
+from .page import render
+from .report import PAGE_FILE
+from .report_tables import markdown_comparison
+from .report_view import bar, ceiling_lines, drawn_whole, in_words
+
+NUMBERS_FILE = "comparison.json"
+TABLE_FILE = "comparison.md"
+
+
+def comparison_json(reports: Sequence[AgreementReport], rankings: Mapping[str, RankingReport]) -> str:
+    """Reports and rankings as strict JSON.
+
+    Raises:
+        ValueError: If they hold NaN or infinity.
+    """
+    return json.dumps({"reports": reports, "rankings": rankings}, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def write_comparison(reports: Sequence[AgreementReport], rankings: Mapping[str, RankingReport], out: Path) -> None:
+    """Writes `NUMBERS_FILE`, the table `TABLE_FILE` and the page `PAGE_FILE` into `out`, each whole or not at all.
+
+    Args:
+        reports: One per judge, on the same pairs; at least one.
+        rankings: Dimension -> its judges ranked, from `compare.compare`.
+        out: Folder; made if it does not exist.
+
+    Raises:
+        ValueError: If a report holds NaN or infinity.
+    """
+    numbers = comparison_json(reports, rankings) + "\n"
+    table, page = markdown_comparison(reports, rankings), render_comparison(reports, rankings)
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / NUMBERS_FILE, lambda path: path.write_text(numbers, encoding="utf-8"))
+    replace_file(out / TABLE_FILE, lambda path: path.write_text(table, encoding="utf-8"))
+    replace_file(out / PAGE_FILE, lambda path: path.write_text(page, encoding="utf-8"))
+
+
+def render_comparison(reports: Sequence[AgreementReport], rankings: Mapping[str, RankingReport]) -> str:
+    """The page as HTML that needs no other file. Every value is escaped: names come from outside."""
+    first = reports[0]
+    return render(
+        TEMPLATE,
+        STYLES,
+        report=first,
+        judges=[report["judge"] for report in reports],
+        scored=wording.split_name(first),
+        drawn=drawn_whole(first),
+        dimensions=[_section(name, ranking, reports) for name, ranking in rankings.items()],
+        alone=_scored_by_one(reports, rankings),
+        provenance=_provenance(reports),
+    )
+
+
+def _section(name: str, ranking: RankingReport, reports: Sequence[AgreementReport]) -> dict[str, Any]:
+    by_judge = {report["judge"]: report for report in reports}
+    found = {
+        judge["judge"]: by_judge[judge["judge"]]["dimensions"][name]
+        for judge in ranking["judges"]
+        if judge["judge"] in by_judge and name in by_judge[judge["judge"]]["dimensions"]
+    }
+    entries = []
+    for judge in ranking["judges"]:
+        own = found.get(judge["judge"])
+        checks: dict[str, Any] = {}
+        if own is not None:
+            checks = {check: results[name] for check, results in by_judge[judge["judge"]]["checks"].items()}
+        entries.append(
+            {
+                **judge,
+                "report": own,
+                "listening": None if own is None else listening_sentence(checks, own["spearman"]),
+            }
+        )
+    unranked = {judge["judge"] for judge in ranking["judges"] if judge["cluster"] is None}
+    clusters = sorted({judge["cluster"] for judge in ranking["judges"] if judge["cluster"] is not None})
+    return {
+        "name": name,
+        "words": comparison_words(ranking),
+        "clusters": [
+            {"number": number, "judges": [entry for entry in entries if entry["cluster"] == number]}
+            for number in clusters
+        ],
+        "unranked": [entry for entry in entries if entry["cluster"] is None],
+        "chart": _chart(name, [judge for judge in ranking["judges"] if judge["cluster"] is not None], found),
+        "comparisons": [
+            _comparison_view(own) for own in ranking["comparisons"] if not unranked & {own["first"], own["second"]}
+        ],
+    }
+
+
+def _chart(name: str, ranked: Sequence[RankedJudge], found: Mapping[str, DimensionReport]) -> Markup:
+    """Judges in boxes, with the ceilings of the best one's items; empty without judges."""
+    if not ranked:
+        return Markup("")
+    rows = [
+        bar(judge["judge"], found[judge["judge"]]["spearman"])
+        if judge["judge"] in found
+        else charts.Bar(judge["judge"], judge["spearman"], None, None)
+        for judge in ranked
+    ]
+    places: dict[int | None, list[int]] = {}
+    for position, judge in enumerate(ranked):
+        places.setdefault(judge["cluster"], []).append(position)
+    boxes = [charts.Box(own[0], own[-1], f"cluster {number}") for number, own in places.items()]
+    best = found.get(ranked[0]["judge"])
+    lines = [] if best is None else ceiling_lines(best)
+    return Markup(charts.dots(rows, lines, f"{name}, Spearman with people: {in_words(rows)}", boxes))
+
+
+def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
+    """A pair with the better judge first."""
+    value = own["difference"]["value"]
+    turned = value is not None and value < 0
+    difference = own["difference"]
+    if turned:
+        difference = {
+            **difference,
+            "value": -value if value is not None else None,
+            "low": None if difference["high"] is None else -difference["high"],
+            "high": None if difference["low"] is None else -difference["low"],
+        }
+    needed = own["groups_needed"]
+    low, high = own["groups_low"], own["groups_high"]
+    between = f"{low or '?'} to {high or 'any number'}" if needed is not None and (low or high) else ""
+    return {
+        "better": own["second"] if turned else own["first"],
+        "worse": own["first"] if turned else own["second"],
+        "difference": difference,
+        "p": p_value(own["p"]),
+        "p_adjusted": p_value(own["p_adjusted"]),
+        "told_apart": own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA,
+        "needed": wording.NONE if needed is None else f"{needed:,}",
+        "between": between,
+        "n_items": own["n_items"],
+        "n_groups": own["n_groups"],
+    }
+
+
+def p_value(p: float | None) -> str:
+    """A p value as it is printed; never 0."""
+    if p is None:
+        return wording.NONE
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _scored_by_one(
+    reports: Sequence[AgreementReport], rankings: Mapping[str, RankingReport]
+) -> list[tuple[str, str, str]]:
+    """Dimensions that only one judge scores: name, judge, verdict."""
+    return [
+        (name, report["judge"], own["verdict"]["text"])
+        for report in reports
+        for name, own in report["dimensions"].items()
+        if name not in rankings
+    ]
+
+
+def _provenance(reports: Sequence[AgreementReport]) -> list[tuple[str, str]]:
+    first = reports[0]
+    data = first["dataset"]
+    rows = {
+        "judges": "; ".join(report["judge"] for report in reports),
+        "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
+        "source": data["source"],
+        "licence": data["licence"],
+        "content hash": data["content_hash"],
+        "split": first["split"] or "all pairs",
+        "split hash": first["split_hash"],
+        "command": first["command"],
+        "seed, resamples": f"{first['seed']}, {first['resamples']}",
+        "intervals": f"95 %, {first['interval']}, draws of whole {drawn_whole(first)}",
+        "versions": ", ".join(f"{name} {version}" for name, version in first["versions"].items()),
+    }
+    return [(name, value) for name, value in rows.items() if value]

@@ -1,0 +1,147 @@
+"""The rows of the table of measures on the page of a report, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..report_schema import DimensionReport, GroupLevelReport, StatisticReport
+from . import wording
+
+_MAPPINGS = {"linear": "a straight line", "isotonic": "a rising curve"}
+
+_VOICE_AND_WORDS = (
+    ("voice", "voice alone", "share of the variance of the scores that only the voice explains"),
+    ("words", "words alone", "share that only the words explain"),
+    ("common", "either", "share that either explains, with timing and situation"),
+    ("neither", "neither", "share that neither explains"),
+    ("index", "index of the voice", "voice alone / (voice alone + words alone); 1 = all voice, 0 = all words"),
+)
+
+
+class Measure(NamedTuple):
+    """A row: name, value, and what it says."""
+
+    name: str
+    value: StatisticReport
+    meaning: str
+
+
+class ErrorRow(NamedTuple):
+    """Errors in rating points, of the scores as they are or after a mapping."""
+
+    name: str
+    mae: StatisticReport
+    rmse: StatisticReport
+    error: StatisticReport
+
+
+def measure_groups(
+    dimension: DimensionReport, voice_and_words: Mapping[str, StatisticReport] | None = None
+) -> dict[str, list[Measure]]:
+    """Heading -> rows. Systems only where there are two of them, voice and words only where they were measured."""
+    groups = {
+        "The judge": [*map(_measure, wording.judge_measures(dimension)), *_for_other_raters(dimension)],
+        "Pairs of items": _item_pairs(dimension),
+        "Responses to one context": _within_group(dimension),
+        "Use of the scale": _scale_use(dimension),
+    }
+    if dimension["system_level"]["n_systems"] >= 2:
+        groups["Systems"] = _systems(dimension)
+    if voice_and_words:
+        groups["Voice and words"] = [
+            Measure(title, voice_and_words[key], meaning) for key, title, meaning in _VOICE_AND_WORDS
+        ]
+    groups["The raters"] = [*map(_measure, wording.panel_measures(dimension)), *_means_of_raters(dimension)]
+    return groups
+
+
+def error_rows(dimension: DimensionReport) -> list[ErrorRow]:
+    """Errors before and after mappings that were fitted on other groups."""
+    own = dimension["calibration"]
+    return [
+        ErrorRow("as they are", dimension["mae"], dimension["rmse"], own["error"]),
+        *(
+            ErrorRow(f"after {_MAPPINGS.get(name, name)}", found["mae"], found["rmse"], found["error"])
+            for name, found in own["mapped"].items()
+        ),
+    ]
+
+
+def _measure(row: tuple[str, StatisticReport, str]) -> Measure:
+    return Measure(*row)
+
+
+def _for_other_raters(dimension: DimensionReport) -> list[Measure]:
+    return [
+        Measure("Kendall tau-c", dimension["tau_c"], "the same for scales of different length (Stuart)"),
+        Measure(
+            "Spearman, other raters too",
+            dimension["spearman_two_way"],
+            "interval for other items and other raters of the same kind",
+        ),
+        Measure("worth in raters", dimension["raters_worth"], "so many new raters together would agree as well"),
+    ]
+
+
+def _item_pairs(dimension: DimensionReport) -> list[Measure]:
+    own = dimension["item_pairs"]
+    near = own["epsilon"] is not None and own["epsilon"] >= 0.005
+    ties = "" if not near else f"; less than {wording.number(own['epsilon'])} points apart = a tie"
+    return [
+        Measure("concordance", own["concordance"], "pairs in the right order; 0.5 = chance"),
+        Measure("pairwise accuracy", own["accuracy"], f"pairs ordered or tied as by people{ties}"),
+    ]
+
+
+def _within_group(dimension: DimensionReport) -> list[Measure]:
+    own = dimension["within_group"]
+    best = own["top_1"]
+    chance = "" if best["chance"] is None else f"; chance: {wording.number(best['chance'])}"
+    return [
+        Measure("Spearman", own["spearman"]["mean"], f"order of the responses to one context{_of(own['spearman'])}"),
+        Measure("Kendall tau-b", own["kendall"]["mean"], f"the same in pairs{_of(own['kendall'])}"),
+        Measure("best response found", best["mean"], f"its favourite is people's{chance}{_of(best)}"),
+    ]
+
+
+def _of(found: GroupLevelReport) -> str:
+    left_out = {"too small": found["too_small"], "constant": found["constant"]}
+    why = ", ".join(f"{count} {name}" for name, count in left_out.items() if count)
+    return f"; {found['groups']} groups" + (f" ({why})" if why else "")
+
+
+def _scale_use(dimension: DimensionReport) -> list[Measure]:
+    own, line = dimension["scale_use"], dimension["calibration"]
+    return [
+        Measure("spread beside people's", own["sd_ratio"], "standard deviation of the scores / of the panel means"),
+        Measure("range used by the judge", own["judge"]["range_used"], "share of the scale"),
+        Measure("range used by people", own["human"]["range_used"], "share of the scale, panel means"),
+        Measure("scores outside the scale", own["judge"]["outside"], "share of the items"),
+        Measure("slope", line["slope"], "of panel mean on judge score; below 1 = the scores exaggerate"),
+        Measure("intercept", line["intercept"], "of the same line, rating points"),
+    ]
+
+
+def _systems(dimension: DimensionReport) -> list[Measure]:
+    own = dimension["system_level"]
+    soft = own["soft_pairwise_accuracy"]
+    of = f"; {soft['pairs']} pairs" + (f", {soft['left_out']} left out" if soft["left_out"] else "")
+    return [
+        Measure("Spearman", own["spearman"], f"order of {own['n_systems']} system means"),
+        Measure("Pearson", own["pearson"], "the same on a straight line"),
+        Measure("Kendall tau-b", own["kendall"], "the same in pairs"),
+        Measure("pairwise accuracy", own["pairwise_accuracy"], "pairs of systems in the right order"),
+        Measure("soft pairwise accuracy", soft["accuracy"], f"as sure as people which of two systems is better{of}"),
+    ]
+
+
+def _means_of_raters(dimension: DimensionReport) -> list[Measure]:
+    return [
+        Measure(
+            "1 rater, expected" if row["k"] == 1 else f"mean of {row['k']} raters, expected",
+            row["expected"],
+            f"Spearman with the mean of the others; measured: {wording.ranged(row['measured'])}",
+        )
+        for row in dimension["mean_of_k_raters"]
+    ]

@@ -1,0 +1,211 @@
+"""What the numbers of a report say, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..probes import PROBES, Probe
+from ..report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
+
+CLEAR_DROP = 0.1
+"""A listening check that costs less Spearman than this is called small, however certain it is."""
+
+STATUSES_SHOWN = 5
+"""Kinds of failure that a sentence names."""
+
+NONE = "—"
+"""Stands where there is no number."""
+
+CHECK_TITLES = {name: probe.title for name, probe in PROBES.items()}
+
+
+class CheckView(NamedTuple):
+    """A listening check as the page shows it; ``tone``: good, warn or none."""
+
+    title: str
+    mark: str
+    tone: str
+    text: str
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """The number with a true minus sign; an em dash where there is none."""
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    """The number with its sign."""
+    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    """A share as whole percent."""
+    return NONE if value is None else f"{100 * value:.0f} %".replace("-", "−")
+
+
+def ranged(statistic: StatisticReport) -> str:
+    """Value and interval: ``0.83 [0.80, 0.85]``."""
+    if statistic["value"] is None or statistic["low"] is None:
+        return number(statistic["value"])
+    return f"{number(statistic['value'])} [{number(statistic['low'])}, {number(statistic['high'])}]"
+
+
+def counted(statuses: Mapping[str, int]) -> str:
+    """Statuses with their counts; after the first `STATUSES_SHOWN` only how many more kinds there are."""
+    shown = [f"{count} x {status}" for status, count in list(statuses.items())[:STATUSES_SHOWN]]
+    more = len(statuses) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more kinds (see items.csv)" if more else "")
+
+
+def split_name(report: AgreementReport) -> str:
+    """Which pairs were scored."""
+    return f"split {report['split']}" if report["split"] is not None else "all pairs"
+
+
+def headline(report: AgreementReport, dimension: DimensionReport) -> str:
+    """What the Spearman correlation of the judge means beside its ceilings, in one paragraph."""
+    own = dimension["spearman"]
+    if own["value"] is None:
+        return f"No agreement can be stated: {own['reason']}."
+    raters = "simulated raters" if report["dataset"]["synthetic"] else "raters"
+    text = (
+        f"On {dimension['n_items']} items the judge orders the responses as the mean of the {raters} does "
+        f"with a Spearman correlation of {number(own['value'])}{_between(own)}; 1 = same order, 0 = chance."
+    )
+    top, share = dimension["ceiling"]["panel_mean"], dimension["share_of_panel_ceiling"]
+    if top["value"] is not None:
+        text += (
+            f" Against these {raters}, who disagree among themselves, even a perfect judge can expect no "
+            f"more than {number(top['value'])}: the judge reaches {percent(share['value'])} of that."
+        )
+    single = dimension["ceiling"]["spearman"]
+    if single["value"] is not None:
+        beside = _beside_one_rater(dimension["share_of_ceiling"])
+        text += f" One rater agrees with the mean of the others at {number(single['value'])}{beside}."
+    return text
+
+
+def check_view(name: str, check: CheckReport, full: StatisticReport) -> CheckView:
+    """A listening check in words.
+
+    Args:
+        name: Key of `CHECK_TITLES`.
+        check: Its result.
+        full: The Spearman of the unchanged pairs.
+    """
+    probe, left, drop = PROBES[name], check["spearman"], check["drop"]
+    title = probe.title
+    if check["n"] == 0:
+        reason = counted(check["failed"]) or left["reason"]
+        return CheckView(title, "not run", "none", f"No score: {reason}.")
+    moved = _moved(check)
+    if probe.tolerance is not None:
+        return _sameness(probe, probe.tolerance, check, moved)
+    if full["value"] is None:
+        return CheckView(title, "undefined", "none", f"The full score is undefined: {full['reason']}." + moved)
+    if left["value"] is None:
+        text = f"{probe.change} nothing is left to order the items by: {left['reason']}."
+        return CheckView(title, "nothing left", "good" if probe.expects == "drop" else "warn", text + moved)
+    if drop["value"] is None:
+        return CheckView(title, "undefined", "none", f"No drop: {drop['reason']}." + moved)
+    down = drop["value"] >= 0
+    start = (
+        f"{probe.change}, Spearman {'falls' if down else 'rises'} by {number(abs(drop['value']))} to "
+        f"{number(left['value'])}"
+    )
+    if drop["low"] is None:
+        return CheckView(title, "no interval", "none", f"{start}; {drop['reason']}." + moved)
+    start += f" (95 % interval of the drop {number(drop['low'])} to {number(drop['high'])})"
+    fell = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
+    rest = name == "silent" and (left["low"] or 0.0) > CLEAR_DROP
+    text = f"{start}: {probe.if_moves if fell and not rest else probe.if_stays}" + moved
+    # A fall that the interval does not tell from none, or (where none is wanted) cannot exclude
+    if not fell and ((drop["high"] or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop["value"] >= CLEAR_DROP):
+        return CheckView(title, "not clear", "none", f"{start}: too uncertain to call it a fall or none." + moved)
+    if probe.expects == "keep":
+        return CheckView(title, "drops", "warn", text) if fell else CheckView(title, "stays", "good", text)
+    if not fell:
+        return CheckView(title, "no clear drop" if drop["low"] <= 0 else "small drop", "warn", text)
+    return CheckView(title, "not all of it", "warn", text) if rest else CheckView(title, "drops", "good", text)
+
+
+def _moved(check: CheckReport) -> str:
+    text = f" Scores move by {number(check['mean_change'])} rating points on average"
+    if check["mean_change"] is not None and check["judge_sd"] is not None:
+        text += f", {percent(check['mean_change'] / check['judge_sd'])} of their standard deviation"
+    return f"{text}; 95 % of them by no more than {number(check['p95_change'])}."
+
+
+def _sameness(probe: Probe, tolerance: float, check: CheckReport, moved: str) -> CheckView:
+    """The view of a change after which scores must stay as they are."""
+    if check["judge_sd"] is None or check["p95_change"] is None:
+        return CheckView(probe.title, "undefined", "none", "The full scores are constant." + moved)
+    share = check["p95_change"] / check["judge_sd"]
+    start = f"{probe.change}, 95 % of the scores move by no more than {percent(share)} of their standard deviation"
+    if share > tolerance:
+        return CheckView(
+            probe.title, "moves", "warn", f"{start}, more than {percent(tolerance)}: {probe.if_moves}" + moved
+        )
+    return CheckView(probe.title, "stays", "good", f"{start}: {probe.if_stays}" + moved)
+
+
+def warnings(dimension: DimensionReport) -> list[str]:
+    """What a reader of the headline must know besides: gaps, squeezed scores, scores off the scale."""
+    coverage = dimension["coverage"]
+    found = []
+    if coverage["rated"] < coverage["pairs"]:
+        found.append(f"{coverage['pairs'] - coverage['rated']} of {coverage['pairs']} pairs have no rating.")
+    if coverage["scored"] < coverage["rated"]:
+        why = {"no row": coverage["missing"]} if coverage["missing"] else {}
+        gap = coverage["rated"] - coverage["scored"]
+        left_out = f"{gap} of {coverage['rated']} rated pairs have no score and are left out"
+        found.append(f"{left_out}: {counted(why | coverage['failed'])}.")
+    if coverage["out_of_scale"]:
+        outside = coverage["out_of_scale"]
+        found.append(f"{outside} score{'s lie' if outside != 1 else ' lies'} outside the rating scale.")
+    judge, human = dimension["judge"]["sd"], dimension["human"]["sd"]
+    if judge is not None and human and judge < human / 2:
+        found.append(f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle.")
+    return found
+
+
+def judge_measures(dimension: DimensionReport) -> list[tuple[str, StatisticReport, str]]:
+    """What the page's table says of the judge: name, value, meaning."""
+    return [
+        ("Spearman", dimension["spearman"], "same order of items as the panel mean"),
+        ("share of the best possible", dimension["share_of_panel_ceiling"], "Spearman / best possible"),
+        ("share of one rater", dimension["share_of_ceiling"], "Spearman / one rater; a judge can pass 1"),
+        ("Pearson", dimension["pearson"], "on a straight line with the panel mean"),
+        ("Kendall tau-b", dimension["kendall"], "surplus of item pairs in the right order"),
+        ("CCC", dimension["ccc"], "the same scores, not only the same order (Lin)"),
+        ("mean absolute error", dimension["mae"], "rating points between judge and panel mean"),
+        ("root mean squared error", dimension["rmse"], "the same, large errors weigh more"),
+        ("bias", dimension["bias"], "rating points above the panel mean; positive = generous"),
+    ]
+
+
+def panel_measures(dimension: DimensionReport) -> list[tuple[str, StatisticReport, str]]:
+    """What the page's table says of the raters: name, value, meaning."""
+    top = dimension["ceiling"]
+    return [
+        ("best possible", top["panel_mean"], "root of the reliability of the panel mean"),
+        ("one rater", top["spearman"], "Spearman of a rater with the mean of the others"),
+        ("split half", top["split_half"], "Spearman between two random halves of the panel"),
+        ("reliability of the mean", top["panel_reliability"], "split half after Spearman-Brown"),
+        ("Krippendorff's alpha", top["krippendorff_alpha"], "agreement of single ratings, interval scale"),
+    ]
+
+
+def _between(statistic: StatisticReport) -> str:
+    if statistic["low"] is None:
+        return f" ({statistic['reason']})" if statistic["reason"] else ""
+    return f" (95 % interval {number(statistic['low'])} to {number(statistic['high'])})"
+
+
+def _beside_one_rater(share: StatisticReport) -> str:
+    if share["low"] is None or share["high"] is None:
+        return ""
+    if share["low"] > 1:
+        return ", less than the judge does"
+    return ", more than the judge does" if share["high"] < 1 else ", not clearly different from the judge"

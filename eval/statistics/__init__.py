@@ -1,0 +1,1 @@
+"""Statistics of agreement: pure functions on arrays, without audio and without models."""

@@ -1,0 +1,276 @@
+"""Intraclass correlations (ICC): which share of the variance of ratings comes from the items.
+
+Names of McGraw and Wong (1996); in brackets those of Shrout and Fleiss (1979):
+
+- ``ICC(1,1)`` [ICC(1,1)]: one-way; which rater gave which rating does not matter;
+- ``ICC(A,1)`` [ICC(2,1)]: two-way, absolute agreement: a rater's bias counts as error;
+- ``ICC(C,1)`` [ICC(3,1)]: two-way, consistency: it does not;
+- ``ICC(1,k)``, ``ICC(A,k)``, ``ICC(C,k)``: the same of the mean of k ratings.
+
+All come from the variance components of items (i), raters (r) and error (e), estimated by equating sums of squares with
+their expectations (fitting constants: Henderson, 1953, method 3; Searle, Casella and McCulloch, 1992, chapter 5). On a
+complete panel, where every rater rated every item, this is the analysis of variance of the papers above. On an
+incomplete one nothing is dropped except items with a single rating, and k is the harmonic mean of ratings per item:
+then the variance e / k is the average error of the means. Estimates can be negative, as in the papers: the ratings of
+one item then differ more than those of different items.
+
+Intervals (95 %) are the F-based ones of McGraw and Wong where the panel is complete and every item is a group of its
+own; otherwise they come from the bootstrap over groups, with the same raters in every resample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from scipy import linalg, sparse, stats
+
+from ...data_modules.rater_model import RaterModel, fit_rater_model
+from ...data_modules.rating_table import RatingTable
+from .agreement import Statistic
+from .bootstrap import Resamples, with_interval
+
+Form = Literal["ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+MAX_RESAMPLED_RATERS = 300
+"""Most raters of a bootstrap interval: each resample solves equations of that size."""
+
+_ROUNDING = 1e-12  # a variance below this share of that of all ratings is 0
+_DENSE_CELLS = 1 << 22
+_RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equations of biases solvable
+
+
+def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
+    """All forms.
+
+    Args:
+        table: The ratings.
+        resamples: Draws over the items of `table`.
+
+    Returns:
+        ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
+        where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
+    """
+    panel = _Panel.of(table)
+    single = int((table.counts == 1).sum())
+    if panel.n_items < 2:
+        reason = f"items with at least two raters: {panel.n_items}; at least 2 needed"
+        return dict.fromkeys(FORMS, Statistic(None, n=panel.n_items, dropped=single, reason=reason))
+    components = panel.components()
+    points: dict[Form, Statistic] = {
+        form: _point(float(value[0]), Statistic(None, n=panel.n_items, dropped=single))
+        for form, value in _forms(components).items()
+    }
+    seen = resamples.select(table.shared())
+    if panel.complete and seen.n_groups == panel.n_items:
+        return _with_f_intervals(points, components, panel)
+    return _bootstrapped(points, panel, seen)
+
+
+def _point(value: float, empty: Statistic) -> Statistic:
+    if np.isnan(value):
+        return replace(empty, reason="the variance of items, raters and error is 0 or cannot be told apart")
+    return replace(empty, value=value)
+
+
+@dataclass(frozen=True, eq=False)
+class _Components:
+    """Variance components (squared rating points), each of shape (rows,); NaN = not estimable.
+
+    Attributes:
+        one_way_item: Of items when raters are ignored.
+        within: Of the ratings of one item when raters are ignored.
+        item: Of items.
+        rater: Of the biases of raters.
+        error: What is left.
+        k: Harmonic mean of ratings per item.
+    """
+
+    one_way_item: np.ndarray
+    within: np.ndarray
+    item: np.ndarray
+    rater: np.ndarray
+    error: np.ndarray
+    k: np.ndarray
+
+
+def _forms(found: _Components) -> dict[Form, np.ndarray]:
+    biased = found.rater + found.error
+    return {
+        "ICC(1,1)": _share(found.one_way_item, found.within),
+        "ICC(A,1)": _share(found.item, biased),
+        "ICC(C,1)": _share(found.item, found.error),
+        "ICC(1,k)": _share(found.one_way_item, found.within / found.k),
+        "ICC(A,k)": _share(found.item, biased / found.k),
+        "ICC(C,k)": _share(found.item, found.error / found.k),
+    }
+
+
+def _share(item: np.ndarray, other: np.ndarray) -> np.ndarray:
+    total = item + other
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(total > _ROUNDING * (np.abs(item) + np.abs(other)), item / total, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class _Panel:
+    """The ratings of items with two raters or more, and the raters who gave them, renumbered.
+
+    Attributes:
+        scores: Shape (items, raters), less the mean of all, 0 where there is none.
+        rated: Shape (items, raters), 1 where there is a score.
+        sizes: Shape (items,), ratings per item.
+        n_raters: Number of raters.
+        model: The fitted rater model.
+    """
+
+    scores: sparse.csr_array
+    rated: sparse.csr_array
+    sizes: np.ndarray
+    n_raters: int
+    model: RaterModel
+
+    @classmethod
+    def of(cls, table: RatingTable) -> _Panel:
+        kept = table.counts[table.items] >= 2
+        item_positions, items = np.unique(table.items[kept], return_inverse=True)
+        rater_positions, raters = np.unique(table.raters[kept], return_inverse=True)
+        scores = table.scores[kept]
+        scores = scores - scores.mean() if len(scores) else scores
+        shape = (len(item_positions), len(rater_positions))
+        names = tuple(table.rater_ids[position] for position in rater_positions)
+        return cls(
+            sparse.csr_array((scores, (items, raters)), shape=shape),
+            sparse.csr_array((np.ones(len(items)), (items, raters)), shape=shape),
+            np.bincount(items, minlength=shape[0]),
+            shape[1],
+            fit_rater_model(RatingTable(items, raters, scores, len(item_positions), names)),
+        )
+
+    @property
+    def n_items(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def complete(self) -> bool:
+        return self.rated.nnz == self.n_items * self.n_raters
+
+    def components(self) -> _Components:
+        """Of the panel itself; shape (1,)."""
+        return self._estimate(np.ones((1, self.n_items)), np.array([(self.model.residual**2).sum()]))
+
+    def resampled(self, weights: np.ndarray) -> _Components:
+        """With item i taken weights[:, i] times, as different items; shape (rows of weights,)."""
+        return self._estimate(weights, None)
+
+    def _estimate(self, weights: np.ndarray, rest: np.ndarray | None) -> _Components:
+        sizes = self.sizes
+        sums, squares = (np.asarray(values.sum(axis=1)) for values in (self.scores, self.scores.power(2)))
+        n_ratings, n_items = weights @ sizes, weights.sum(axis=1)
+        of_rater, rater_sums = weights @ self.rated, weights @ self.scores
+        n_raters = (of_rater > 0).sum(axis=1)
+        within_items = weights @ (squares - sums**2 / sizes)
+        rater_means = (rater_sums**2 / np.maximum(of_rater, 1)).sum(axis=1)
+        within_raters = weights @ squares - rater_means
+        between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
+        if rest is None:
+            rest = within_items - self._biases(weights, of_rater, rater_sums, sums / sizes)
+        # Sums of squares less their share of the error, over the number of times they hold the component
+        c = self.model.n_components
+        freedom = n_ratings - n_items - n_raters + c
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = within_items / (n_ratings - n_items)
+            times = n_ratings - weights @ sizes**2 / n_ratings
+            error = np.where(freedom > 0, np.maximum(rest, 0.0) / freedom, np.nan)
+            return _Components(
+                one_way_item=(between_items - (n_items - 1) * within) / times,
+                within=within,
+                item=(within_raters - rest - (n_items - c) * error) / (n_ratings - n_raters),
+                rater=(within_items - rest - (n_raters - c) * error) / (n_ratings - n_items),
+                error=error,
+                k=n_items / (weights @ (1 / sizes)),
+            )
+
+    def _biases(
+        self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray, item_means: np.ndarray
+    ) -> np.ndarray:
+        """Sum of squares that the raters explain beyond the items, shape (rows,)."""
+        if self.complete:
+            return (rater_sums**2 / of_rater).sum(axis=1) - rater_sums.sum(axis=1) ** 2 / of_rater.sum(axis=1)
+        deviations = rater_sums - (weights * item_means) @ self.rated
+        small = self.n_items * self.n_raters <= _DENSE_CELLS  # dense products are faster than sparse ones then
+        rated = self.rated.toarray() if small else self.rated
+        explained = np.empty(len(weights))
+        for row, weight in enumerate(weights):
+            shared = rated.T @ (rated * (weight / self.sizes)[:, None])
+            equations = np.diag(of_rater[row]) - (shared.toarray() if sparse.issparse(shared) else shared)
+            equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater[row].max()
+            explained[row] = deviations[row] @ linalg.solve(equations, deviations[row], assume_a="pos")
+        return explained
+
+
+def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples) -> dict[Form, Statistic]:
+    if panel.n_raters > MAX_RESAMPLED_RATERS and not panel.complete:
+        reason = f"no interval: {panel.n_raters} raters in an incomplete panel, at most {MAX_RESAMPLED_RATERS}"
+        return {form: replace(point, reason=point.reason or reason) for form, point in points.items()}
+
+    def forms(weights: np.ndarray) -> np.ndarray:
+        return np.stack(list(_forms(panel.resampled(weights)).values()), axis=1)
+
+    draws = seen.apply(forms).reshape(-1, len(FORMS))
+    return {form: with_interval(point, draws[:, column], seen) for column, (form, point) in enumerate(points.items())}
+
+
+def _with_f_intervals(points: dict[Form, Statistic], components: _Components, panel: _Panel) -> dict[Form, Statistic]:
+    """McGraw and Wong (1996), table 7; for ICC(A,1) Satterthwaite's degrees of freedom."""
+    n, k = panel.n_items, panel.n_raters
+    within, error = float(components.within[0]), float(components.error[0])
+    item, rater = k * float(components.item[0]) + error, n * float(components.rater[0]) + error
+    one_way_item = k * float(components.one_way_item[0]) + within
+    limits = {
+        "1": _ratio_limits(one_way_item, within, n - 1, n * (k - 1), k),
+        "C": _ratio_limits(item, error, n - 1, (n - 1) * (k - 1), k),
+        "A": _absolute_limits(points["ICC(A,1)"], item, rater, error, n, k),
+    }
+    result = {}
+    for form, point in points.items():
+        ends = limits[form[4]]
+        if point.value is None:
+            result[form] = point
+        elif ends is None:
+            result[form] = replace(point, reason="no interval: the raters agree perfectly")
+        else:
+            low, high = ends if form.endswith("1)") else (_stepped_up(end, k) for end in ends)
+            result[form] = replace(point, low=low, high=high)
+    return result
+
+
+def _ratio_limits(item: float, other: float, df_item: int, df_other: int, k: int) -> tuple[float, float] | None:
+    """Of a single rating, from the ratio of two mean squares; None where it is infinite."""
+    if other <= _ROUNDING * item:
+        return None
+    low = item / other / stats.f.ppf(0.975, df_item, df_other)
+    high = item / other * stats.f.ppf(0.975, df_other, df_item)
+    return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
+
+
+def _absolute_limits(
+    single: Statistic, item: float, rater: float, error: float, n: int, k: int
+) -> tuple[float, float] | None:
+    if single.value is None or 1 - single.value <= _ROUNDING:
+        return None
+    a = k * single.value / (n * (1 - single.value))
+    b = 1 + a * (n - 1)
+    freedom = (a * rater + b * error) ** 2 / ((a * rater) ** 2 / (k - 1) + (b * error) ** 2 / ((n - 1) * (k - 1)))
+    above, below = stats.f.ppf(0.975, n - 1, freedom), stats.f.ppf(0.975, freedom, n - 1)
+    others = k * rater + (k * n - k - n) * error
+    low = n * (item - above * error) / (above * others + n * item)
+    high = n * (below * item - error) / (others + n * below * item)
+    return float(low), float(high)
+
+
+def _stepped_up(single: float, k: int) -> float:
+    """Spearman-Brown."""
+    return k * single / (1 + (k - 1) * single)

@@ -1,0 +1,229 @@
+"""What each rater did, and what about it deserves a question.
+
+A flag is a reason to look, not a verdict: its evidence stands beside it. The rules:
+
+- ``constant``: the same score for all of at least `MIN_RATER_ITEMS` items, on which the others differ.
+- ``random``: the interval of the rater's agreement with the others reaches down to 0 or below, all of it lies below
+  the agreement of the panel, and the panel agrees (the interval of its leave-one-rater-out Spearman is above 0). A
+  rater with few items has a wide interval and is not flagged. Where all of it is below 0, the rater may have turned
+  the scale round.
+- ``fast``: far less time than the others took for the same items, where times are known; `haste.fast_raters` has the
+  rule. Without times nothing is said about haste.
+- ``duplicate``: the same scores as another rater on at least `DUPLICATE_SHARE` of at least `MIN_DUPLICATE_ITEMS`
+  items. If both agreed with each other as they do with the rest, chance would do this in fewer than one panel of a
+  hundred (binomial, Bonferroni over pairs of raters). Of two raters alone nothing is said: they may simply agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import sparse, stats
+
+from ...data_modules.rater_model import fit_rater_model
+from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import Dimension
+from .agreement import Statistic, is_constant
+from .bootstrap import estimate
+from .haste import fast_raters
+from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
+
+DUPLICATE_SHARE = 0.95
+MIN_DUPLICATE_ITEMS = 20
+_CHANCE = 0.01
+
+
+@dataclass(frozen=True)
+class RaterFlag:
+    """Why a rater deserves a question.
+
+    Attributes:
+        kind: ``constant``, ``random``, ``fast`` or ``duplicate``; the rules are above.
+        evidence: The numbers, in words.
+    """
+
+    kind: Literal["constant", "random", "fast", "duplicate"]
+    evidence: str
+
+
+@dataclass(frozen=True)
+class RaterFacts:
+    """One rater on one dimension.
+
+    Attributes:
+        rater_id: The rater.
+        n_ratings: Items that the rater rated.
+        n_shared: Of those, rated by others too; the comparisons stand on these.
+        mean: Mean score (rating points).
+        sd: Standard deviation of the scores over n (rating points).
+        severity: Mean of the others less the rater's score, over shared items (rating points): positive = lower scores
+            than the others give to the same items, whether or not lower is better.
+        spread: Standard deviation of the scores over that of the others on the same items, each item counting once and
+            the others' biases removed (`fit_rater_model`); 1 = uses the scale as widely as they do. None where either
+            side is constant or there are fewer than `MIN_RATER_ITEMS` shared items.
+        agreement: Spearman with the mean of the other raters.
+        scale_share: Distance between the lowest and the highest score given, as a share of the scale.
+        n_distinct: Different scores given.
+        median_seconds: Median time for a rating; None where no time is known.
+        flags: What deserves a question.
+    """
+
+    rater_id: str
+    n_ratings: int
+    n_shared: int
+    mean: float
+    sd: float
+    severity: Statistic
+    spread: float | None
+    agreement: Statistic
+    scale_share: float
+    n_distinct: int
+    median_seconds: float | None
+    flags: tuple[RaterFlag, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def rater_report(
+    ratings: pd.DataFrame,
+    dimension: Dimension,
+    groups: Mapping[str, str],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> list[RaterFacts]:
+    """Facts about every rater of a dimension.
+
+    Args:
+        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating; ``seconds`` where times are known.
+        dimension: The dimension and its scale.
+        groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
+        resamples: Bootstrap resamples; they draw whole groups. Fewer are drawn as `rated_items` says.
+        seed: Of the resamples.
+
+    Returns:
+        Flagged raters first, then in the order of their ids.
+    """
+    table, draws = rated_items(ratings, dimension.name, groups, resamples, seed)
+    panel = leave_one_rater_out(table, draws)
+    model = fit_rater_model(table)
+    unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
+    others = table.others_mean()
+    fast, duplicates = fast_raters(table), _duplicates(table)
+    facts = []
+    for position, (rater_id, own) in enumerate(zip(table.rater_ids, table.by_rater(), strict=True)):
+        scores = table.scores[own]
+        shared = own[~np.isnan(others[own])]
+        compared, theirs = table.scores[shared], others[shared]
+        flags = [
+            *_constant(compared, theirs),
+            *_random(panel.raters[rater_id].statistic, panel.together.statistic),
+            *([RaterFlag("fast", fast[position])] if position in fast else ()),
+            *(RaterFlag("duplicate", evidence) for evidence in duplicates.get(position, ())),
+        ]
+        facts.append(
+            RaterFacts(
+                rater_id=rater_id,
+                n_ratings=len(own),
+                n_shared=len(shared),
+                mean=float(scores.mean()),
+                sd=float(scores.std()),
+                severity=estimate("bias", theirs, compared, draws.select(table.items[shared])),
+                spread=_spread(compared, unbiased, position, table.items[shared]),
+                agreement=panel.raters[rater_id].statistic,
+                scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
+                n_distinct=len(np.unique(scores)),
+                median_seconds=_median_seconds(table, own),
+                flags=tuple(flags),
+            )
+        )
+    return sorted(facts, key=lambda rater: (not rater.flags, rater.rater_id))
+
+
+def _median_seconds(table: RatingTable, own: np.ndarray) -> float | None:
+    seconds = np.empty(0) if table.seconds is None else table.seconds[own]
+    known = seconds[~np.isnan(seconds)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: np.ndarray) -> float | None:
+    if len(items) < MIN_RATER_ITEMS or is_constant(compared):
+        return None
+    theirs = np.isin(unbiased.items, items) & (unbiased.raters != position)
+    scores, weights = unbiased.scores[theirs], 1 / (unbiased.counts[unbiased.items[theirs]] - 1)
+    mean = np.average(scores, weights=weights)
+    spread = np.sqrt(np.average((scores - mean) ** 2, weights=weights))
+    return None if is_constant(scores) else float(compared.std() / spread)
+
+
+def _constant(compared: np.ndarray, theirs: np.ndarray) -> Sequence[RaterFlag]:
+    if len(compared) < MIN_RATER_ITEMS or not is_constant(compared) or is_constant(theirs):
+        return ()
+    return (
+        RaterFlag(
+            "constant",
+            f"gave {compared[0]:g} to all of {len(compared)} items; the means of the others range from "
+            f"{theirs.min():.2f} to {theirs.max():.2f}",
+        ),
+    )
+
+
+def _random(own: Statistic, panel: Statistic) -> Sequence[RaterFlag]:
+    if own.low is None or own.high is None or panel.value is None or panel.low is None:
+        return ()
+    if not (own.low <= 0 and own.high < panel.value and panel.low > 0):
+        return ()
+    return (
+        RaterFlag(
+            "random",
+            f"Spearman with the others {own.value:.2f} [{own.low:.2f}, {own.high:.2f}] over {own.n} items; the panel "
+            f"has {panel.value:.2f} [{panel.low:.2f}, {panel.high:.2f}]",
+        ),
+    )
+
+
+def _duplicates(table: RatingTable) -> dict[int, list[str]]:
+    """Position of a rater -> evidence against each of its duplicates."""
+    shared, equal = _equal_scores(table)
+    in_common, same = np.asarray(shared.sum(axis=1)), np.asarray(equal.sum(axis=1))
+    found: dict[int, list[str]] = {}
+    both = sparse.coo_array(sparse.triu(shared, k=1))
+    first, second = both.coords
+    equals = np.asarray(equal.tocsr()[first, second]).reshape(-1)
+    enough = both.data >= MIN_DUPLICATE_ITEMS
+    alike = enough & (equals >= DUPLICATE_SHARE * both.data)
+    for a, b, n, hits in zip(first[alike], second[alike], both.data[alike], equals[alike], strict=True):
+        rest = in_common[a] + in_common[b] - 2 * n
+        if rest == 0:
+            continue
+        # One hit and one miss more than seen (Laplace): a panel that never agrees exactly still might once.
+        usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
+        if stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
+            continue
+        for one, other in ((a, b), (b, a)):
+            found.setdefault(int(one), []).append(
+                f"the same score as {table.rater_ids[other]} on {hits:g} of {n:g} items; with the other raters on "
+                f"{usual:.0%} of the items"
+            )
+    return found
+
+
+def _equal_scores(table: RatingTable) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Items that two raters share, and on how many of them their scores are equal, each (raters, raters)."""
+
+    def together(cells: np.ndarray) -> sparse.csr_array:
+        shape = (int(cells.max(initial=-1)) + 1, len(table.rater_ids))
+        rated = sparse.csr_array((np.ones(len(cells)), (cells, table.raters)), shape=shape)
+        product = sparse.csr_array(rated.T @ rated)
+        product.setdiag(0)
+        return product
+
+    item_and_score = np.unique(np.stack([table.items, table.scores]), axis=1, return_inverse=True)[1]
+    return together(table.items), together(item_and_score)

@@ -1,0 +1,317 @@
+"""How well raters agree, and how high that lets any judge reach.
+
+Two ceilings, both for Spearman's correlation:
+
+- **leave one rater out**: each rater against the mean of the other raters. It is what one person reaches; a
+  judge can pass it, because a judge need not have one person's noise.
+- **panel mean**: the square root of the reliability of the panel mean (attenuation; Spearman, 1904). It is
+  what a judge that knew the true scores could expect to reach against these means. The formula is for
+  Pearson's correlation; applied to ranks it is an approximation. In simulated panels it is within 0.02 of what
+  the true scores reach on average, with four exceptions: true scores as skewed as an exponential distribution
+  (up to 0.06 too high), means that stand on very different numbers of ratings where raters hardly agree (up to
+  0.05 off), raters of whom some rate at random in an incomplete panel (0.12 too low to 0.16 too high), and a few with
+  large biases who each rate part of the items (0.02 too low).
+
+The reliability of the panel mean comes from split halves, stepped up by the Spearman-Brown formula for parts of
+any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
+equal halves of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
+
+Each halving divides the raters, and only where that leaves an item lopsided are raters of this item moved over
+at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its raters'
+biases cancel between items, but between such halves they would count as noise, and the ceiling would come out
+too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from ...data_modules.rating_table import RatingTable
+from ..report_schema import Ceiling, statistic_report
+from .agreement import MIN_ITEMS, Statistic, spearman
+from .bootstrap import Estimate, Interval, Resamples, row_pearson, statistic_draws
+from .icc import icc
+from .krippendorff import DISTANCES, krippendorff_alpha
+
+MIN_RATER_ITEMS = 10
+"""A rater who shares fewer items with others is not compared: the correlation would be noise."""
+
+HALVINGS = 100
+"""Random halvings whose correlations are averaged."""
+
+HALVINGS_IN_RESAMPLES = 10
+"""The first of them, used in every resample: the interval grows a little and costs a tenth of the time."""
+
+_DRAWN_VALUES = 10_000_000  # resamples x groups
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneRaterOut:
+    """Spearman of raters with the mean of the others.
+
+    Attributes:
+        together: Mean over raters, weighted by items.
+        raters: Rater id -> the Spearman of this rater.
+    """
+
+    together: Estimate
+    raters: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Agreement of the raters of one dimension with each other.
+
+    Attributes:
+        leave_one_rater_out: Spearman of a rater with the mean of the others, averaged over raters weighted by
+            items.
+        panel_mean: Highest Spearman that a judge can be expected to reach with the panel mean.
+        split_half: Mean Spearman between the means of two random halves of the panel.
+        panel_reliability: Reliability of the panel mean over all rated items: `split_half` after Spearman-Brown.
+        krippendorff_alpha: Krippendorff's alpha of single ratings, interval distance.
+        raters: Per rater the Spearman with the mean of the others, and the items that it stands on.
+    """
+
+    leave_one_rater_out: Estimate
+    panel_mean: Estimate
+    split_half: Estimate
+    panel_reliability: Estimate
+    krippendorff_alpha: Estimate
+    raters: Mapping[str, Statistic]
+
+    def report(self) -> Ceiling:
+        """The ``ceiling`` of an agreement report ."""
+        return {
+            "spearman": statistic_report(self.leave_one_rater_out.statistic),
+            "panel_mean": statistic_report(self.panel_mean.statistic),
+            "split_half": statistic_report(self.split_half.statistic),
+            "panel_reliability": statistic_report(self.panel_reliability.statistic),
+            "krippendorff_alpha": statistic_report(self.krippendorff_alpha.statistic),
+            "raters": [
+                {"rater_id": rater_id, "n": own.n, "spearman": own.value, "reason": own.reason}
+                for rater_id, own in self.raters.items()
+            ],
+        }
+
+
+def reliability(
+    ratings: pd.DataFrame,
+    dimension: str,
+    groups: Mapping[str, str],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """How well the raters of a dimension agree, ready for a report.
+
+    Args:
+        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating.
+        dimension: The dimension.
+        groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
+        resamples: Bootstrap resamples; they draw whole groups.
+        seed: Of the halvings and the resamples.
+
+    Returns:
+        ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
+        the fields of `report_schema.Ceiling`, and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
+        (`krippendorff.DISTANCES`). ``split_half_by_item`` halves the raters of each item anew: a figure often
+        published, too low where raters with biases rate many items.
+    """
+    table, draws = rated_items(ratings, dimension, groups, resamples, seed)
+    return reliability_report(table, draws, measure(table, draws, seed), seed)
+
+
+def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
+    """What `reliability` returns, from what `rated_items` and `measure` return for the same seed."""
+    return {
+        "n_items": table.n_items,
+        "n_groups": draws.n_groups,
+        "n_raters": len(table.rater_ids),
+        "n_ratings": len(table.scores),
+        "resamples": draws.resamples,
+        **panel.report(),
+        "split_half_by_item": statistic_report(_split_half(table, draws, seed, by_item=True).statistic),
+        "icc": {form: statistic_report(statistic) for form, statistic in icc(table, draws).items()},
+        "alpha": {
+            distance: statistic_report(krippendorff_alpha(table, distance, draws).statistic) for distance in DISTANCES
+        },
+    }
+
+
+def rated_items(
+    ratings: pd.DataFrame,
+    dimension: str,
+    groups: Mapping[str, str],
+    resamples: int,
+    seed: int,
+    interval: Interval = "percentile",
+) -> tuple[RatingTable, Resamples]:
+    """The ratings of the pairs in `groups` that have one, and draws over these pairs.
+
+    There may be fewer of them, as `affordable_draws` says.
+    """
+    rated = set(ratings["pair_id"][ratings["dimension"] == dimension])
+    pair_ids = [pair_id for pair_id in groups if pair_id in rated]
+    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed, interval)
+    return RatingTable.of(ratings, dimension, pair_ids), draws
+
+
+def affordable_draws(groups: Sequence[str], resamples: int, seed: int, interval: Interval = "percentile") -> Resamples:
+    """Draws from the groups of items.
+
+    Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
+    intervals of so many groups are narrow.
+    """
+    affordable = max(100, _DRAWN_VALUES // max(1, len(set(groups))))
+    return Resamples.draw(groups, min(resamples, affordable), seed, interval)
+
+
+def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
+    """All of `Reliability`.
+
+    Args:
+        table: The ratings.
+        resamples: Draws over the items of `table`.
+        seed: Of the halvings.
+    """
+    single = leave_one_rater_out(table, resamples)
+    half = _split_half(table, resamples, seed, by_item=False)
+    whole = _stepped_up(half, table)
+    panel = _transformed(whole, np.sqrt)
+    alpha = krippendorff_alpha(table, "interval", resamples)
+    raters = {rater_id: own.statistic for rater_id, own in single.raters.items()}
+    return Reliability(single.together, panel, half, whole, alpha, raters)
+
+
+def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRaterOut:
+    """Each rater against the mean of the others; raters with fewer than `MIN_RATER_ITEMS` shared items are left out.
+
+    Args:
+        table: The ratings.
+        resamples: Draws over the items of `table`.
+    """
+    others_mean = table.others_mean()
+    compared = ~np.isnan(others_mean)
+    n_resamples = len(resamples.counts)
+    raters: dict[str, Estimate] = {}
+    used: list[np.ndarray] = []
+    value, weight = 0.0, 0
+    draw_values, draw_weights = np.zeros(n_resamples), np.zeros(n_resamples)
+    for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
+        own = rated[compared[rated]]
+        items = table.items[own]
+        seen = resamples.select(items)
+        raters[rater_id] = _one_against_others(table.scores[own], others_mean[own], seen)
+        if (rho := raters[rater_id].statistic.value) is None:
+            continue
+        value, weight = value + rho * len(own), weight + len(own)
+        used.append(items)
+        draws = raters[rater_id].draws
+        drawn = seen.counts @ np.bincount(seen.codes, minlength=seen.counts.shape[1])
+        draw_values += np.where(np.isnan(draws), 0.0, draws * drawn)
+        draw_weights += np.where(np.isnan(draws), 0.0, drawn)
+    if not used:
+        reason = f"no rater varies and shares at least {MIN_RATER_ITEMS} items with other raters"
+        return LeaveOneRaterOut(Estimate.undefined(reason, resamples), raters)
+    with np.errstate(invalid="ignore"):
+        draws = draw_values / draw_weights
+    items = np.unique(np.concatenate(used))
+    point = Statistic(value / weight, n=len(items))
+    return LeaveOneRaterOut(Estimate.of(point, draws, resamples.select(items)), raters)
+
+
+def _one_against_others(own: np.ndarray, others: np.ndarray, seen: Resamples) -> Estimate:
+    if len(own) < MIN_RATER_ITEMS:
+        reason = f"shares {len(own)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+        return Estimate.undefined(reason, seen, len(own))
+    point = spearman(own, others)
+    if point.value is None:
+        return Estimate.undefined("this rater or the mean of the others is constant", seen, len(own))
+    return Estimate.of(point, statistic_draws("spearman", own, others, seen), seen)
+
+
+def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Estimate:
+    shared = table.shared()
+    if len(shared) < MIN_ITEMS:
+        reason = f"{len(shared)} items with at least two raters, at least {MIN_ITEMS} needed"
+        return Estimate.undefined(reason, resamples, len(shared))
+    rng = np.random.default_rng(seed)
+    seen = resamples.select(shared)
+    values, resampled = np.empty(HALVINGS), []
+    for number in range(HALVINGS):
+        first, second = _halves(table, shared, rng, by_item=by_item)
+        values[number] = row_pearson(stats.rankdata(first)[None], stats.rankdata(second)[None])[0]  # Spearman
+        if number < HALVINGS_IN_RESAMPLES:
+            resampled.append(statistic_draws("spearman", first, second, seen))
+    if np.isnan(values).all():
+        return Estimate.undefined("the ratings are constant", resamples, len(shared))
+    per_halving = np.stack(resampled)
+    usable = ~np.isnan(per_halving)
+    with np.errstate(invalid="ignore"):
+        draws = np.where(usable, per_halving, 0.0).sum(axis=0) / usable.sum(axis=0)
+    point = Statistic(float(np.nanmean(values)), n=len(shared))
+    return Estimate.of(point, draws, seen)
+
+
+def _halves(
+    table: RatingTable, shared: np.ndarray, rng: np.random.Generator, *, by_item: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean rating of the shared items by either half of the panel, each of shape (shared items,).
+
+    The panel is halved once, or for each item anew. An item with an odd number of raters gives the larger half to the
+    side that has more of them.
+    """
+    if by_item:
+        side = rng.integers(0, 2, len(table.raters))
+    else:
+        side = (rng.permutation(len(table.rater_ids)) % 2)[table.raters]
+    key = side + rng.random(len(table.raters))
+    order = np.argsort(2.0 * table.items + key)
+    items = table.items[order]
+    counts = table.counts
+    starts = np.cumsum(counts) - counts
+    position = np.arange(len(items)) - starts[items]
+    on_first = np.bincount(table.items, weights=side == 0, minlength=table.n_items)
+    first_size = counts // 2 + (counts % 2) * (on_first > counts / 2)
+    in_first = position < first_size[items]
+    first_sum = np.bincount(items, weights=table.scores[order] * in_first, minlength=table.n_items)
+    second_sum = np.bincount(items, weights=table.scores[order] * ~in_first, minlength=table.n_items)
+    return first_sum[shared] / first_size[shared], second_sum[shared] / (counts - first_size)[shared]
+
+
+def _stepped_up(half: Estimate, table: RatingTable) -> Estimate:
+    """Reliability of the panel mean over all rated items (Horst, 1951).
+
+    With l the noise variance of one rating over the variance of the true scores, and a, b and c the mean of 1 / ratings
+    in the smaller halves, the larger halves and the whole items, the halves correlate by r = 1 / sqrt((1 + l a) (1 +
+    l b)) and the means have the reliability 1 / (1 + l c).
+    """
+    value = half.statistic.value
+    if value is not None and value <= 0:
+        reason = f"the halves of the panel do not agree (Spearman {value:.3f})"
+        return Estimate(Statistic(None, n=half.statistic.n, reason=reason), np.full_like(half.draws, np.nan))
+    rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
+    if value is None:
+        return half
+    a, b, c = (1 / (shared // 2)).mean(), (1 / (shared - shared // 2)).mean(), (1 / rated).mean()
+
+    def whole(r: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            squared = 1 / np.maximum(r, 0.0) ** 2
+        noise = (np.sqrt((a + b) ** 2 + 4 * a * b * (squared - 1)) - a - b) / (2 * a * b)
+        return 1 / (1 + noise * c)
+
+    return _transformed(half, whole)
+
+
+def _transformed(estimate: Estimate, rising: Callable[[Any], Any]) -> Estimate:
+    """Value, interval and draws through a rising function."""
+    old = estimate.statistic
+    value, low, high = (None if x is None else float(rising(x)) for x in (old.value, old.low, old.high))
+    return Estimate(replace(old, value=value, low=low, high=high), rising(estimate.draws))

@@ -1,0 +1,539 @@
+"""The inspection page: its numbers, its disputed items, its players, and hostile or missing data."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.inspection import Histogram, inspect_dataset
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
+from empathy_judge.eval.inspection import charts
+from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
+from empathy_judge.eval.inspection.page import write_inspection_page
+from empathy_judge.eval.pages.dot_strip import dot_strip
+from empathy_judge.eval.pages.playable import playable
+from empathy_judge.eval.statistics.reliability import reliability
+
+EMPATHY = Dimension("empathy", 1, 5, 1)
+HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
+RATE = 16_000
+PAIRS, GROUPS, RATERS = 30, 6, 4
+
+
+class Page(HTMLParser):
+    """Elements and text of a page; refuses tags that do not close."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.source = (folder / "index.html").read_text(encoding="utf-8")
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(self.source)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
+    return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def encoded(samples: np.ndarray, kind: str = "WAV", subtype: str | None = None, rate: int = RATE) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, format=kind, subtype=subtype)
+    return buffer.getvalue()
+
+
+def pair_rows(context: bool = True) -> list[dict[str, Any]]:
+    """Pairs with different responses, in groups that share a context."""
+    rows = []
+    for number in range(PAIRS):
+        group = number % GROUPS
+        rows.append(
+            {
+                "pair_id": f"pair-{number:02d}",
+                "group_id": f"group-{group}",
+                "system_id": f"system-{number % 2}",
+                "response_audio": encoded(sine(300 + 10 * number, 0.2 + number / 100)),
+                **({"context_audio": encoded(sine(150 + group))} if context else {}),
+            }
+        )
+    return rows
+
+
+def rating_rows(dimensions: tuple[Dimension, ...] = (EMPATHY,), raters: int = RATERS) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = []
+    for dimension in dimensions:
+        for number in range(PAIRS):
+            for rater in range(raters):
+                share = np.clip((number % 5) / 4 + rng.normal(0, 0.25), 0, 1)
+                steps = (dimension.maximum - dimension.minimum) / (dimension.step or 1e-6)
+                score = dimension.minimum + round(share * steps) * (dimension.step or 1e-6)
+                rows.append((f"pair-{number:02d}", f"rater-{rater}", dimension.name, min(score, dimension.maximum)))
+    return pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+
+
+NO_RATINGS = rating_rows().iloc[:0]
+Inspected = Callable[..., Page]
+
+
+@pytest.fixture
+def inspected(tmp_path: Path) -> Inspected:
+    """Writes a dataset, inspects it, and reads the page back."""
+
+    def inspect(
+        pairs: list[dict[str, Any]] | None = None,
+        ratings: pd.DataFrame | None = None,
+        preferences: pd.DataFrame | None = None,
+        dimensions: tuple[Dimension, ...] = (EMPATHY,),
+        splits: list[str | None] | None = None,
+        **card: Any,
+    ) -> Page:
+        data = tmp_path / "data"
+        written = DatasetCard(
+            **{"name": "tones", "source": "a test", "licence": "CC0-1.0", **card, "dimensions": dimensions}
+        )
+        frame = pd.DataFrame(pair_rows() if pairs is None else pairs, dtype=object)
+        write_dataset(data, written, frame, rating_rows(dimensions) if ratings is None else ratings, preferences)
+        if splits is not None:
+            write_splits(data, splits)
+        return write_page(data, tmp_path / "page")
+
+    return inspect
+
+
+def write_page(data: Path, out: Path) -> Page:
+    dataset = PairDataset.load(data)
+    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
+    panels = {d.name: reliability(dataset.ratings, d.name, groups, resamples=50) for d in dataset.card.dimensions}
+    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), panels, inspection_facts(dataset), out)
+    return Page(out)
+
+
+# ---------------------------------------------------------------- facts
+
+
+def opinions(**scores: list[float]) -> pd.DataFrame:
+    rows = [(pair_id, f"r{n}", score) for pair_id, own in scores.items() for n, score in enumerate(own)]
+    return pd.DataFrame(rows, columns=["pair_id", "rater_id", "score"])
+
+
+def test_the_most_disputed_items_in_their_order() -> None:
+    ratings = opinions(
+        single=[5],
+        agreed=[3, 3, 3],
+        mild=[3, 4],
+        wide=[1, 5],
+        tied_b=[2, 4, 2, 4],
+        tied_a=[4, 2, 4, 2],
+        three=[1, 3, 2],
+    )
+    found = most_disputed(ratings)
+    # mild (2 raters) has sqrt(1/2), three has 1, the tied ones sqrt(4/3), wide sqrt(8)
+    assert [item.pair_id for item in found] == ["wide", "tied_a", "tied_b", "three", "mild"]
+    assert [item.spread for item in found] == pytest.approx([8**0.5, (4 / 3) ** 0.5, (4 / 3) ** 0.5, 1, 0.5**0.5])
+    assert found[1].ratings == (("r1", 2.0), ("r3", 2.0), ("r0", 4.0), ("r2", 4.0))
+    assert [item.pair_id for item in most_disputed(ratings, 2)] == ["wide", "tied_a"]
+
+
+def test_equal_spreads_go_to_the_item_with_more_raters() -> None:
+    found = most_disputed(opinions(a=[2, 3, 4], b=[2, 2, 3, 4, 4], c=[1, 2, 3]))  # all have exactly 1
+    assert [(item.pair_id, item.spread) for item in found] == [("b", 1.0), ("a", 1.0), ("c", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "edges"),
+    [
+        (EMPATHY, [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]),
+        (Dimension("half", -1, 0, 0.5), [-1.25, -0.75, -0.25, 0.25]),
+        (Dimension("fine", 0, 100, 1), list(np.linspace(0, 100, 21))),
+        (Dimension("free", 0, 1), list(np.linspace(0, 1, 21))),
+        (Dimension("twenty-one", 0, 20, 1), list(np.arange(22) - 0.5)),
+    ],
+)
+def test_bins_of_a_scale(dimension: Dimension, edges: list[float]) -> None:
+    np.testing.assert_allclose(rating_bins(dimension), edges, atol=1e-12)
+
+
+def test_facts_of_ratings_and_preferences(tmp_path: Path) -> None:
+    ratings = rating_rows().query("pair_id != 'pair-07'")
+    ratings = ratings.drop(ratings.query("pair_id == 'pair-03' and rater_id == 'rater-0'").index)
+    compared = [
+        ("pair-00", "pair-01", "a", 1.0), ("pair-01", "pair-00", "b", 2.0),  # they differ
+        ("pair-02", "pair-03", "a", 1.0), ("pair-02", "pair-03", "b", 2.0),  # alike
+        ("pair-04", "pair-05", "a", 0.0), ("pair-05", "pair-04", "b", 0.0),  # both call it a tie
+        ("pair-06", "pair-08", "c", 1.0),
+    ]  # fmt: skip
+    preferences = pd.DataFrame(
+        [(*row[:3], "empathy", row[3]) for row in compared],
+        columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"],
+    )
+    card = DatasetCard("tones", (EMPATHY,), "a test", "CC0-1.0")
+    write_dataset(tmp_path / "data", card, pd.DataFrame(pair_rows(), dtype=object), ratings, preferences)
+    (tmp_path / "data" / "skipped.csv").write_text('where,reason\n"a.csv, row 3","cut off, ""badly"""\n')
+    facts = inspection_facts(PairDataset.load(tmp_path / "data"))
+    own = facts.ratings["empathy"]
+    assert own.pairs_by_raters == {0: 1, 3: 1, 4: 28}
+    expected = [int((ratings["score"] == step).sum()) for step in (1, 2, 3, 4, 5)]
+    assert list(own.scores.counts) == expected
+    assert np.sum(list(own.scores_by_rater.values()), axis=0).tolist() == expected
+    assert sum(own.scores_by_rater["rater-0"]) == 28
+    assert [rater.n_ratings for rater in own.raters] == [28, 29, 29, 29]
+    found = facts.preferences["empathy"]
+    assert (found.comparisons, found.raters, found.ties, found.couples) == (7, 3, 2, 4)
+    assert (found.shared_couples, found.unanimous_couples) == (3, 2)
+    assert [(couple.pair_ids, couple.votes) for couple in found.disputed] == [(("pair-00", "pair-01"), (1, 0, 1))]
+    assert facts.skipped == ({"where": "a.csv, row 3", "reason": 'cut off, "badly"'},)
+    assert json.loads(json.dumps(facts.to_dict(), allow_nan=False))["ratings"]["empathy"]["pairs_by_raters"]["0"] == 1
+
+
+# ---------------------------------------------------------------- charts
+
+
+def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other() -> None:
+    ratings = [("a", 1.0), ("b", 1.0), ("c", 3.0), ("d", 5.0)]
+    strip = str(dot_strip(ratings, (1.0, 5.0), (1.0, 3.0, 5.0)))
+    dots = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)".*?<title>(.*?)</title>', strip)
+    assert [(float(x), name) for x, _, name in dots] == [(4, "a: 1"), (4, "b: 1"), (50, "c: 3"), (96, "d: 5")]
+    heights = [float(y) for _, y, _ in dots]
+    assert heights[0] == heights[2] == heights[3] == heights[1] + 9
+    assert re.search(r'class="mean" x1="38.50%"', strip)  # 2.5
+    assert 'aria-label="4 ratings on a scale from 1 to 5: 1, 1, 3, 5; mean 2.50"' in strip
+
+
+def test_a_tall_stack_stays_low() -> None:
+    strip = str(dot_strip([(f"r{n}", 3.0) for n in range(100)], (1.0, 5.0), (1.0, 5.0)))
+    height = re.search(r' height="([\d.]+)">', strip)
+    assert height is not None
+    assert float(height[1]) < 110
+    assert all(float(y) > 4 for y in re.findall(r'cy="([\d.]+)"', strip))
+
+
+def test_a_histogram_writes_shares_that_are_those_of_its_counts() -> None:
+    chart = charts.histogram(Histogram((0.5, 1.5, 2.5, 3.5), (30, 0, 10)), "rating", "in <words>", ticks=(1, 2, 3))
+    assert [text for text in re.findall(r">([^<]*)</text>", chart) if text] == [
+        "1",
+        "2",
+        "3",
+        "rating",
+        "75 %",
+        "0",
+        "25 %",
+    ]
+    assert 'aria-label="in &lt;words&gt;"' in chart
+
+
+# ---------------------------------------------------------------- audio
+
+
+@pytest.mark.parametrize(
+    ("kind", "subtype", "suffix", "copied"),
+    [
+        ("WAV", "PCM_16", "wav", True), ("WAV", "PCM_24", "wav", True), ("FLAC", "PCM_16", "flac", True),
+        ("OGG", "VORBIS", "ogg", True), ("OGG", "OPUS", "ogg", True), ("MP3", None, "mp3", True),
+        ("WAV", "ULAW", "wav", False), ("WAV", "DOUBLE", "wav", False), ("WAV", "IMA_ADPCM", "wav", False),
+        ("AIFF", None, "wav", False), ("AU", None, "wav", False), ("W64", "PCM_16", "wav", False),
+    ],
+)  # fmt: skip
+def test_clips_are_copied_where_browsers_play_them_and_else_converted(
+    kind: str, subtype: str | None, suffix: str, copied: bool
+) -> None:
+    source = encoded(sine(300, 0.5), kind, subtype)
+    content, found, seconds = playable(source)
+    assert (found, content == source) == (suffix, copied)
+    assert seconds == pytest.approx(0.5, abs=0.05)
+    if not copied:
+        assert soundfile.info(io.BytesIO(content)).subtype == "PCM_16"
+        np.testing.assert_allclose(decode(content, RATE), decode(source, RATE), atol=1 / 32_000)
+
+
+def test_samples_and_odd_rates_become_wav() -> None:
+    content, suffix, seconds = playable(Clip(sine(300, 0.25), RATE))
+    assert (suffix, seconds, soundfile.info(io.BytesIO(content)).frames) == ("wav", 0.25, 4_000)
+    content, suffix, _ = playable(encoded(sine(100)[::4], rate=4_000))
+    assert (suffix, soundfile.info(io.BytesIO(content)).samplerate) == ("wav", 8_000)
+    with pytest.raises(AudioError, match="not a sound file"):
+        playable(b"no sound")
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_numbers_on_the_page_are_those_computed(inspected: Inspected, tmp_path: Path) -> None:
+    page = inspected(splits=["train"] * 20 + ["test"] * 10)
+    dataset = PairDataset.load(tmp_path / "data")
+    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
+    panel = reliability(dataset.ratings, "empathy", groups, resamples=50)
+    for key in ("spearman", "panel_mean", "panel_reliability", "krippendorff_alpha"):
+        value, low, high = (
+            f"{panel[key][part]:.2f}".replace("-", "\N{MINUS SIGN}") for part in ("value", "low", "high")
+        )
+        assert re.search(rf"{value} [^.]*? {low} to {high}", page.text), key
+    assert "4 raters gave 120 ratings to 30 pairs, 4 each." in page.text
+    assert f"a Spearman correlation of {panel['spearman']['value']:.2f} (95 % interval" in page.text
+    assert f"can expect no more than {panel['panel_mean']['value']:.2f}" in page.text
+    assert "Every pair has 4 raters." in page.text
+    assert "train 20 6 2 0 0 4 80 20" in page.text
+    assert dataset.card.content_hash in page.text
+    assert dataset.split_hash() in page.text
+    for rater in inspection_facts(dataset).ratings["empathy"].raters:
+        severity = f"{rater.severity.value:.2f}".replace("-", "\N{MINUS SIGN}")
+        assert f"{rater.rater_id} 30 {rater.mean:.2f} {severity}" in page.text
+    shares = dataset.ratings["score"].value_counts(normalize=True)
+    alt = next(
+        svg["aria-label"] for svg in page.all("svg") if svg.get("aria-label", "").startswith("Ratings of empathy. ")
+    )
+    assert alt == "Ratings of empathy. " + "; ".join(f"{step}: {100 * shares[step]:.0f} %" for step in (1, 2, 3, 4, 5))
+    assert "Groups leak 6 group-0 test, train" in page.text
+
+
+def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> None:
+    ratings = rating_rows()
+    seconds = np.where(ratings["rater_id"] == "rater-2", 1.5, 9.0)
+    page = inspected(ratings=ratings.assign(seconds=seconds))
+    evidence = "took less than a third of the others' time on 30 of 30 items; median 1.5 s, of the others 9.0 s"
+    assert f"fast {evidence}" in page.text
+    assert "rater-2 (fast on empathy); the evidence is below." in page.text
+    assert "agreement with the others median time (s) to ask about" in page.text
+
+
+def test_the_page_claims_nothing_about_haste_without_times(inspected: Inspected) -> None:
+    ratings = rating_rows()
+    text = inspected(ratings=ratings).text
+    assert "None looks constant, random or like a copy of another." in text
+    assert "median time" not in text
+    text = inspected(ratings=ratings.assign(seconds=9.0)).text
+    assert "None looks constant, random, far faster than the others or like a copy of another." in text
+
+
+def test_the_twenty_items_are_the_right_ones_in_the_right_order(inspected: Inspected, tmp_path: Path) -> None:
+    page = inspected()
+    ratings = PairDataset.load(tmp_path / "data").ratings
+    table = ratings.groupby("pair_id")["score"].std().round(9)
+    ranked = sorted((-spread, pair_id) for pair_id, spread in table.items() if spread > 0)
+    expected = [pair_id for _, pair_id in ranked[:20]]
+    assert len(ranked) > 20
+    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == expected
+    assert [float(value) for value in re.findall(r"spread (\d\.\d\d), group", page.text)] == [
+        round(table[pair_id], 2) for pair_id in expected
+    ]
+    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
+    for pair_id, strip in zip(expected, strips, strict=True):
+        own = ratings[ratings["pair_id"] == pair_id]["score"].sort_values()
+        listed = ", ".join(f"{score:g}" for score in own)
+        assert strip == f"4 ratings on a scale from 1 to 5: {listed}; mean {own.mean():.2f}"
+
+
+def test_every_player_plays_the_clip_of_its_item(inspected: Inspected, tmp_path: Path) -> None:
+    page = inspected()
+    pairs = {pair.pair_id: pair for pair in PairDataset.load(tmp_path / "data").pairs}
+    players = page.all("audio")
+    assert len(players) == 40
+    for player in players:
+        assert re.fullmatch(r"audio/clip-[0-9a-f]{16}\.wav", player["src"])
+        what, pair_id = re.fullmatch(r"(.*) of (pair-\d\d)", player["aria-label"]).groups()  # type: ignore[union-attr]
+        pair = pairs[pair_id]
+        source = pair.response if what == "Response" else pair.context[0].audio
+        np.testing.assert_array_equal(decode(tmp_path / "page" / player["src"], RATE), decode(source, RATE))
+        assert "controls" in player
+    assert sorted(path.name for path in (tmp_path / "page").iterdir()) == ["audio", "index.html"]
+    played = {player["src"].removeprefix("audio/") for player in players}
+    assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == played
+
+
+def test_the_page_needs_no_script_no_network_and_nothing_else(inspected: Inspected) -> None:
+    page = inspected()
+    assert page.all("html") == [{"lang": "en"}]
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    for _, attributes in page.elements:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href", "xlink:href", "action", "poster"):
+            address = attributes.get(name, "#")
+            assert address.startswith("audio/clip-") or address == "#" or address.removeprefix("#") in ids
+    assert "url(http" not in page.source
+    assert "@import" not in page.source
+    pictures = [svg for svg in page.all("svg") if svg.get("role") != "img" or not svg.get("aria-label")]
+    assert pictures == []
+
+
+def test_hostile_texts_are_text(inspected: Inspected, tmp_path: Path) -> None:
+    rows = [
+        {
+            **row,
+            "pair_id": HOSTILE + row["pair_id"],
+            "group_id": HOSTILE + row["group_id"],
+            "context_audio": [{"role": HOSTILE, "audio": row["context_audio"]}] * 2,
+            **dict.fromkeys(("system_id", "response_speaker", "setting", "language"), HOSTILE),
+            **dict.fromkeys(("situation", "context_text", "response_text"), HOSTILE + "\n\x00" + HOSTILE),
+        }
+        for row in pair_rows()
+    ]
+    ratings = rating_rows()
+    ratings["pair_id"] = HOSTILE + ratings["pair_id"]
+    ratings["rater_id"] = HOSTILE + ratings["rater_id"]
+    page = inspected(
+        rows, ratings, splits=[f"{HOSTILE}{n % 2}" for n in range(PAIRS)],
+        name=HOSTILE, source=HOSTILE, licence=HOSTILE, description=HOSTILE,
+    )  # fmt: skip
+    assert not {"script", "img"} & {tag for tag, _ in page.elements}
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert page.text.count(HOSTILE) > 20 * 10
+    (tmp_path / "data" / "skipped.csv").write_text(f'where,{HOSTILE.replace(chr(34), "")}\n"a","<b>bold</b>"\n')
+    again = write_page(tmp_path / "data", tmp_path / "page")
+    assert "<b>bold</b>" in again.text
+    assert "The import left out 1 pair " in again.text
+
+
+@pytest.mark.filterwarnings("error")
+def test_raters_of_any_script_have_a_strip() -> None:
+    rows = [charts.RaterStrip(name, (0.5, 0.5), 1.5, 0.5) for name in ("\u65e5\u672c\u8a9e", "$x_{$ & <b>", "r" * 80)]
+    strips = charts.rater_strips(rows, (0.5, 1.5, 2.5), 1.5, "rating", "alt", ticks=(1, 2))
+    labels = re.findall(r">([^<]*)</text>", strips)
+    assert labels == ["1", "2", "rating", "\u65e5\u672c\u8a9e", "$x_{$ &amp; &lt;b&gt;", "r" * 15 + "\u2026"]
+
+
+def test_several_dimensions_have_their_own_disputes(inspected: Inspected, tmp_path: Path) -> None:
+    dimensions = (EMPATHY, Dimension("free", 0, 1), Dimension("hostility", -3, 3, 1, False))
+    page = inspected(dimensions=dimensions)
+    facts = inspection_facts(PairDataset.load(tmp_path / "data"))
+    listed = re.findall(r"\d+\. (pair-\d\d)", page.text)
+    assert listed == [item.pair_id for d in dimensions for item in facts.ratings[d.name].disputed]
+    assert len(listed) == 60
+    assert "scale \N{MINUS SIGN}3 to 3" in page.text or "scale -3 to 3" in page.text
+    assert "low is good" in page.text
+
+
+def test_pages_without_ratings_or_context(inspected: Inspected) -> None:
+    preferences = pd.DataFrame(
+        {
+            "chosen_id": ["pair-00"], "rejected_id": ["pair-01"], "rater_id": ["a"], "dimension": ["empathy"],
+            "strength": [1.0],
+        }
+    )  # fmt: skip
+    page = inspected(pair_rows(context=False), NO_RATINGS, preferences)
+    for expected in (
+        "30 pairs, 1 comparison, 0.2 minutes of audio",
+        "Nobody rated empathy.",
+        "1 rater made 1 comparison of 1 couple of responses; 0 ties.",
+        "There is no context audio.",
+        "Nobody rated the pairs.",
+        "The pairs are not split yet",
+    ):
+        assert expected in page.text
+    assert page.all("audio") == []
+    assert len(page.all("svg")) == 1  # durations of responses
+
+
+def test_disputed_comparisons_in_their_order_with_both_responses(inspected: Inspected, tmp_path: Path) -> None:
+    ids = [f"pair-{number:02d}" for number in range(PAIRS)]
+    cases = {(0, 6): "112", (1, 7): "12", (2, 3): "1212", (4, 5): "11", (8, 9): "1-2"}  # verdicts, - = tie
+    rows = [
+        (ids[a] if verdict != "2" else ids[b], ids[b] if verdict != "2" else ids[a], f"r{n}", "empathy", verdict != "-")
+        for (a, b), verdicts in cases.items()
+        for n, verdict in enumerate(verdicts)
+    ]
+    columns = ["chosen_id", "rejected_id", "rater_id", "dimension", "strength"]
+    preferences = pd.DataFrame(rows, columns=columns).astype({"strength": float})
+    page = inspected(None, NO_RATINGS, preferences)
+    # 2/3 against the most frequent verdict, 1/2 of four, 1/2 of two, 1/3
+    assert re.findall(
+        r"(\d\. pair-\d\d or pair-\d\d\?) (\d) preferred the first, (\d) the second, (\d) neither", page.text
+    ) == [
+        ("1. pair-08 or pair-09?", "1", "1", "1"),
+        ("2. pair-02 or pair-03?", "2", "2", "0"),
+        ("3. pair-01 or pair-07?", "1", "1", "0"),
+        ("4. pair-00 or pair-06?", "2", "1", "0"),
+    ]
+    # Couples of one group (0 and 6, 1 and 7) have one context, the others two
+    players = [player["aria-label"] for player in page.all("audio")]
+    assert sum(label.startswith("Response of ") for label in players) == 8
+    assert sum(label.startswith("Context (user) of ") for label in players) == 6
+    pairs = {pair.pair_id: pair for pair in PairDataset.load(tmp_path / "data").pairs}
+    for player in page.all("audio"):
+        pair = pairs[player["aria-label"][-7:]]
+        source = pair.response if player["aria-label"].startswith("Response") else pair.context[0].audio
+        np.testing.assert_array_equal(decode(tmp_path / "page" / player["src"], RATE), decode(source, RATE))
+
+
+def test_a_damaged_clip_is_named_and_the_rest_plays(inspected: Inspected, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "audio"
+    folder.mkdir(parents=True)
+    rows = pair_rows()
+    for row in rows:
+        (folder / f"{row['pair_id']}.wav").write_bytes(row["response_audio"])
+        row["response_audio"] = f"audio/{row['pair_id']}.wav"
+    first = re.findall(r"1\. (pair-\d\d)", inspected(rows).text)[0]
+    (folder / f"{first}.wav").write_bytes(b"no sound any more")
+    page = write_page(tmp_path / "data", tmp_path / "page")
+    assert len(page.all("audio")) == 39
+    assert page.text.count("Cannot be played: ") == 1
+    assert re.search(rf"In 1 pair: 1 \w+.*{first}", page.text)
+
+
+def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected: Inspected, tmp_path: Path) -> None:
+    first = inspected()
+    (tmp_path / "page" / "audio" / "my-notes.txt").write_text("mine")
+    assert write_page(tmp_path / "data", tmp_path / "page").source == first.source
+    data = tmp_path / "other"
+    card = DatasetCard("other", (EMPATHY,), "a test", "CC0-1.0")
+    rows = [row | {"response_audio": encoded(sine(900 + n))} for n, row in enumerate(pair_rows(context=False))]
+    write_dataset(data, card, pd.DataFrame(rows, dtype=object), rating_rows())
+    page = write_page(data, tmp_path / "page")
+    played = {player["src"].removeprefix("audio/") for player in page.all("audio")}
+    assert len(played) == 20
+    assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
+
+
+def test_folders_that_hold_something_else_are_refused(inspected: Inspected, tmp_path: Path) -> None:
+    inspected()
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / "agreement.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    for out, reason in (
+        (tmp_path / "data", "holds a pair dataset"),
+        (report, "holds an agreement report"),
+        (tmp_path / "file", "is a file"),
+        (tmp_path / "file" / "page", "cannot be written"),
+    ):
+        with pytest.raises(UserError, match=reason) as found:
+            write_page(tmp_path / "data", out)
+        assert "\n" not in str(found.value)
+    assert [path.name for path in report.iterdir()] == ["agreement.json"]

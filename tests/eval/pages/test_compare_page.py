@@ -1,0 +1,136 @@
+"""The page that ranks judges: boxed clusters, every pair, and the words above them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.compare import Comparison, compare
+from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.pages.compare_page import p_value, render_comparison, write_comparison
+from empathy_judge.eval.pages.comparison_words import comparison_words
+from empathy_judge.eval.report_schema import ComparisonReport, RankingReport
+
+MakeDataset = Callable[..., PairDataset]
+HOSTILE = "<script>alert('1')</script>\"&"
+
+
+class Text(HTMLParser):
+    """Tags and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.raw = ""
+        self.feed(page)
+        self.text = re.sub(r"\s+", " ", self.raw)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.raw += data
+
+
+@pytest.fixture
+def comparison(make_dataset: MakeDataset, make_judge: Any) -> Comparison:
+    judges: list[Any] = [make_judge(noise) for noise in (3.0, 0.1, 0.1)]
+    for judge, name in zip(judges, (HOSTILE, "first", "second"), strict=True):
+        judge.name = name
+    return compare(
+        [*judges, ConstantJudge({"empathy": 3.0})], make_dataset(noise=0.4), split=None, probes=(), resamples=200
+    )
+
+
+def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Comparison, tmp_path: Path) -> None:
+    write_comparison(comparison.reports, comparison.rankings, tmp_path / "out")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["comparison.json", "comparison.md", "index.html"]
+    stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
+    assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
+
+
+def test_the_page_boxes_clusters_and_compares_every_two(comparison: Comparison) -> None:
+    page = Text(render_comparison(comparison.reports, comparison.rankings))
+    ranking = comparison.rankings["empathy"]
+    assert [judge["cluster"] for judge in ranking["judges"]] == [1, 1, 2, None]
+    assert page.tags.count("svg") == 1
+    assert not {"script", "link", "img"} & set(page.tags)
+    assert page.text.count("Cluster ") == 2
+    assert page.text.index("Cluster 1") < page.text.index("Cluster 2") < page.text.index("Without a rank")
+    table = page.text[page.text.index("Judge against judge") : page.text.index("Differences of Spearman")]
+    assert len(re.findall(r"\b(yes|no)\b", table)) == 3  # the constant judge is in none
+    told_apart = [own for own in ranking["comparisons"] if own["p_adjusted"] is not None and own["p_adjusted"] < 0.05]
+    assert table.count("yes") == len(told_apart) == 2
+    assert "clearly worse. 1 judge has no rank." in page.text
+    assert page.text.count(HOSTILE) >= 4
+
+
+def test_the_difference_is_shown_from_the_better_judge(comparison: Comparison) -> None:
+    page = Text(render_comparison(comparison.reports, comparison.rankings))
+    table = page.text[page.text.index("Judge against judge") : page.text.index("Differences of Spearman")]
+    assert "\N{MINUS SIGN}" not in table.split(HOSTILE)[1]  # after a clear difference: value and interval above 0
+
+
+def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> RankingReport:
+    own: Any = {
+        "groups_needed": needed,
+        "n_groups": 40,
+        "first": judges[0][0],
+        "second": judges[-1][0],
+        "p_adjusted": 0.3,
+    }
+    comparisons: list[ComparisonReport] = [own] if len(judges) > 1 else []
+    found: Any = [
+        {"judge": name, "cluster": cluster, "spearman": spearman, "reason": None if cluster else "constant"}
+        for name, cluster, spearman in judges
+    ]
+    return {"judges": found, "comparisons": comparisons}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            ranking(("a", 1, 0.7), ("b", 2, 0.5)),
+            "a agrees best with people (Spearman 0.70), clearly better than the other.",
+        ),
+        (ranking(("a", None, None)), "No judge can be ranked. 1 judge has no rank."),
+        (ranking(("a", 1, 0.7), ("b", None, None)), "Only a (Spearman 0.70) can be ranked. 1 judge has no rank."),
+        (
+            ranking(("a", 1, 0.7), ("b", 2, 0.5), ("c", 2, 0.4)),
+            "a agrees best with people (Spearman 0.70), clearly better than all others. Behind it, b and c form one "
+            "cluster.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_ranking_in_words(given: RankingReport, text: str) -> None:
+    assert comparison_words(given) == text
+
+
+def test_two_judges_in_one_cluster_say_what_would_separate_them() -> None:
+    text = comparison_words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
+    assert text.startswith("a and b form one cluster: a is highest (Spearman 0.70), but not clearly better than b.")
+    assert "180" in text
+    assert "40" in text
+
+
+def test_a_cluster_may_hold_a_judge_that_is_told_apart_from_the_best() -> None:
+    given = ranking(("a", 1, 0.7), ("b", 1, 0.68), ("c", 1, 0.6), ("d", 2, 0.2))
+    shared: Any = {"groups_needed": None, "n_groups": 40}
+    pairs = {("a", "b"): 0.3, ("a", "c"): 0.01, ("b", "c"): 0.2, ("a", "d"): 0.01}
+    given["comparisons"] = [{"first": a, "second": b, "p_adjusted": p, **shared} for (a, b), p in pairs.items()]
+    assert comparison_words(given) == (
+        "a, b and c form one cluster: a is highest (Spearman 0.70), but not clearly better than b. All others are "
+        "clearly worse."
+    )
+
+
+def test_p_values_are_never_zero() -> None:
+    assert [p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]

@@ -1,0 +1,242 @@
+"""Judges that listen, and those that only seem to, each get their own sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import AudioSource, Clip, decode
+from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.pages.listening import Listening, listening_sentence
+from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
+from empathy_judge.eval.report_schema import CheckReport, StatisticReport
+
+FULL = 0.8
+TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
+
+
+def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> StatisticReport:
+    return {
+        "value": value, "low": low, "high": high, "n": 60, "dropped": 0, "undefined_resamples": 0, "reason": reason,
+    }  # fmt: skip
+
+
+def check(
+    name: str, drop: float | None, width: float = 0.05, *, n: int = 60, p95: float = 1.0, full: float = FULL
+) -> CheckReport:
+    """A check that costs `drop` of `full`, with an interval of half this width; None = constant scores."""
+    nothing = statistic(None, None, None, "the judge scores are constant")
+    left = nothing if drop is None else statistic(full - drop, full - drop - width, full - drop + width)
+    return {
+        "expects": PROBES[name].expects,
+        "tolerance": PROBES[name].tolerance,
+        "spearman": left,
+        "drop": nothing if drop is None else statistic(drop, drop - width, drop + width),
+        "mean_change": p95 / 2,
+        "p95_change": p95,
+        "judge_sd": 0.8,
+        "n": n,
+        "failed": {},
+    }
+
+
+def sentence(full: float = FULL, widths: dict[str, float] | None = None, **drops: float | None) -> Listening:
+    """Of a judge whose Spearman falls so far by each check."""
+    checks = {name: check(name, drop, (widths or {}).get(name, 0.05), full=full) for name, drop in drops.items()}
+    return listening_sentence(checks, statistic(full, full - 0.05, full + 0.05))
+
+
+HEARS_BOTH = {"response_only": 0.4, "context_swapped": 0.5, "silent": None, "flat_prosody": 0.45, "low_pass": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "tone"),
+    [
+        ({}, "listens", "good"),
+        ({"context_swapped": 0.01, "response_only": 0.0}, "response_only", "warn"),
+        ({"context_swapped": 0.01}, "response_only", "warn"),  # a missing context may only be unfamiliar
+        ({"response_only": 0.0}, "listens", "good"),
+        ({"flat_prosody": 0.01, "low_pass": 0.6}, "words_only", "warn"),
+        ({"flat_prosody": 0.01, "low_pass": 0.15}, "words_only", "warn"),
+        ({"flat_prosody": -0.02, "low_pass": 0.01}, "timing_only", "warn"),
+        ({"flat_prosody": 0.01, "low_pass": 0.08}, "context_heard", "warn"),  # by words or not: unclear
+        ({"flat_prosody": 0.01, "low_pass": 0.08, "context_swapped": 0.01}, "response_only", "warn"),
+        ({"silent": 0.0}, "durations_only", "warn"),
+        ({"silent": 0.3}, "durations_only", "warn"),  # 0.5 of 0.8 is left
+        ({"silent": 0.6}, "listens", "good"),
+        ({"context_only": 0.01}, "context_only", "warn"),
+        ({"context_only": 0.5}, "listens", "good"),
+        ({"resynthesis": 0.44}, "context_heard", "none"),
+        ({"resynthesis": 0.2}, "listens", "good"),
+    ],
+)
+def test_each_judge_has_its_sentence(changed: dict[str, float | None], kind: str, tone: str) -> None:
+    found = sentence(**HEARS_BOTH | changed)
+    assert (found.kind, found.tone) == (kind, tone)
+    assert found.text.count(". ") == 0
+    assert found.text.endswith(".")
+
+
+def test_the_sentence_names_its_evidence() -> None:
+    assert sentence(**HEARS_BOTH).text == (
+        "Listens: its Spearman falls by 0.50 with another context and falls by 0.45 with flattened voices, so it hears "
+        "how things are said and weighs the response against its context."
+    )
+    text = sentence(**HEARS_BOTH | {"silent": 0.6}).text
+    assert text.endswith(" (though 0.20 is left when all sound is silenced).")
+    text = sentence(**HEARS_BOTH | {"silent": 0.0}).text
+    assert "with silence in place of all sound its Spearman is still 0.80 of 0.80" in text
+    assert "the length of the clips or the situation text" in text
+    assert "how long the response lasts" in sentence(**HEARS_BOTH | {"silent": 0.0, "response_only": 0.0}).text
+    text = sentence(**HEARS_BOTH | {"flat_prosody": 0.0, "low_pass": 0.6}).text
+    assert "stays as it is with flattened voices but falls by 0.60 without the words" in text
+
+
+@pytest.mark.parametrize(
+    ("wide", "kind"),
+    [
+        (("context_swapped",), "voice_heard"),
+        (("flat_prosody",), "context_heard"),
+        (("context_swapped", "flat_prosody"), "inconclusive"),
+    ],
+)
+def test_wide_intervals_leave_it_open(wide: Sequence[str], kind: str) -> None:
+    found = sentence(widths=dict.fromkeys(wide, 0.6), **HEARS_BOTH)
+    assert (found.kind, found.tone) == (kind, "none")
+    for name in wide:
+        low, high = -HEARS_BOTH[name] - 0.6, -HEARS_BOTH[name] + 0.6  # type: ignore[operator]
+        said = f"'{PROBES[name].title.lower()}' may change it by anything from {low:+.2f} to {high:+.2f}"
+        assert said.replace("-", "\N{MINUS SIGN}") in found.text.replace("-", "\N{MINUS SIGN}")
+
+
+def test_without_clear_agreement_nothing_is_claimed_but_deafness() -> None:
+    checks = {"silent": check("silent", 0.0, p95=0.0), "context_swapped": check("context_swapped", 0.0)}
+    found = listening_sentence(checks, statistic(0.1, -0.1, 0.3))
+    assert (found.kind, found.tone) == ("no_agreement", "warn")
+    assert found.text.endswith("but these changes do not move its scores: both silent.")
+    found = listening_sentence({"silent": check("silent", 0.5)}, statistic(0.5, None, None, "no interval: 3 groups"))
+    assert found.text == "Whether it listens cannot be told, as its agreement has no interval: 3 groups."
+    found = listening_sentence({"silent": check("silent", None)}, statistic(None, None, None, "it is constant"))
+    assert (found.kind, found.text) == ("no_agreement", "Whether it listens cannot be told: it is constant.")
+
+
+def test_checks_that_were_not_run() -> None:
+    assert listening_sentence({}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"
+    none = check("silent", None, n=0) | {"mean_change": None, "p95_change": None, "judge_sd": None}
+    assert listening_sentence({"silent": none}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"  # type: ignore[dict-item]
+    found = sentence(silent=None)
+    assert (found.kind, found.text) == (
+        "inconclusive",
+        "Undecided whether it listens: no check changed the context, and no check flattened the voice.",
+    )
+    assert sentence(response_only=0.4, monotone=0.3).kind == "listens"
+    assert sentence(response_only=0.4, monotone=0.3, resynthesis=0.3).kind == "context_heard"
+    assert sentence(response_only=0.4, loudness=0.3, resynthesis=0.3).kind == "listens"
+
+
+def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
+    """Of a Spearman of 0.12, a loss of 0.08 is a fall, and keeping it within 0.1 is no proof that it stays."""
+    narrow = {"context_swapped": 0.02, "flat_prosody": 0.02}
+    assert sentence(0.12, narrow, context_swapped=0.08, flat_prosody=0.08).kind == "listens"
+    found = sentence(0.12, {"context_swapped": 0.02, "flat_prosody": 0.06}, context_swapped=0.08, flat_prosody=0.03)
+    assert found.kind == "context_heard"
+
+
+# ---------------------------------------------------------------- judges that hear
+
+
+class Judge:
+    """Scores a pair by one measure; people say the same with some noise."""
+
+    dimensions = ("empathy",)
+
+    def __init__(self, measure: Callable[[Pair], float]) -> None:
+        self.name, self.measure = "judge", measure
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        return score_table(pairs, self.dimensions, np.array([[self.measure(pair)] for pair in pairs]))
+
+
+@cache
+def pairs() -> tuple[Pair, ...]:
+    """Contexts and responses of many ranges of pitch; what is said and how are drawn apart."""
+    rng = np.random.default_rng(0)
+
+    def said(voice: Voice) -> tuple[Clip, str]:
+        text = TEXTS[rng.integers(3)]
+        return Clip(*speak(text, voice, Tone(range=rng.uniform(0, 2.5), rate=rng.integers(150, 220)))), text
+
+    found = []
+    for group in range(10):
+        voice = Voice("en-us", "m", 105, 1.0) if group % 2 else Voice("en", "f", 200, 1.16)
+        context, context_text = said(voice)
+        for member in range(3):
+            response, text = said(voice)
+            found.append(
+                Pair(
+                    f"pair-{group}-{member}", response, (Turn("user", context),), None, f"group-{group}",
+                    context_text=context_text, response_text=text,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+_heard: dict[bytes, float] = {}
+
+
+def pitch_range(source: AudioSource) -> float:
+    samples = decode(source, prosody.RATE)
+    key = samples.tobytes()
+    if key not in _heard:
+        _heard[key] = float(np.nan_to_num(prosody.summarise(prosody.track(samples)).pitch_range))
+    return min(_heard[key], 12.0)
+
+
+def words(text: str | None) -> float:
+    return 1.0 if text is None else float(TEXTS.index(text))
+
+
+def both(pair: Pair) -> float:
+    context = pitch_range(pair.context[0].audio) if pair.context else 5.0
+    return -abs(context - pitch_range(pair.response))
+
+
+MEASURES: dict[str, Callable[[Pair], float]] = {
+    "listens": both,
+    "response_only": lambda pair: pitch_range(pair.response),
+    "words_only": lambda pair: (
+        abs(words(pair.context_text) - words(pair.response_text)) + 0.1 * words(pair.context_text)
+    ),
+    "durations_only": lambda pair: float(len(decode(pair.response, prosody.RATE))),
+}
+
+
+@pytest.mark.parametrize("kind", MEASURES)
+def test_judges_of_known_hearing_are_told_apart(kind: str) -> None:
+    judge = Judge(MEASURES[kind])
+    scores = np.array([judge.measure(pair) for pair in pairs()])
+    rng = np.random.default_rng(1)
+    ratings = pd.DataFrame(
+        [
+            (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
+            for pair, score in zip(pairs(), scores, strict=True)
+            for rater in range(3)
+        ],
+        columns=pd.Index(["pair_id", "rater_id", "dimension", "score"]),
+    )
+    scale = Dimension("empathy", float(scores.min()) - 1e6, float(scores.max()) + 1e6)
+    card = DatasetCard("speech", (scale,), "made for a test", "CC0-1.0", True, "", "c" * 64)
+    dataset = PairDataset(Path("speech"), card, pairs(), ratings)
+    report: Any = evaluate(judge, dataset, split=None, probes=DEFAULT_PROBES, resamples=200).report
+    checks = {name: results["empathy"] for name, results in report["checks"].items()}
+    found = listening_sentence(checks, report["dimensions"]["empathy"]["spearman"])
+    assert found.kind == kind, found.text

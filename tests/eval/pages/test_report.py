@@ -1,0 +1,251 @@
+"""The files of a report: complete, strict, self-contained, and safe with hostile names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.evaluate import Evaluation, evaluate
+from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.pages import wording
+from empathy_judge.eval.pages.report import render_page, terminal_table, write_report
+from empathy_judge.eval.probes import PROBES
+from empathy_judge.eval.report_schema import CheckReport, StatisticReport
+from rich.console import Console
+
+MakeDataset = Callable[..., PairDataset]
+MakeJudge = Callable[..., Any]
+HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Evaluation:
+    return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
+
+
+def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "report"
+    write_report(evaluation.report, evaluation.items, out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "agreement.csv", "agreement.json", "agreement.md", "index.html", "items.csv",
+    ]  # fmt: skip
+    assert json.loads((out / "agreement.json").read_text(encoding="utf-8")) == evaluation.report
+    items = pd.read_csv(out / "items.csv")
+    assert len(items) == 60
+    np.testing.assert_array_equal(items["score"], evaluation.items["score"])
+    assert (out / "index.html").read_text(encoding="utf-8") == render_page(*evaluation)
+
+
+def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Evaluation, tmp_path: Path) -> None:
+    evaluation.report["provenance"]["loss"] = float("nan")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_report(evaluation.report, evaluation.items, tmp_path / "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_says_what_the_numbers_are(evaluation: Evaluation) -> None:
+    page = Page(render_page(*evaluation))
+    own: Any = evaluation.report["dimensions"]["empathy"]
+    text = re.sub(r"\s+", " ", page.text)
+    value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
+    assert f"with a Spearman correlation of {value} (95 % interval {low} to {high})" in text
+    assert f"{100 * own['share_of_panel_ceiling']['value']:.0f} %" in text
+    worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
+    disagreements = text[text.index("Largest disagreements") :]
+    assert evaluation.items["pair_id"][worst] == re.findall(r"pair-\d+", disagreements)[0]
+    assert page.tags.count("svg") == 5  # checks, scatter, calibration, by setting, by system
+
+
+def test_the_page_needs_no_other_file_and_no_network(evaluation: Evaluation) -> None:
+    page = render_page(*evaluation)
+    parsed = Page(page)
+    assert not {"script", "link", "img", "iframe", "object"} & set(parsed.tags)
+    addresses = [value for name, value in parsed.attributes if name in ("src", "href", "xlink:href")]
+    assert all(value.startswith("#") for value in addresses)
+    assert "url(http" not in page
+    assert "@import" not in page
+    assert page == render_page(*evaluation)
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_synthetic_ratings_are_labelled_and_human_ones_are_not(
+    synthetic: bool, make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
+    page = Page(render_page(*found))
+    assert ("Synthetic data." in page.text) is synthetic
+    assert ("banner" in [value for name, value in page.attributes if name == "class"]) is synthetic
+    console = Console(record=True, width=100, file=None, quiet=True)
+    with console.capture():
+        console.print(terminal_table(found.report))
+    assert ("(synthetic ratings)" in (terminal_table(found.report).title or "")) is synthetic
+
+
+def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    dataset = make_dataset(noise=0.4)
+    pairs = tuple(
+        replace(
+            pair,
+            pair_id=f"{HOSTILE}-{number}",
+            group_id=HOSTILE + pair.group_id,
+            system_id=f"{HOSTILE}{number % 3}",
+        )
+        for number, pair in enumerate(dataset.pairs)
+    )
+    names = dict(zip((pair.pair_id for pair in dataset.pairs), (pair.pair_id for pair in pairs), strict=True))
+    ratings = dataset.ratings.assign(
+        pair_id=dataset.ratings["pair_id"].replace(names), rater_id=HOSTILE + dataset.ratings["rater_id"]
+    )
+    card = replace(dataset.card, name=HOSTILE, source=HOSTILE, licence=HOSTILE)
+    judge = make_judge(noise=0.4)
+    judge.name = HOSTILE
+    found = evaluate(
+        judge, replace(dataset, card=card, pairs=pairs, ratings=ratings), split="test", resamples=10,
+        command=HOSTILE, provenance={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    page = Page(render_page(*found))
+    assert not {"script", "img"} & set(page.tags)
+    assert "onerror" not in {name for name, _ in page.attributes}
+    # Heading, title, dataset, command, provenance (twice), slices, systems, worst items, raters.
+    assert page.text.count(HOSTILE) >= 20
+
+
+class Silenced:
+    """Fails whenever there is no context; otherwise another judge."""
+
+    def __init__(self, judge: Any) -> None:
+        self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        if all(pair.context for pair in pairs):
+            return self._judge.score(pairs)
+        return score_table(
+            pairs,
+            self.dimensions,
+            np.full((len(pairs), 1), np.nan),
+            statuses=["needs a context"] * len(pairs),
+        )
+
+
+def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    found = evaluate(Silenced(make_judge()), make_dataset(n_groups=4), split="test", resamples=10)
+    text = re.sub(r"\s+", " ", Page(render_page(*found)).text)
+    assert "No score: 12 x needs a context." in text
+    assert "nothing is left to order the items by: the judge scores are constant" in text
+    assert "no interval: 3 groups, at least 5 needed" in text
+
+
+def test_a_constant_judge_still_has_a_page(make_dataset: MakeDataset) -> None:
+    found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
+    text = re.sub(r"\s+", " ", Page(render_page(*found)).text)
+    assert "No agreement can be stated: the judge scores are constant." in text
+
+
+def statistic(value: float | None, low: float | None, high: float | None) -> StatisticReport:
+    return {
+        "value": value,
+        "low": low,
+        "high": high,
+        "n": 60,
+        "dropped": 0,
+        "undefined_resamples": 0,
+        "reason": None,
+    }
+
+
+def check_of(name: str, left: StatisticReport, drop: StatisticReport, p95: float = 1.2) -> CheckReport:
+    return {
+        "expects": PROBES[name].expects,
+        "tolerance": PROBES[name].tolerance,
+        "spearman": left,
+        "drop": drop,
+        "mean_change": 0.5,
+        "p95_change": p95,
+        "judge_sd": 0.8,
+        "n": 60,
+        "failed": {},
+    }
+
+
+def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
+    statuses = {f"clip {number} is damaged": 1 for number in range(40)}
+    text = wording.counted({"refused": 7} | statuses)
+    assert text.startswith("7 x refused; 1 x clip 0 is damaged; ")
+    assert text.endswith("; and 36 more kinds (see items.csv)")
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "drop", "mark"),
+    [
+        ("response_only", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
+        ("response_only", statistic(0.78, 0.70, 0.85), statistic(0.02, -0.02, 0.06), "no clear drop"),
+        ("context_swapped", statistic(0.74, 0.68, 0.80), statistic(0.06, 0.03, 0.09), "small drop"),
+        ("context_swapped", statistic(0.85, 0.80, 0.90), statistic(-0.05, -0.09, -0.01), "no clear drop"),
+        ("silent", statistic(0.05, -0.10, 0.20), statistic(0.75, 0.60, 0.90), "drops"),
+        ("silent", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "not all of it"),
+        ("response_only", statistic(0.40, None, None), statistic(0.40, None, None), "no interval"),
+        ("response_swapped", statistic(0.46, 0.10, 0.80), statistic(0.34, -0.06, 0.74), "not clear"),
+        ("low_pass", statistic(0.78, 0.70, 0.85), statistic(0.02, -0.02, 0.06), "stays"),
+        ("low_pass", statistic(0.72, 0.60, 0.85), statistic(0.08, -0.02, 0.18), "not clear"),
+        ("low_pass", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
+    ],
+)
+def test_the_verdict_on_a_listening_check(name: str, left: StatisticReport, drop: StatisticReport, mark: str) -> None:
+    check = check_of(name, left, drop)
+    view = wording.check_view(name, check, statistic(0.8, 0.75, 0.85))
+    assert view.mark == mark
+    assert f"{left['value']:.2f}" in view.text
+    assert "Scores move by 0.50 rating points on average, 62 % of their standard deviation;" in view.text
+    assert "95 % of them by no more than 1.20." in view.text
+
+
+@pytest.mark.parametrize(("p95", "mark", "tone"), [(0.19, "stays", "good"), (0.21, "moves", "warn")])
+def test_scores_that_must_stay_are_held_against_their_tolerance(p95: float, mark: str, tone: str) -> None:
+    """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
+    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95)
+    view = wording.check_view("gain", check, statistic(0.8, 0.75, 0.85))
+    assert (view.mark, view.tone) == (mark, tone)
+    assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text
+
+
+def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
+    judge.name = "[bold]judge[/bold]"
+    found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
+    console = Console(width=90, color_system=None)
+    with console.capture() as capture:
+        console.print(terminal_table(found.report))
+    lines = capture.get().splitlines()
+    assert len(lines) <= 18
+    assert "[bold]judge[/bold] on tones, split test (synthetic ratings)" in lines[0]
+    own = found.report["dimensions"]["warmth"]["spearman"]
+    row = next(line for line in lines if re.match(r"\W*Spearman\b", line))
+    assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row

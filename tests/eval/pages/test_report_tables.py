@@ -1,0 +1,111 @@
+"""A report as CSV and Markdown: every statistic once, nothing that breaks a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.compare import compare
+from empathy_judge.eval.evaluate import Evaluation, evaluate
+from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.pages import wording
+from empathy_judge.eval.pages.report_tables import markdown_comparison, markdown_report, statistics_table
+
+MakeDataset = Callable[..., PairDataset]
+
+
+@pytest.fixture
+def evaluation(make_dataset: MakeDataset, make_judge: Any) -> Evaluation:
+    dimensions = ("empathy", "warmth")
+    data = make_dataset(noise=0.4, dimensions=dimensions)
+    probes = ("response_only", "gain", "low_pass", "flat_prosody")
+    return evaluate(make_judge(0.4, dimensions), data, split="test", probes=probes, resamples=50)
+
+
+def statistics(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        if "undefined_resamples" in tree:
+            yield tree
+        else:
+            for branch in tree.values():
+                yield from statistics(branch)
+    elif isinstance(tree, list):
+        for branch in tree:
+            yield from statistics(branch)
+
+
+def test_every_statistic_of_the_report_is_one_row(evaluation: Evaluation) -> None:
+    table = statistics_table(evaluation.report)
+    assert not table.duplicated(["dimension", "statistic"]).any()
+    whole: Any = evaluation.report
+    parts = (whole["dimensions"], whole["checks"], whole["slices"], whole["voice_and_words"])
+    assert len(table) == sum(1 for part in parts for _ in statistics(part))
+    found = table.set_index(["dimension", "statistic"])
+    for name, own in whole["dimensions"].items():
+        for where, wanted in {
+            "spearman": own["spearman"],
+            "ceiling.panel_mean": own["ceiling"]["panel_mean"],
+            "system_level.spearman": own["system_level"]["spearman"],
+            "checks.response_only.drop": whole["checks"]["response_only"][name]["drop"],
+            "slices.setting.tone_variant.spearman": whole["slices"]["setting"]["tone_variant"][name]["spearman"],
+        }.items():
+            row: Any = found.loc[(name, where)]
+            assert (row["value"], row["low"], row["n"]) == (wanted["value"], wanted["low"], wanted["n"])
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    """Cells of the first table."""
+    lines = [line for line in markdown.split("\n\n### ")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in lines]
+
+
+def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Evaluation) -> None:
+    text = markdown_report(evaluation.report)
+    rows = rows_of(text)
+    assert {len(row) for row in rows[:4]} == {8}
+    assert [row[0] for row in rows[2:4]] == ["empathy", "warmth"]
+    own = evaluation.report["dimensions"]["empathy"]
+    assert rows[2][2] == wording.ranged(own["spearman"])
+    assert rows[2][4] == wording.percent(own["share_of_panel_ceiling"]["value"])
+    assert own["verdict"]["text"] in text
+    assert "synthetic ratings, not given by people" in text
+    assert text.count("| empathy |") == 1 + 4
+    check = evaluation.report["checks"]["response_only"]["empathy"]
+    assert f"| {wording.ranged(check['drop'])} |" in text
+
+
+def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_judge: Any) -> None:
+    judge, hostile = make_judge(0.4), "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
+    judge.name = hostile
+    data = make_dataset(noise=0.4)
+    data = replace(data, card=replace(data.card, name=hostile))
+    report = evaluate(judge, data, split="test", probes=(), resamples=10).report
+    text = markdown_report(report)
+    assert {len(row) for row in rows_of(text)} == {8}
+    assert "<img" not in text.replace("\\<", "")
+    assert "[x](" not in text
+    text = markdown_comparison([report], {})
+    assert "<img" not in text.replace("\\<", "")
+
+
+def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any) -> None:
+    good, other, constant = make_judge(0.1), make_judge(3.0), ConstantJudge({"empathy": 3.0})
+    good.name, other.name = "good", "noisy"
+    found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
+    rows = rows_of(markdown_comparison(found.reports, found.rankings))
+    assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (wording.NONE, "constant")]
+    assert rows[4][6].startswith("Not ranked: ")
+    reported = found.reports[2]["dimensions"]["empathy"]["spearman"]
+    assert rows[2][4] == wording.ranged(reported)
+
+
+def test_numbers_come_back_from_csv(evaluation: Evaluation, tmp_path: Any) -> None:
+    table = statistics_table(evaluation.report)
+    table.to_csv(tmp_path / "agreement.csv", index=False)
+    back = pd.read_csv(tmp_path / "agreement.csv")
+    np.testing.assert_array_equal(back["value"], table["value"].astype(float))

@@ -1,0 +1,114 @@
+"""Every statistic against values worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from empathy_judge.eval.statistics.agreement import (
+    CORRELATIONS,
+    STATISTICS,
+    bias,
+    ccc,
+    kendall,
+    mae,
+    pearson,
+    rmse,
+    spearman,
+    tau_c,
+)
+
+NAN = float("nan")
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def test_values_without_ties() -> None:
+    x, y = vector(1, 2, 3, 4, 5), vector(2, 1, 4, 3, 5)
+    assert spearman(x, y).value == pytest.approx(1 - 6 * 4 / (5 * 24))  # squared rank differences sum to 4
+    assert kendall(x, y).value == pytest.approx((8 - 2) / 10)  # 8 concordant, 2 discordant pairs
+    assert pearson(x, y).value == pytest.approx(0.8)
+    assert pearson(vector(1, 2, 3), vector(1, 3, 2)).value == pytest.approx(0.5)
+
+
+def test_values_with_ties() -> None:
+    x, y = vector(1, 2, 2, 3), vector(1, 2, 3, 4)
+    # Ranks of x are 1, 2.5, 2.5, 4: covariance sum 4.5, variance sums 4.5 and 5.
+    assert spearman(x, y).value == pytest.approx(4.5 / np.sqrt(4.5 * 5))
+    # 5 concordant pairs, 1 tied in x: 5 / sqrt(5 * 6).
+    assert kendall(x, y).value == pytest.approx(5 / np.sqrt(30))
+
+
+def test_tau_c_by_hand_and_as_scipy() -> None:
+    # 8 concordant, 2 discordant of 5 items; m = 5: 2 * 6 * 5 / (25 * 4).
+    assert tau_c(vector(1, 2, 3, 4, 5), vector(2, 1, 4, 3, 5)).value == pytest.approx(0.6)
+    # Two values against four: 4 concordant, 0 discordant of 4 items; m = 2: 2 * 4 * 2 / (16 * 1).
+    assert tau_c(vector(1, 1, 2, 2), vector(1, 2, 3, 4)).value == pytest.approx(1.0)
+    x, y = vector(1, 2, 3, 4, 5, 5, 2, 1, 4, 7), vector(1, 3, 3, 5, 5, 4, 2, 2, 7, 7)
+    assert tau_c(x, y).value == pytest.approx(0.744, abs=1e-9)  # SciPy 1.17.1: kendalltau(x, y, variant="c")
+    assert tau_c(vector(2, 2, 2), vector(1, 2, 3)).reason == "the judge scores are constant"
+
+
+def test_ccc_pays_for_a_shift_that_pearson_does_not_see() -> None:
+    x, y = vector(1, 2, 3), vector(2, 3, 4)
+    assert pearson(x, y).value == pytest.approx(1.0)
+    assert ccc(x, y).value == pytest.approx((2 * 2 / 3) / (2 / 3 + 2 / 3 + 1))  # 4/7
+    assert ccc(x, x).value == pytest.approx(1.0)
+
+
+def test_errors_are_in_rating_points_and_bias_is_judge_minus_human() -> None:
+    judge, human = vector(3, 5, 1), vector(1, 4, 4)
+    assert mae(judge, human).value == pytest.approx(2.0)
+    assert rmse(judge, human).value == pytest.approx(np.sqrt(14 / 3))
+    assert bias(judge, human).value == pytest.approx(0.0)
+    assert bias(vector(4.0), vector(1.5)).value == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_nan_on_either_side_is_dropped_and_counted(name: str) -> None:
+    whole = STATISTICS[name](vector(1, 2, 4, 3, 7), vector(2, 1, 4, 3, 5))
+    gaps = STATISTICS[name](vector(1, NAN, 2, 4, 3, 9, 7), vector(2, 3, 1, 4, 3, NAN, 5))
+    assert gaps.value == pytest.approx(whole.value)
+    assert (gaps.n, gaps.dropped) == (5, 2)
+
+
+@pytest.mark.parametrize("name", CORRELATIONS)
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        (vector(3, 3, 3, 3), vector(1, 2, 3, 4), "the judge scores are constant"),
+        (vector(1, 2, 3, 4), vector(2, 2, 2, 2), "the human scores are constant"),
+        (vector(1, 1, 1), vector(2, 2, 2), "the judge and the human scores are constant"),
+        (
+            vector(0.1 + 0.2, 0.3, 0.3),
+            vector(1, 2, 3),
+            "the judge scores are constant",
+        ),  # equal up to rounding
+        (vector(1, 2), vector(1, 2), "2 items; a correlation needs at least 3"),
+        (vector(1, NAN, NAN), vector(1, 2, 3), "1 item; a correlation needs at least 3"),
+    ],
+)
+def test_a_correlation_that_is_undefined_has_a_reason_and_is_not_zero(
+    name: str, x: np.ndarray, y: np.ndarray, reason: str
+) -> None:
+    result = STATISTICS[name](x, y)
+    assert result.value is None
+    assert result.reason == reason
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_no_items_and_infinite_scores_are_undefined(name: str) -> None:
+    assert STATISTICS[name](vector(), vector()).reason == "0 items"
+    assert STATISTICS[name](vector(NAN, 1), vector(1, NAN)).reason == "0 items, 2 dropped as NaN"
+    result = STATISTICS[name](vector(1, 2, np.inf, 4), vector(1, 2, 3, 4))
+    assert (result.value, result.reason) == (None, "1 item with an infinite score")
+
+
+def test_errors_are_defined_for_constant_scores() -> None:
+    assert mae(vector(3, 3), vector(1, 4)).value == pytest.approx(1.5)
+
+
+def test_vectors_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="equal length"):
+        spearman(vector(1, 2, 3), vector(1, 2))

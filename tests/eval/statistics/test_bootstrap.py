@@ -1,0 +1,212 @@
+"""Resamples are the plain statistic on repeated items, groups stay whole, and intervals cover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from empathy_judge.eval.statistics.agreement import STATISTICS, Statistic
+from empathy_judge.eval.statistics.bootstrap import (
+    Interval,
+    Resamples,
+    bca_percentiles,
+    estimate,
+    row_pearson,
+    statistic_draws,
+    with_interval,
+)
+from scipy import stats
+
+
+def tied_scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Correlated scores with many ties, and groups of unequal sizes."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    y = x + rng.normal(size=n)
+    return x.round(0), y.round(1), rng.integers(0, n // 5, size=n).astype(str)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_draws_equal_the_plain_statistic_on_the_repeated_items(name: str) -> None:
+    x, y, groups = tied_scores(60, seed=1)
+    resamples = Resamples.draw(groups, 50, seed=3)
+    draws = statistic_draws(name, x, y, resamples)
+    for draw, counts in zip(draws, resamples.counts, strict=True):
+        repeated = np.repeat(np.arange(60), counts[resamples.codes].astype(int))
+        assert draw == pytest.approx(STATISTICS[name](x[repeated], y[repeated]).value, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_draws_do_not_depend_on_the_size_of_the_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, groups = tied_scores(60, seed=2)
+    resamples = Resamples.draw(groups, 40, seed=3)
+    whole = statistic_draws(name, x, y, resamples)
+    monkeypatch.setattr("empathy_judge.eval.statistics.bootstrap._BLOCK_VALUES", 7 * 60)
+    np.testing.assert_allclose(statistic_draws(name, x, y, resamples), whole, rtol=0, atol=1e-12)
+
+
+def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
+    groups = ["a", "b", "a", "c", "b", "a"]
+    resamples = Resamples.draw(groups, 200, seed=0)
+    items = resamples.apply(lambda weights: weights)
+    assert items.shape == (200, 6)
+    np.testing.assert_array_equal(items[:, 0], items[:, 2])
+    np.testing.assert_array_equal(items[:, 0], items[:, 5])
+    np.testing.assert_array_equal(items[:, 1], items[:, 4])
+    np.testing.assert_array_equal(items[:, [0, 1, 3]].sum(axis=1), np.full(200, 3))
+    assert {tuple(row) for row in items[:, [0, 1, 3]]} >= {(1.0, 1.0, 1.0), (3.0, 0.0, 0.0), (0.0, 1.0, 2.0)}
+
+
+def test_one_seed_gives_one_interval_and_another_seed_another() -> None:
+    x, y, groups = tied_scores(80, seed=4)
+    first, again, other = (estimate("spearman", x, y, Resamples.draw(groups, 200, seed)) for seed in (0, 0, 1))
+    assert first == again
+    assert first.value == other.value
+    assert (first.low, first.high) != (other.low, other.high)
+
+
+def test_selected_items_share_the_draws() -> None:
+    x, y, groups = tied_scores(80, seed=5)
+    resamples = Resamples.draw(groups, 30, seed=0)
+    chosen = np.arange(80) % 3 > 0
+    expected: list[Any] = [
+        STATISTICS["mae"](*(v[np.repeat(np.flatnonzero(chosen), counts[chosen])] for v in (x, y))).value
+        for counts in resamples.apply(lambda weights: weights).astype(int)
+    ]
+    np.testing.assert_allclose(statistic_draws("mae", x[chosen], y[chosen], resamples.select(chosen)), expected)
+
+
+def test_nan_items_are_left_out_of_value_and_interval() -> None:
+    x, y, groups = tied_scores(80, seed=6)
+    gaps = x.copy()
+    gaps[:20] = np.nan
+    resamples = Resamples.draw(groups, 100, seed=0)
+    result = estimate("pearson", gaps, y, resamples)
+    complete = estimate("pearson", x[20:], y[20:], resamples.select(np.arange(20, 80)))
+    assert (result.value, result.low, result.high) == (complete.value, complete.low, complete.high)
+    assert (result.n, result.dropped) == (60, 20)
+
+
+def test_fewer_than_five_groups_have_no_interval() -> None:
+    x, y = np.arange(12.0), np.arange(12.0) ** 2
+    result = estimate("pearson", x, y, Resamples.draw([f"g{i % 4}" for i in range(12)], 100, seed=0))
+    assert result.value == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert (result.low, result.high, result.reason) == (
+        None,
+        None,
+        "no interval: 4 groups, at least 5 needed",
+    )
+
+
+def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval() -> None:
+    draws = np.concatenate([np.full(10, np.nan), np.linspace(0, 1, 90)])
+    resamples = Resamples(np.arange(9), np.ones((len(draws), 9)))
+    some = with_interval(Statistic(0.5, n=20), draws, resamples)
+    assert some.undefined_resamples == 10
+    assert (some.low, some.high) == (pytest.approx(0.025), pytest.approx(0.975))
+    more = Resamples(np.arange(9), np.ones((len(draws) + 1, 9)))
+    many = with_interval(Statistic(0.5, n=20), np.append(draws, np.nan), more)
+    assert (many.low, many.reason) == (None, "no interval: undefined in 11 of 101 resamples")
+
+
+def test_a_resample_in_which_the_scores_are_constant_is_undefined() -> None:
+    # Only group 0 differs from the rest: without it the judge is constant, in (6/7)^7 = 34 % of draws.
+    x, y, groups = np.array([2.0] + 6 * [1.0]), np.arange(7.0), [str(i) for i in range(7)]
+    resamples = Resamples.draw(groups, 1000, seed=0)
+    without = resamples.counts[:, 0] == 0
+    for name in ("spearman", "pearson", "kendall", "ccc"):
+        undefined = np.isnan(statistic_draws(name, x, y, resamples))
+        assert undefined[without].all()
+        np.testing.assert_array_equal(undefined, without | (resamples.counts[:, 0] == 7))
+
+
+def test_no_resamples_give_the_value_alone() -> None:
+    x, y, groups = tied_scores(30, seed=7)
+    result = estimate("kendall", x, y, Resamples.draw(groups, 0, seed=0))
+    assert result.value is not None
+    assert (result.low, result.high) == (None, None)
+
+
+def test_row_pearson_is_numpys_row_by_row() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 5, 8))
+    expected = [np.corrcoef(a, b)[0, 1] for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(row_pearson(x, y), expected)
+    assert np.isnan(row_pearson(np.ones((1, 4)), np.arange(4.0)[None])).all()
+
+
+def simulated(seed: int, groups: int = 40, size: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bivariate normal scores, correlation 0.6, half of the variance shared within a group on both sides."""
+    rng = np.random.default_rng(seed)
+    root = np.linalg.cholesky([[1.0, 0.6], [0.6, 1.0]])
+    shared = np.repeat(rng.normal(size=(groups, 2)), size, axis=0)
+    x, y = root @ ((shared + rng.normal(size=(groups * size, 2))) / np.sqrt(2)).T
+    return x, y, np.repeat(np.arange(groups), size).astype(str)
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [("spearman", 6 / np.pi * np.arcsin(0.3)), ("bias", 0.0)],
+)
+def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(name: str, truth: float) -> None:
+    covered = {"groups": 0, "items": 0}
+    for seed in range(100):
+        x, y, groups = simulated(seed)
+        for kind, clusters in (("groups", groups), ("items", np.arange(len(x)).astype(str))):
+            result = estimate(name, x, y, Resamples.draw(clusters, 200, seed))
+            assert result.low is not None
+            assert result.high is not None
+            covered[kind] += result.low <= truth <= result.high
+    assert 88 <= covered["groups"] <= 99
+    assert covered["items"] < covered["groups"]
+
+
+def test_bca_interval_equals_that_of_scipy() -> None:
+    """Every item its own group: SciPy leaves out one item at a time, as we do one group."""
+    rng = np.random.default_rng(0)
+    x = rng.exponential(size=40)
+    resamples = Resamples.draw(np.arange(40).astype(str), 20_000, seed=0, interval="bca")
+    assert (resamples.resamples, resamples.jackknife) == (20_000, 40)
+    np.testing.assert_array_equal(resamples.counts[20_000:].sum(axis=1), np.full(40, 39))
+    ours = estimate("bias", x, np.zeros(40), resamples)
+    theirs = stats.bootstrap((x,), np.mean, n_resamples=20_000, method="BCa", random_state=1).confidence_interval
+    plain = estimate("bias", x, np.zeros(40), Resamples(resamples.codes, resamples.counts[:20_000]))
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs), abs=0.02)
+    assert ours.low - plain.low > 0.01  # skewed to the right: the whole interval moves up
+    assert ours.high - plain.high > 0.01
+
+
+def test_bca_percentiles_by_hand() -> None:
+    """Efron (1987): z0 from the share of draws below the value, a from the skewness of the jackknife."""
+    drawn, left_out = np.arange(-100.0, 101.0), np.array([0.0, 0.0, 0.3])
+    away = 0.1 - left_out
+    a = (away**3).sum() / (6 * (away**2).sum() ** 1.5)
+    z0 = stats.norm.ppf(120.5 / 201)
+    expected = [100 * stats.norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))) for z in stats.norm.ppf([0.025, 0.975])]
+    assert bca_percentiles(20.0, drawn, left_out) == pytest.approx(expected, abs=1e-9)
+    assert bca_percentiles(0.0, drawn, np.full(5, np.nan)) == pytest.approx((2.5, 97.5), abs=1e-9)
+
+
+def test_many_groups_are_left_out_several_at_a_time() -> None:
+    resamples = Resamples.draw(np.arange(450).astype(str), 10, seed=0, interval="bca")
+    assert resamples.jackknife == 200
+    left_out = 1 - resamples.counts[10:]
+    np.testing.assert_array_equal(left_out.sum(axis=0), np.ones(450))
+    assert set(left_out.sum(axis=1)) == {2.0, 3.0}
+
+
+@pytest.mark.parametrize("interval", ["percentile", "bca"])
+def test_nominal_95_percent_intervals_cover(interval: Interval) -> None:
+    """100 items in 40 clusters, half of the variance of both sides at the level of clusters."""
+    rng = np.random.default_rng(5)
+    rho, covered, simulations = 0.6, 0, 600
+    truth = 6 / np.pi * np.arcsin(rho / 2)  # Spearman of a bivariate normal distribution (Pearson, 1907)
+    for number in range(simulations):
+        groups = np.concatenate([np.arange(40), rng.integers(0, 40, 60)])
+        x = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
+        noise = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
+        y = rho * x + np.sqrt(1 - rho**2) * noise
+        found = estimate("spearman", x, y, Resamples.draw(groups.astype(str), 400, number, interval))
+        covered += found.low <= truth <= found.high
+    assert 0.92 <= covered / simulations <= 0.975

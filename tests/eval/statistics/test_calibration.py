@@ -1,0 +1,219 @@
+"""Calibration, scale use and mappings against NumPy, SciPy, quoted scikit-learn values and repeated items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from empathy_judge.eval.statistics.agreement import Statistic, mae
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
+from empathy_judge.eval.statistics.scale_use import scale_use
+from empathy_judge.eval.statistics.score_mapping import MAPPINGS, Mapping, mapped_scores
+from scipy import stats
+
+NAN = float("nan")
+X = np.array([1.0, 2, 2, 3, 4, 4, 5, 6, 7, 8])
+Y = np.array([2.0, 1, 3, 2.5, 2, 4, 3.5, 5, 4.5, 5])
+
+
+def scores(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Judge with ties, people in half points, and 12 groups."""
+    rng = np.random.default_rng(seed)
+    human = rng.uniform(1, 5, n)
+    return (human + rng.normal(size=n)).round(1), (2 * human).round(0) / 2, rng.integers(0, 12, n)
+
+
+def no_draws(n: int) -> Resamples:
+    return Resamples.draw(np.arange(n), 0, 0)
+
+
+def interval_by_hand(
+    statistic: Callable[[np.ndarray, np.ndarray], float], x: np.ndarray, y: np.ndarray, resamples: Resamples
+) -> tuple[float, float]:
+    """Percentiles of the statistic on repeated items."""
+    values = []
+    for counts in resamples.counts:
+        items = np.repeat(np.arange(len(x)), counts[resamples.codes].astype(int))
+        values.append(statistic(x[items], y[items]))
+    low, high = np.nanpercentile(values, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def check(found: Statistic, statistic: Callable, x: np.ndarray, y: np.ndarray, resamples: Resamples) -> None:
+    assert found.value == pytest.approx(statistic(x, y), abs=1e-12)
+    assert (found.low, found.high) == pytest.approx(interval_by_hand(statistic, x, y, resamples), abs=1e-9)
+
+
+def error_by_hand(x: np.ndarray, y: np.ndarray, bins: int = 4) -> float:
+    middle = stats.rankdata(x) - 0.5
+    bin_of = np.minimum(middle * bins // len(x), bins - 1)
+    return sum(abs((x - y)[bin_of == number].sum()) for number in range(bins)) / len(x)
+
+
+# --- scale use
+
+
+def test_scale_use_is_numpys_also_in_resamples():
+    x, y, groups = scores()
+    resamples = Resamples.draw(groups, 80, 1)
+    found = scale_use(x, y, 1.0, 5.0, resamples)
+    for side, chosen in ((found.judge, 0), (found.human, 1)):
+        check(side.mean, lambda *own, k=chosen: own[k].mean(), x, y, resamples)
+        check(side.sd, lambda *own, k=chosen: own[k].std(), x, y, resamples)
+        check(side.outside, lambda *own, k=chosen: ((own[k] < 1) | (own[k] > 5)).mean(), x, y, resamples)
+        check(side.range_used, lambda *own, k=chosen: np.ptp(np.quantile(own[k], (0.05, 0.95))) / 4, x, y, resamples)
+    check(found.sd_ratio, lambda a, b: a.std() / b.std(), x, y, resamples)
+    assert found.judge.outside.value > 0.05
+    assert found.human.outside.value == 0
+
+
+def test_scale_use_of_constants_and_few_items():
+    constant = scale_use(np.full(4, 3.3), np.arange(4.0), 0, 4, no_draws(4))
+    assert (constant.judge.sd.value, constant.sd_ratio.value, constant.judge.range_used.value) == (0, 0, 0)
+    undefined = scale_use(np.arange(4.0), np.full(4, 0.1), 0, 4, no_draws(4)).sd_ratio
+    assert (undefined.value, undefined.reason) == (None, "the human scores are constant")
+    one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, no_draws(2))
+    assert (one.judge.mean.value, one.judge.mean.n, one.judge.mean.dropped) == (2, 1, 1)
+    assert scale_use(np.array([]), np.array([]), 1, 5, no_draws(0)).judge.mean.reason == "0 items"
+    with pytest.raises(ValueError, match="a scale from 5 to 5"):
+        scale_use(X, Y, 5, 5, no_draws(10))
+
+
+# --- calibration
+
+
+def test_curve_by_hand():
+    # Middles of ranks 0.5, 2, 2, 3.5, 5, 5, 6.5, 7.5, 8.5, 9.5 of 10, in 2 bins: those below 5 and the others.
+    low, high = calibration_curve(X, Y, np.arange(10), bins=2)
+    assert (low.n, low.score, low.human) == (4, 2.0, 2.125)
+    assert (high.n, high.score, high.human) == (6, pytest.approx(34 / 6), 4.0)
+    assert low.standard_error == pytest.approx(Y[:4].std(ddof=1) / 2, abs=1e-12)
+    assert high.standard_error == pytest.approx(stats.sem(Y[4:]), abs=1e-12)
+
+
+def test_standard_error_of_groups_by_hand():
+    # Deviations from the mean 3 are -2, 0, 0, 2; by group -2, 2: root of (4 + 4) * 2 / 1, over 4.
+    (only,) = calibration_curve(np.ones(4), np.array([1.0, 3, 3, 5]), np.array(["a", "a", "b", "b"]), bins=5)
+    assert (only.n, only.standard_error) == (4, pytest.approx(1.0, abs=1e-12))
+    (single,) = calibration_curve(np.ones(2), np.array([1.0, 3]), np.zeros(2))
+    assert single.standard_error is None
+
+
+def test_bins_have_equal_counts_keep_ties_together_and_ignore_the_order():
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, 100))
+    assert [own.n for own in calibration_curve(x, y, np.arange(100))] == [10] * 10
+    assert [own.n for own in calibration_curve(x[:33], y[:33], np.arange(33), 5)] == [7, 6, 7, 6, 7]
+    coarse, shuffled = x.round(0), rng.permutation(100)
+    found = calibration_curve(coarse, y, np.arange(100))
+    assert sum(own.n for own in found) == 100
+    assert len(found) <= len(np.unique(coarse)) < 10
+    again = calibration_curve(coarse[shuffled], y[shuffled], shuffled)
+    assert [own.n for own in again] == [own.n for own in found]
+    np.testing.assert_allclose([own.human for own in again], [own.human for own in found], rtol=0, atol=1e-12)
+
+
+def test_error_is_that_of_the_curve_and_of_repeated_items(monkeypatch: pytest.MonkeyPatch):
+    x, y, groups = scores(seed=3)
+    resamples = Resamples.draw(groups, 60, 2)
+    found = expected_calibration_error(x, y, resamples, bins=4)
+    check(found, error_by_hand, x, y, resamples)
+    curve = calibration_curve(x, y, groups, bins=4)
+    assert found.value == pytest.approx(sum(own.n * abs(own.score - own.human) for own in curve) / 60, abs=1e-12)
+    monkeypatch.setattr("empathy_judge.eval.statistics.bootstrap._BLOCK_VALUES", 300)
+    assert expected_calibration_error(x, y, resamples, bins=4) == found
+
+
+def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
+    assert expected_calibration_error(Y + 0.5, Y, no_draws(10)).value == pytest.approx(0.5, abs=1e-12)
+    assert expected_calibration_error(np.full(10, 3.0), Y, no_draws(10)).value == pytest.approx(0.25, abs=1e-12)
+    assert expected_calibration_error(Y, Y, no_draws(10)).value == 0.0
+    empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), no_draws(1))
+    assert (empty.value, empty.reason) == (None, "0 items, 1 dropped as NaN")
+    assert calibration_curve(np.array([np.inf]), np.array([1.0]), np.zeros(1)) == ()
+    with pytest.raises(ValueError, match="0 bins"):
+        expected_calibration_error(X, Y, no_draws(10), bins=0)
+
+
+def test_line_is_scipys_also_in_resamples():
+    x, y, groups = scores(seed=4)
+    resamples = Resamples.draw(groups, 60, 3)
+    found = calibration_line(x, y, resamples)
+    check(found.slope, lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
+    check(found.intercept, lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
+
+
+def test_line_of_a_constant_judge_is_undefined():
+    found = calibration_line(np.full(5, 0.1), np.arange(5.0), no_draws(5))
+    for own in fields(found):
+        statistic = getattr(found, own.name)
+        assert (statistic.value, statistic.reason, statistic.n) == (None, "the judge scores are constant", 5)
+    flat = calibration_line(np.arange(5.0), np.full(5, 2.0), no_draws(5))
+    assert (flat.slope.value, flat.intercept.value) == (0, 2)
+
+
+# --- mappings
+
+LINEAR = [
+    *(1.297909407665505, 2.450746268656717, 1.9018987341772156, 2.674342105263158, 3.3214285714285716),
+    *(2.965156794425087, 3.776119402985074, 3.9651898734177213, 4.726973684210526, 5.464285714285714),
+]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "expected"),
+    [  # scikit-learn 1.9.1: LinearRegression and IsotonicRegression(out_of_bounds="clip"), LeaveOneGroupOut
+        ("linear", LINEAR),
+        ("isotonic", [2.0, 2.75, 1.5, 2.5, 3.75, 2.25, 3.875, 4.0, 5.0, 4.75]),
+    ],
+)
+def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
+    groups = np.arange(10) % 5  # as many as folds: the division does not matter
+    found = mapped_scores(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
+    np.testing.assert_allclose(found.scores, expected, rtol=0, atol=1e-9)
+    assert found.mae.value == pytest.approx(np.abs(Y - expected).mean(), abs=1e-9)
+    assert found.rmse.value == pytest.approx(np.sqrt(((Y - expected) ** 2).mean()), abs=1e-9)
+    assert found.mae.low < found.mae.value < found.mae.high
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_no_mapping_has_seen_the_group(mapping: Mapping):
+    """Whatever people say about a group, the group's own mapped scores stay the same."""
+    x, y, groups = scores(seed=5)
+    given = mapped_scores(x, y, groups, mapping, no_draws(60))
+    for group in range(12):
+        changed = np.where(groups == group, 100.0, y)
+        found = mapped_scores(x, changed, groups, mapping, no_draws(60))
+        np.testing.assert_array_equal(found.scores[groups == group], given.scores[groups == group])
+        assert not np.allclose(found.scores, given.scores)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_mapping_mends_another_scale_and_the_error(mapping: Mapping):
+    rng = np.random.default_rng(6)
+    human = rng.uniform(1, 5, 400)
+    judge = 20 * human + 10 * rng.normal(size=400)
+    groups = np.arange(400) // 4
+    found = mapped_scores(judge, human, groups, mapping, no_draws(400))
+    assert found.mae.value < 0.5 < 20 < mae(judge, human).value
+    after = expected_calibration_error(found.scores, human, no_draws(400)).value
+    assert after < 0.25 < 20 < expected_calibration_error(judge, human, no_draws(400)).value
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_mapping_of_constants_gaps_and_single_groups(mapping: Mapping):
+    groups = np.arange(6) // 2
+    human = np.array([1.0, 2, 3, 4, 5, 6])
+    constant = mapped_scores(np.ones(6), human, groups, mapping, no_draws(6))
+    np.testing.assert_allclose(constant.scores, [4.5, 4.5, 3.5, 3.5, 2.5, 2.5], rtol=0, atol=1e-12)
+    gaps = mapped_scores(np.array([1.0, NAN, 3, 4, 5, 6]), human, groups, mapping, no_draws(6))
+    assert np.isnan(gaps.scores[1])
+    assert np.isfinite(np.delete(gaps.scores, 1)).all()
+    assert (gaps.mae.n, gaps.mae.dropped) == (5, 1)
+    alone = mapped_scores(human, human, np.zeros(6), mapping, no_draws(6))
+    assert np.isnan(alone.scores).all()
+    assert (alone.mae.value, alone.mae.reason) == (None, "1 group: no other one to fit a mapping on")
+    assert mapped_scores(np.array([]), np.array([]), np.array([]), mapping, no_draws(0)).rmse.reason == "0 items"

@@ -1,0 +1,187 @@
+"""ICC against published tables and `pingouin`, and on incomplete panels against known variances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.statistics import icc as module
+from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.icc import FORMS, Form, icc
+
+NAN = float("nan")
+# Shrout and Fleiss (1979), table 2: six items, four raters. They print 0.17, 0.29, 0.71, 0.44, 0.62, 0.91.
+SHROUT_FLEISS = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], float)
+# pingouin 0.7.0: intraclass_corr with options["round.column.CI95"] = 10
+PINGOUIN: dict[Form, tuple[float, float, float]] = {
+    "ICC(1,1)": (0.1657417684054755, -0.1329323249, 0.7225600623),
+    "ICC(A,1)": (0.28976377952755916, 0.0187865134, 0.7610843696),
+    "ICC(C,1)": (0.7148407148407154, 0.342464765, 0.94585826),
+    "ICC(1,k)": (0.44279713367926876, -0.8844421552, 0.9124154203),
+    "ICC(A,k)": (0.6200505475989893, 0.0711368153, 0.9272320402),
+    "ICC(C,k)": (0.9093155423770697, 0.6756747138, 0.9858916782),
+}
+
+
+def table(scores: np.ndarray) -> RatingTable:
+    """From shape (items, raters), NaN = not rated."""
+    items, raters = np.nonzero(~np.isnan(scores))
+    return RatingTable(items, raters, scores[items, raters], len(scores), tuple(map(str, range(scores.shape[1]))))
+
+
+def own_groups(n: int, resamples: int = 0) -> Resamples:
+    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
+
+
+def measured(scores: np.ndarray, resamples: int = 0) -> dict[Form, Statistic]:
+    return icc(table(scores), own_groups(len(scores), resamples))
+
+
+def simulated(missing: float, seed: int, n: int = 200, raters: int = 10) -> np.ndarray:
+    """Variance 1 of items, 0.5 of raters, 0.75 of the rest."""
+    rng = np.random.default_rng(seed)
+    bias = np.sqrt(0.5) * rng.normal(size=raters)
+    scores = rng.normal(size=(n, 1)) + bias + np.sqrt(0.75) * rng.normal(size=(n, raters))
+    scores[rng.random(scores.shape) < missing] = NAN
+    return scores
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equals_pingouin_with_f_intervals_on_the_classic_table(form: Form) -> None:
+    found = measured(SHROUT_FLEISS)[form]
+    assert (found.value, found.low, found.high) == pytest.approx(PINGOUIN[form], abs=1e-9)
+    assert (found.n, found.dropped, found.reason) == (6, 0, None)
+
+
+def test_items_with_one_rating_are_dropped_and_counted() -> None:
+    lonely = np.full((2, 4), NAN)
+    lonely[0, 1] = 3.0  # and the last item has no rating at all
+    found = measured(np.concatenate([SHROUT_FLEISS, lonely]))
+    for form in FORMS:
+        assert found[form].value == pytest.approx(PINGOUIN[form][0], abs=1e-9)
+        assert (found[form].n, found[form].dropped) == (6, 1)
+
+
+def brute_force(scores: np.ndarray) -> tuple[float, float, float]:
+    """Variances of items, raters and error by Henderson's method 3, with projections and traces written out."""
+    items, raters = np.nonzero(~np.isnan(scores))
+    y = scores[items, raters]
+    z_items, z_raters = np.eye(scores.shape[0])[items], np.eye(scores.shape[1])[raters]
+
+    def left(*designs: np.ndarray) -> np.ndarray:
+        x = np.concatenate([np.ones((len(y), 1)), *designs], axis=1)
+        return np.eye(len(y)) - x @ np.linalg.pinv(x)
+
+    both = left(z_items, z_raters)
+    error = y @ both @ y / np.trace(both)
+
+    def variance(z: np.ndarray, without: np.ndarray) -> float:
+        extra = without - both  # what this factor explains beyond the other one
+        return (y @ extra @ y - error * np.trace(extra)) / np.trace(z.T @ extra @ z)
+
+    return variance(z_items, left(z_raters)), variance(z_raters, left(z_items)), error
+
+
+def test_an_incomplete_panel_equals_method_3_written_out() -> None:
+    scores = simulated(0.5, 3, n=25, raters=6)
+    scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
+    item, rater, error = brute_force(scores)
+    k = 1 / np.mean(1 / (~np.isnan(scores)).sum(axis=1))
+    found = measured(scores)
+    assert found["ICC(A,1)"].value == pytest.approx(item / (item + rater + error))
+    assert found["ICC(C,1)"].value == pytest.approx(item / (item + error))
+    assert found["ICC(A,k)"].value == pytest.approx(item / (item + (rater + error) / k))
+    assert found["ICC(C,k)"].value == pytest.approx(item / (item + error / k))
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4, 0.75])
+def test_missing_ratings_do_not_bias_the_two_way_forms(missing: float) -> None:
+    found = [measured(simulated(missing, seed)) for seed in range(20)]
+    mean = {form: np.mean([result[form].value or NAN for result in found]) for form in FORMS}
+    assert mean["ICC(C,1)"] == pytest.approx(1 / 1.75, abs=0.02)
+    assert mean["ICC(A,1)"] == pytest.approx(1 / 2.25, abs=0.03)
+
+
+def test_one_way_with_raters_of_its_own_for_every_item() -> None:
+    rng = np.random.default_rng(5)
+    items = np.repeat(np.arange(400), np.tile([2, 4], 200))
+    noise = np.sqrt(0.5) * rng.normal(size=len(items)) + np.sqrt(0.75) * rng.normal(size=len(items))
+    scores = rng.normal(size=400)[items] + noise
+    names = tuple(map(str, range(len(items))))
+    found = icc(RatingTable(items, np.arange(len(items)), scores, 400, names), own_groups(400))
+    assert found["ICC(1,1)"].value == pytest.approx(1 / 2.25, abs=0.03)
+    assert found["ICC(1,k)"].value == pytest.approx(1 / (1 + 1.25 * 3 / 8), abs=0.03)  # 1 / 2 and 1 / 4 on average
+    assert found["ICC(A,1)"].value is None  # biases and noise cannot be told apart
+
+
+def test_bootstrap_intervals_where_items_share_groups_or_ratings_miss() -> None:
+    scores = simulated(0.3, 1, n=120)
+    for form, found in icc(table(scores), Resamples.draw([f"g{item // 3}" for item in range(120)], 200, 0)).items():
+        assert found.low is not None, form
+        assert found.high is not None, form
+        assert found.low < (found.value or 0) < found.high
+        assert found.high - found.low < 0.3
+
+
+def test_every_resample_is_the_icc_of_the_items_that_often() -> None:
+    scores = simulated(0.4, 2, n=40, raters=5)
+    scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
+    resamples = own_groups(len(scores), 4)
+    panel = module._Panel.of(table(scores))
+    found = module._forms(panel.resampled(resamples.counts[:, resamples.codes]))
+    for row, counts in enumerate(resamples.counts):
+        again = measured(np.repeat(scores, counts[resamples.codes].astype(int), axis=0))
+        for form in FORMS:
+            assert found[form][row] == pytest.approx(again[form].value, abs=1e-7), form
+
+
+def test_a_complete_panel_resamples_as_an_incomplete_one() -> None:
+    scores = simulated(0.0, 4, n=30, raters=4)
+    almost = np.concatenate([scores, [[0.0, 0.0, NAN, NAN]]])
+    weights = np.random.default_rng(0).integers(0, 3, (3, 31)).astype(float)
+    weights[:, 30] = 0
+    whole = module._forms(module._Panel.of(table(scores)).resampled(weights[:, :30]))
+    # Centred on another mean, and through the equations of biases instead of the closed form
+    other = module._forms(module._Panel.of(table(almost)).resampled(weights))
+    for form in FORMS:
+        assert other[form] == pytest.approx(whole[form], abs=1e-7)
+
+
+def test_perfect_agreement_has_no_interval() -> None:
+    found = measured(np.arange(5.0)[:, None] + np.zeros(3))
+    assert {(one.value, one.low, one.reason) for one in found.values()} == {
+        (1.0, None, "no interval: the raters agree perfectly")
+    }
+    biased = measured(np.arange(5.0)[:, None] + np.arange(3.0))
+    assert biased["ICC(C,1)"].value == pytest.approx(1.0)
+    assert biased["ICC(A,1)"].value == pytest.approx(2.5 / 3.5)
+    assert biased["ICC(A,1)"].low is not None
+
+
+@pytest.mark.parametrize(
+    ("scores", "reason"),
+    [
+        (np.full((5, 3), 2.0), "the variance of items, raters and error is 0 or cannot be told apart"),
+        (np.full((1, 3), 2.0), "items with at least two raters: 1; at least 2 needed"),
+        (np.arange(9.0)[:, None], "items with at least two raters: 0; at least 2 needed"),
+        (np.zeros((0, 0)), "items with at least two raters: 0; at least 2 needed"),
+    ],
+)
+def test_undefined_with_a_reason(scores: np.ndarray, reason: str) -> None:
+    assert {(one.value, one.low, one.reason) for one in measured(scores, 10).values()} == {(None, None, reason)}
+
+
+def test_two_way_forms_need_freedom_for_the_error() -> None:
+    chain = np.array([[1.0, 2.0, NAN, NAN], [NAN, 3.0, 5.0, NAN], [NAN, NAN, 2.0, 2.0]])
+    found = measured(chain)
+    assert found["ICC(1,1)"].value is not None
+    assert found["ICC(C,1)"].value is None
+    assert found["ICC(C,1)"].reason
+
+
+def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RESAMPLED_RATERS", 9)
+    found = measured(simulated(0.3, 0, n=30), 20)["ICC(C,1)"]
+    assert found.value is not None
+    assert (found.low, found.reason) == (None, "no interval: 10 raters in an incomplete panel, at most 9")

@@ -1,0 +1,114 @@
+"""Alpha against the `krippendorff` package and Krippendorff's own example; resamples against plain repetition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.krippendorff import DISTANCES, Distance, krippendorff_alpha
+
+NAN = float("nan")
+# Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", section C
+EXAMPLE = np.array(
+    [
+        [1, 2, 3, 3, 2, 1, 4, 1, 2, NAN, NAN, NAN],
+        [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, NAN, 3],
+        [NAN, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, NAN],
+        [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
+    ]
+)
+
+
+def made() -> np.ndarray:
+    """Five raters, forty items, 35 % missing, with zeros: shape (raters, items)."""
+    rng = np.random.default_rng(7)
+    scores = np.clip(np.round(rng.normal(size=40) * 1.2 + 5 + rng.normal(size=(5, 40))), 0, 9)
+    scores[rng.random(scores.shape) < 0.35] = NAN
+    return scores
+
+
+def table(scores: np.ndarray) -> RatingTable:
+    raters, items = np.nonzero(~np.isnan(scores))
+    return RatingTable(items, raters, scores[raters, items], scores.shape[1], tuple(map(str, range(len(scores)))))
+
+
+def draws(n: int, resamples: int = 0) -> Resamples:
+    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
+
+
+def alpha(scores: np.ndarray, distance: Distance) -> float | None:
+    return krippendorff_alpha(table(scores), distance, draws(scores.shape[1])).statistic.value
+
+
+@pytest.mark.parametrize(
+    ("distance", "of_example", "of_made"),
+    [  # krippendorff 0.9.0: krippendorff.alpha(scores, level_of_measurement=distance)
+        ("nominal", 0.743421052631579, 0.1362539780310026),
+        ("ordinal", 0.8153875037548814, 0.5016887325783927),
+        ("interval", 0.8491071428571428, 0.5058390005986202),
+        ("ratio", 0.7974027747116121, 0.4116290387769791),
+    ],
+)
+def test_equals_the_krippendorff_package(distance: Distance, of_example: float, of_made: float) -> None:
+    assert alpha(EXAMPLE, distance) == pytest.approx(of_example, abs=1e-9)
+    assert alpha(made(), distance) == pytest.approx(of_made, abs=1e-9)
+
+
+def test_nominal_by_hand() -> None:
+    # Items (1, 2) and (3, 3): 2 of 4 ordered pairs within items differ; of the values 1, 2, 3, 3 10 of 12.
+    assert alpha(np.array([[1.0, 3.0], [2.0, 3.0]]), "nominal") == pytest.approx(1 - (2 / 4) / (10 / 12))
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_every_resample_is_alpha_of_the_items_that_often(distance: Distance) -> None:
+    scores = made()
+    resamples = draws(40, 6)
+    found = krippendorff_alpha(table(scores), distance, resamples)
+    times = resamples.counts[:, resamples.codes].astype(int)
+    repeated = [alpha(np.repeat(scores, own, axis=1), distance) for own in times]
+    assert found.draws == pytest.approx(repeated, abs=1e-12)
+    assert len(set(found.draws)) == 6
+
+
+def test_counts_items_and_the_single_ratings_that_do_not_count() -> None:
+    found = krippendorff_alpha(table(EXAMPLE), "ordinal", draws(12, 200)).statistic
+    assert (found.n, found.dropped) == (11, 1)
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
+
+
+def test_ordinal_sees_only_the_order_and_ratio_only_the_proportions() -> None:
+    scores = made() + 1
+    assert alpha(scores**3, "ordinal") == pytest.approx(alpha(scores, "ordinal"))
+    assert alpha(scores * 7, "ratio") == pytest.approx(alpha(scores, "ratio"))
+    assert alpha(scores * 7 - 20, "interval") == pytest.approx(alpha(scores, "interval"))
+    assert abs((alpha(scores + 10, "ratio") or 0) - (alpha(scores, "ratio") or 0)) > 0.04
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_undefined_with_a_reason(distance: Distance) -> None:
+    resamples = draws(3, 5)
+    constant = krippendorff_alpha(table(np.full((2, 3), 0.1)), distance, resamples)
+    assert (constant.statistic.value, constant.statistic.reason) == (None, "the ratings are constant")
+    assert constant.draws.shape == (5,)
+    assert np.isnan(constant.draws).all()
+    alone = krippendorff_alpha(table(np.array([[1.0, 2.0, NAN], [NAN, NAN, 3.0]])), distance, resamples)
+    assert alone.statistic.reason == "no item with at least two raters"
+
+
+def test_ratio_refuses_scores_below_zero() -> None:
+    found = krippendorff_alpha(table(np.array([[-1.0, 2.0], [1.0, 2.0]])), "ratio", draws(2)).statistic
+    assert (found.value, found.reason) == (None, "ratio distance needs scores of 0 or more")
+
+
+def test_ratio_of_many_different_scores_stays_within_memory() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(1, 100, size=3000)
+    scores = truth * np.exp(0.1 * rng.normal(size=(2, 3000)))
+    pairs = (scores[0] - scores[1]) ** 2 / (scores[0] + scores[1]) ** 2
+    values = scores.ravel()
+    expected = np.mean([((value - values) ** 2 / (value + values) ** 2).sum() / (len(values) - 1) for value in values])
+    assert alpha(scores, "ratio") == pytest.approx(1 - pairs.mean() / expected, abs=1e-9)

@@ -1,0 +1,220 @@
+"""Pairwise statistics against double loops, SciPy's Somers' D and published examples; resamples against repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from empathy_judge.eval.statistics import tie_calibration as calibrating
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.pair_counts import count_pairs
+from empathy_judge.eval.statistics.pairwise import (
+    concordance_estimate,
+    concordance_index,
+    pairwise_accuracy,
+    pairwise_accuracy_estimate,
+)
+from empathy_judge.eval.statistics.tie_calibration import tie_calibration
+from scipy import stats
+
+NAN = float("nan")
+
+Rule = Callable[[float, float], tuple[float, float]]
+
+
+def concordance(judge: float, people: float) -> tuple[float, float]:
+    if people == 0:
+        return 0.0, 0.0
+    return (0.5 if judge == 0 else float((judge > 0) == (people > 0))), 1.0
+
+
+def accuracy(epsilon: float) -> Rule:
+    def rule(judge: float, people: float) -> tuple[float, float]:
+        said = 0.0 if abs(judge) <= epsilon else np.sign(judge)
+        return float(said == np.sign(people)), 1.0
+
+    return rule
+
+
+def by_loop(x: np.ndarray, y: np.ndarray, groups: np.ndarray, rule: Rule, origin: np.ndarray | None = None) -> float:
+    """Over all pairs within groups; items of the same origin are no pair."""
+    above = below = 0.0
+    for i in range(len(x)):
+        for j in range(i):
+            if groups[i] == groups[j] and (origin is None or origin[i] != origin[j]):
+                one, every = rule(x[i] - x[j], y[i] - y[j])
+                above, below = above + one, below + every
+    return above / below if below else NAN
+
+
+def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Judge with some ties, people with many, and 4 groups."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    return x.round(1), (x + rng.normal(size=n)).round(0), rng.integers(0, 4, n)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_a_double_loop(seed: int):
+    x, y, groups = scores(40, seed)
+    everybody = np.zeros(40)
+    assert concordance_index(x, y).value == pytest.approx(by_loop(x, y, everybody, concordance), abs=1e-12)
+    assert concordance_index(x, y, groups).value == pytest.approx(by_loop(x, y, groups, concordance), abs=1e-12)
+    for epsilon in (0.0, 0.3, float(x[3] - x[5]) if x[3] > x[5] else float(x[5] - x[3])):
+        found = pairwise_accuracy(x, y, epsilon=epsilon), pairwise_accuracy(x, y, groups, epsilon)
+        assert found[0].value == pytest.approx(by_loop(x, y, everybody, accuracy(epsilon)), abs=1e-12)
+        assert found[1].value == pytest.approx(by_loop(x, y, groups, accuracy(epsilon)), abs=1e-12)
+
+
+def test_concordance_is_somers_d():
+    x, y, _ = scores(200, 7)
+    assert concordance_index(x, y).value == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
+
+
+def test_counts_give_kendalls_tau():
+    x, y, _ = scores(300, 8)
+    found = count_pairs(x, y, np.zeros(300, dtype=int))
+    pairs, judge_tied, human_tied = found.pairs[0], found.judge_tied[0], found.human_tied[0]
+    tau = (found.concordant[0] - found.discordant[0]) / np.sqrt(float((pairs - judge_tied) * (pairs - human_tied)))
+    assert tau == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
+    assert pairs == 300 * 299 // 2
+    assert found.concordant[0] + found.discordant[0] + judge_tied + human_tied - found.both_tied[0] == pairs
+
+
+@pytest.mark.parametrize(
+    ("human", "epsilon", "expected"),
+    [  # the examples of the authors' implementation (mt-metrics-eval, tau_optimization_test.py)
+        ([1, 2, 3, 4], 0.0, 1.0),
+        ([1, 1, 1, 4], 4.0, 4 / 6),
+    ],
+)
+def test_tie_calibration_of_published_examples(human: list[float], epsilon: float, expected: float):
+    found = tie_calibration(np.array([0.0, 2, 6, 8]), np.array(human, dtype=float))
+    assert found.accuracy.value == pytest.approx(expected, abs=1e-12)
+    assert (found.epsilon, found.reason) == (epsilon, None)
+
+
+def best_by_loop(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    pairs = [(i, j) for i in range(len(x)) for j in range(i) if groups[i] == groups[j]]
+    candidates = sorted({0.0, *(float(abs(x[i] - x[j])) for i, j in pairs)})
+    values = [by_loop(x, y, groups, accuracy(epsilon)) for epsilon in candidates]
+    return candidates[int(np.argmax(values))], max(values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("bins", "batch"), [(1 << 16, 1 << 20), (3, 10)])
+def test_epsilon_is_the_best_of_all_differences(seed: int, bins: int, batch: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(calibrating, "_BINS", bins)
+    monkeypatch.setattr(calibrating, "_BATCH", batch)
+    rng = np.random.default_rng(seed)
+    y = rng.choice([1.0, 2, 3], p=[0.15, 0.7, 0.15], size=24)
+    x, groups = y + rng.normal(size=24).round(2), rng.integers(0, 3, 24)
+    for within in (np.zeros(24), groups):
+        epsilon, value = best_by_loop(x, y, within)
+        found = tie_calibration(x, y, within)
+        assert found.epsilon == epsilon
+        assert found.accuracy.value == pytest.approx(value, abs=1e-12)
+
+
+def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    y = rng.choice([1.0, 2, 3], p=[0.1, 0.8, 0.1], size=600)
+    x = y + 0.3 * rng.normal(size=600)
+    whole = tie_calibration(x, y)
+    monkeypatch.setattr(calibrating, "MAX_PAIRS", 600 * 599 // 8)
+    part = tie_calibration(x, y)
+    assert part.reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
+    assert part == tie_calibration(x, y, seed=0)
+    assert part.epsilon not in (None, whole.epsilon)
+    assert part.accuracy == pairwise_accuracy(x, y, epsilon=part.epsilon)
+    assert 0 <= whole.accuracy.value - part.accuracy.value < 0.01
+
+
+def test_epsilon_beats_no_epsilon_where_people_tie():
+    rng = np.random.default_rng(1)
+    y = rng.choice([1.0, 5], p=[0.8, 0.2], size=100)
+    x = y + 0.5 * rng.normal(size=100)
+    found = tie_calibration(x, y)
+    assert found.accuracy.value > 0.95 > 0.5 > pairwise_accuracy(x, y).value
+
+
+@pytest.mark.parametrize("kind", ["all", "nested", "spanning"])
+@pytest.mark.parametrize("epsilon", [None, 0.0, 0.35])
+def test_draws_are_the_statistic_of_repeated_items(kind: str, epsilon: float | None):
+    x, y, groups = scores(30, 3)
+    clusters = {"all": groups, "nested": groups, "spanning": np.arange(30) % 6}[kind]
+    within = None if kind == "all" else groups
+    resamples = Resamples.draw(clusters, 12, 5)
+    rule = concordance if epsilon is None else accuracy(epsilon)
+    if epsilon is None:
+        found = concordance_estimate(x, y, resamples, within)
+    else:
+        found = pairwise_accuracy_estimate(x, y, resamples, within, epsilon)
+    expected = []
+    for counts in resamples.counts:
+        origin = np.repeat(np.arange(30), counts[resamples.codes].astype(int))
+        copy = np.concatenate([np.arange(times) for times in counts[resamples.codes].astype(int)])
+        own = {"all": np.zeros(len(origin)), "nested": groups[origin] + 100 * copy, "spanning": groups[origin]}[kind]
+        expected.append(by_loop(x[origin], y[origin], own, rule, origin))
+    np.testing.assert_allclose(found.draws, expected, rtol=0, atol=1e-12)
+
+
+def test_draws_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.MonkeyPatch):
+    x, y, groups = scores(60, 4)
+    for clusters, within in ((groups, None), (groups, groups), (np.arange(60) % 7, groups)):
+        resamples = Resamples.draw(clusters, 20, 0)
+        whole = concordance_estimate(x, y, resamples, within)
+        with monkeypatch.context() as patch:
+            patch.setattr("empathy_judge.eval.statistics.pairwise._BLOCK_VALUES", 130)
+            small = concordance_estimate(x, y, resamples, within)
+        np.testing.assert_allclose(small.draws, whole.draws, rtol=0, atol=1e-12)
+        assert small.statistic.value == whole.statistic.value
+
+
+def test_interval_holds_the_value_and_nan_is_dropped():
+    x, y, _ = scores(120, 5)
+    clusters = np.arange(120) // 4
+    gaps = x.copy()
+    gaps[::10] = NAN
+    found = concordance_estimate(gaps, y, Resamples.draw(clusters, 300, 0)).statistic
+    assert (found.n, found.dropped) == (108, 12)
+    assert found.low < found.value < found.high
+    assert found.value == concordance_index(gaps[~np.isnan(gaps)], y[~np.isnan(gaps)]).value
+
+
+def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("empathy_judge.eval.statistics.pairwise.MAX_PAIRS", 100)
+    x, y, _ = scores(20, 0)
+    found = concordance_estimate(x, y, Resamples.draw(np.arange(20), 50, 0)).statistic
+    assert found.value == concordance_index(x, y).value
+    assert (found.low, found.reason) == (None, "no interval: 190 pairs, at most 100 are resampled")
+
+
+@pytest.mark.parametrize("statistic", [concordance_index, pairwise_accuracy])
+def test_undefined_values_have_a_reason(statistic):
+    def reason(x: list[float], y: list[float], within: list[int] | None = None) -> str | None:
+        found = statistic(np.array(x), np.array(y), None if within is None else np.array(within))
+        assert found.value is None
+        return found.reason
+
+    assert reason([], []) == "0 items"
+    assert reason([NAN], [1.0]) == "0 items, 1 dropped as NaN"
+    assert reason([1.0], [1.0]) == "no pair: 1 items"
+    assert reason([1.0, 2], [1.0, 2], [0, 1]) == "no pair within groups: 2 items"
+    assert reason([1.0, 1], [1.0, 2]) == "the judge scores are constant"
+    assert reason([1.0, 1], [2.0, 2]) == "the judge and the human scores are constant"
+    assert reason([1.0, 2, 5, 6], [3.0, 3, 4, 4], [0, 0, 1, 1]) == "the human scores are constant within groups"
+    assert reason([1.0, np.inf], [1.0, 2]) == "1 item with an infinite score"
+    with pytest.raises(ValueError, match="accepted: one per item"):
+        reason([1.0, 2], [1.0, 2], [0])
+
+
+def test_two_items_are_a_pair_and_undefined_calibration_has_no_epsilon():
+    assert concordance_index(np.array([1.0, 2]), np.array([3.0, 4])).value == 1.0
+    assert concordance_index(np.array([2.0, 1]), np.array([3.0, 4])).value == 0.0
+    nothing = tie_calibration(np.ones(5), np.arange(5.0))
+    assert (nothing.epsilon, nothing.accuracy.value) == (None, None)
+    assert nothing.accuracy.reason == "the judge scores are constant"
+    with pytest.raises(ValueError, match="epsilon -1"):
+        pairwise_accuracy(np.arange(3.0), np.arange(3.0), epsilon=-1)

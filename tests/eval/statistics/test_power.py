@@ -1,0 +1,91 @@
+"""The number of groups that is predicted is the number that does it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.power import groups_needed, power, separation
+from empathy_judge.eval.statistics.significance import Comparison, compare_all, permutation_test
+
+NAN = float("nan")
+
+
+def study(groups: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """A better judge, a worse one, people, and groups of three items; half of every variance is the group's."""
+    codes = np.repeat(np.arange(groups), 3)
+
+    def noise() -> np.ndarray:
+        return (rng.normal(size=groups)[codes] + rng.normal(size=3 * groups)) / np.sqrt(2)
+
+    truth = noise()
+    return truth + 0.8 * noise(), truth + 1.3 * noise(), truth + 0.6 * noise(), codes
+
+
+def comparison(groups: int, seed: int, resamples: int = 300) -> Comparison:
+    first, second, human, codes = study(groups, np.random.default_rng(seed))
+    drawn = Resamples.draw(codes, resamples, 0)
+    return compare_all({"first": first, "second": second}, human, drawn, permutations=99)["first", "second"]
+
+
+def test_as_many_groups_as_predicted_have_the_power() -> None:
+    pilots = [comparison(300, seed, resamples=60) for seed in range(50)]
+    difference = np.mean([pilot.difference.value or NAN for pilot in pilots])
+    error = np.mean([pilot.standard_error or NAN for pilot in pilots])
+    needed = groups_needed(float(difference), float(error), 300)
+    assert 100 < needed < 200
+    rng = np.random.default_rng(1)
+    p = [permutation_test(*study(needed, rng), permutations=399).p for _ in range(400)]
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.8, abs=0.07)
+
+
+def test_power_by_hand() -> None:
+    assert power(0.0, 1.0) == pytest.approx(0.05, abs=1e-12)
+    # R: pnorm(2.8 - qnorm(0.975)) + pnorm(-2.8 - qnorm(0.975)).
+    assert power(-0.28, 0.1) == pytest.approx(0.7995569, abs=1e-6)
+    # (1.959964 + 0.841621)^2 = 7.848880; times 40 groups = 313.96.
+    assert groups_needed(0.1, 0.1, 40) == 314
+    assert groups_needed(-0.1, 0.1, 40) == 314
+    assert groups_needed(9.0, 0.1, 40) == 6
+
+
+def test_prediction_scales_with_the_root_of_the_groups() -> None:
+    few, many = comparison(100, seed=2), comparison(1600, seed=2)
+    assert few.standard_error is not None
+    assert many.standard_error == pytest.approx(few.standard_error / 4, rel=0.2)
+
+
+def test_all_fields_from_one_comparison() -> None:
+    found = comparison(60, seed=3)
+    assert found.standard_error is not None
+    difference = Statistic(0.1, low=0.04, high=0.16, n=180)
+    result = separation(replace(found, difference=difference, standard_error=0.03))
+    assert result.power == pytest.approx(power(0.1, 0.03), abs=1e-12)
+    assert result.detectable_difference == pytest.approx(2.801585 * 0.03, abs=1e-6)
+    assert result.groups_needed == groups_needed(0.1, 0.03, 60) == 43
+    assert (result.groups_low, result.groups_high) == (groups_needed(0.16, 0.03, 60), groups_needed(0.04, 0.03, 60))
+    assert result.items_needed == 129  # three per group
+    assert result.reason is None
+    assert power(0.1, 0.03 * np.sqrt(60 / 43)) >= 0.8 > power(0.1, 0.03 * np.sqrt(60 / 42))
+    open_ended = separation(replace(found, difference=replace(difference, low=-0.01), standard_error=0.03))
+    assert open_ended.groups_high is None
+    assert open_ended.reason == "no largest number of groups: the interval of the difference reaches 0"
+
+
+def test_no_number_without_a_difference_or_its_error() -> None:
+    found = comparison(60, seed=4)
+    same = separation(replace(found, difference=Statistic(0.0, low=-0.1, high=0.1, n=180)))
+    assert (same.power, same.groups_needed) == (pytest.approx(0.05), None)
+    assert same.detectable_difference == pytest.approx(2.801585 * (found.standard_error or 0), abs=1e-6)
+    assert same.reason == "no difference was observed: no number of groups would show it"
+    undefined = replace(found, difference=Statistic(None, reason="the human scores are constant"))
+    assert separation(undefined).reason == "the human scores are constant"
+    assert separation(comparison(4, seed=5)).reason == "no interval: 4 groups, at least 5 needed"
+    assert separation(comparison(60, seed=5, resamples=0)).reason == (
+        "no standard error of the difference: no resamples"
+    )
+    identical = separation(replace(found, difference=Statistic(0.0, low=0.0, high=0.0), standard_error=0.0))
+    assert identical.reason == "the difference is the same in all resamples"

@@ -1,0 +1,290 @@
+"""Ceilings against published values, hand counts and simulated raters of known reliability."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.krippendorff import krippendorff_alpha
+from empathy_judge.eval.statistics.reliability import MIN_RATER_ITEMS, measure, rated_items, reliability
+from scipy.stats import spearmanr
+
+NAN = float("nan")
+
+
+def long(scores: np.ndarray) -> pd.DataFrame:
+    """One row per rating from shape (raters, items); NaN = not rated."""
+    raters, items = np.nonzero(~np.isnan(scores))
+    return pd.DataFrame(
+        {
+            "pair_id": [f"p{item}" for item in items],
+            "rater_id": [f"r{rater}" for rater in raters],
+            "dimension": "d",
+            "score": scores[raters, items],
+        }
+    )
+
+
+def groups_of(n_items: int, size: int = 1) -> dict[str, str]:
+    return {f"p{item}": f"g{item // size}" for item in range(n_items)}
+
+
+def simulated(
+    n: int, raters: int, bias: float, noise: float, missing: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """True scores (sd 1), shape (n,), and ratings, shape (raters, n)."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=n)
+    scores = truth + bias * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
+    scores[rng.random((raters, n)) < missing] = NAN
+    return truth, scores
+
+
+def test_alpha_of_krippendorffs_own_example_with_missing_ratings() -> None:
+    # Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", section C: interval alpha 0.849.
+    scores = np.array(
+        [
+            [1, 2, 3, 3, 2, 1, 4, 1, 2, NAN, NAN, NAN],
+            [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, NAN, 3],
+            [NAN, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, NAN],
+            [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, NAN],
+        ]
+    )
+    alpha = reliability(long(scores), "d", groups_of(12), resamples=50)["krippendorff_alpha"]
+    assert alpha["value"] == pytest.approx(0.849, abs=5e-4)
+    assert alpha["n"] == 11  # the last item has one rating
+
+
+def test_alpha_by_hand() -> None:
+    # Items (1, 2) and (3, 3): observed 0.5 (mean over values), expected 2 * 11 / 12 of the values 1, 2, 3, 3.
+    # Squared differences over ordered pairs: 2 * (1 + 4 + 4 + 1 + 1 + 0) = 22, over 4 * 3 pairs.
+    alpha = reliability(long(np.array([[1.0, 3.0], [2.0, 3.0]])), "d", groups_of(2), resamples=0)
+    assert alpha["krippendorff_alpha"]["value"] == pytest.approx(1 - 0.5 / (22 / 12))
+
+
+def test_leave_one_rater_out_is_the_mean_over_raters_weighted_by_their_items() -> None:
+    _, scores = simulated(40, 4, bias=0.5, noise=1.0, missing=0.0, seed=0)
+    scores[0, 12:] = NAN  # rater 0 rated 12 items
+    scores[1:, 39] = NAN  # and nobody rated the last item
+    result = reliability(long(scores), "d", groups_of(40), resamples=0)
+    expected = []
+    for rater in range(4):
+        others = np.nanmean(np.delete(scores, rater, axis=0)[:, :39], axis=0)
+        own = scores[rater, :39]
+        both = ~np.isnan(own) & ~np.isnan(others)
+        expected.append((spearmanr(own[both], others[both])[0], int(both.sum())))
+    values, sizes = map(np.array, zip(*expected, strict=True))
+    assert sizes.tolist() == [12, 39, 39, 39]
+    assert [rater["n"] for rater in result["raters"]] == sizes.tolist()
+    assert [rater["spearman"] for rater in result["raters"]] == pytest.approx(values)
+    assert result["spearman"]["value"] == pytest.approx((values * sizes).sum() / sizes.sum())
+    assert (result["n_items"], result["n_raters"], result["n_ratings"]) == (39, 4, 12 + 3 * 39)
+
+
+def test_leave_one_rater_out_matches_theory() -> None:
+    # One rater and the mean of 5 others, noise 1: Pearson 1 / sqrt(2 * 1.2), and from it Spearman.
+    _, scores = simulated(3000, 6, bias=1.0, noise=1.0, missing=0.0, seed=1)
+    expected = 6 / np.pi * np.arcsin(1 / np.sqrt(2 * 1.2) / 2)
+    found = reliability(long(scores), "d", groups_of(3000), resamples=0)["spearman"]["value"]
+    assert found == pytest.approx(expected, abs=0.02)
+
+
+def panel(pattern: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Who rates what, shape (raters, items)."""
+
+    def drawn(sizes: np.ndarray, raters: int) -> np.ndarray:
+        return np.stack([rng.permutation(raters) < size for size in sizes], axis=1)
+
+    match pattern:
+        case "3 of 3":
+            return np.ones((3, n), bool)
+        case "7 of 7":
+            return np.ones((7, n), bool)
+        case "2 of 20":
+            return drawn(np.full(n, 2), 20)
+        case "half of 12":
+            return rng.random((12, n)) < 0.5
+        case "half of 5":
+            return rng.random((5, n)) < 0.5
+        case "1 or 8 of 20":
+            return drawn(np.where(np.arange(n) % 2, 8, 1), 20)
+        case _:  # ten panels of four, each with its own items
+            return np.arange(40)[:, None] // 4 == np.arange(n)[None] * 10 // n
+
+
+@pytest.mark.parametrize(
+    ("pattern", "bias", "noise"),
+    [
+        ("3 of 3", 0.0, 1.0),
+        ("3 of 3", 1.0, 0.5),
+        ("7 of 7", 1.0, 0.5),
+        ("7 of 7", 0.0, 2.0),
+        ("2 of 20", 0.0, 1.0),
+        ("2 of 20", 0.5, 1.0),
+        ("half of 12", 1.0, 1.0),
+        ("half of 5", 0.0, 1.0),  # some items have a single rating
+        ("half of 5", 0.5, 1.0),
+        ("1 or 8 of 20", 0.0, 0.5),
+        ("panels of 4", 0.5, 1.0),
+    ],
+)
+def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern: str, bias: float, noise: float) -> None:
+    differences, reached = [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(size=600)
+        scores = truth + bias * rng.normal(size=(40, 1)) + noise * rng.normal(size=(40, 600))
+        rated = panel(pattern, 600, rng)
+        scores = np.where(rated, scores[: len(rated)], NAN)
+        truth, scores = truth[rated.any(axis=0)], scores[:, rated.any(axis=0)]
+        ids = [f"p{item}" for item in range(len(truth))]
+        table = RatingTable.of(long(scores), "d", ids)
+        ceiling = measure(table, Resamples.draw(ids, 0, 0), seed).panel_mean.statistic.value
+        assert ceiling is not None
+        reached.append(spearmanr(truth, np.nanmean(scores, axis=0))[0])
+        differences.append(ceiling - reached[-1])
+    assert np.mean(differences) == pytest.approx(0, abs=0.02), np.mean(reached)
+
+
+def test_spearman_brown_where_halves_are_equal_and_horst_where_they_are_not() -> None:
+    _, scores = simulated(200, 6, 0.0, 1.0, 0.0, seed=2)
+    even = reliability(long(scores), "d", groups_of(200), resamples=50)
+    half, whole = even["split_half"]["value"], even["panel_reliability"]["value"]
+    assert whole == pytest.approx(2 * half / (1 + half))
+    assert even["panel_mean"]["value"] == pytest.approx(whole**0.5)
+    assert even["panel_reliability"]["low"] == pytest.approx(
+        2 * even["split_half"]["low"] / (1 + even["split_half"]["low"])
+    )
+    # Noise l times the truth, halves of 1 and 2 of 3 raters: r = 1 / sqrt((1 + l) (1 + l / 2)), whole 1 / (1 + l / 3).
+    odd = reliability(long(scores[:3]), "d", groups_of(200), resamples=0)
+    noise = 3 * (1 / odd["panel_reliability"]["value"] - 1)
+    assert odd["split_half"]["value"] == pytest.approx(1 / np.sqrt((1 + noise) * (1 + noise / 2)))
+    # The same halves, and as many items again with one rating: the mean of 1 / ratings rises from 1/6 to 7/12.
+    more = np.concatenate([scores, np.full_like(scores, NAN)], axis=1)
+    more[0, 200:] = np.arange(200) % 5
+    mixed = reliability(long(more), "d", groups_of(400), resamples=0)
+    half = mixed["split_half"]["value"]
+    assert half == pytest.approx(even["split_half"]["value"], abs=0.01)
+    noise = 6 * (1 / (2 * half / (1 + half)) - 1)
+    assert mixed["panel_reliability"]["value"] == pytest.approx(1 / (1 + noise * 7 / 12))
+
+
+def test_constant_biases_of_raters_who_rate_everything_cost_the_panel_nothing() -> None:
+    _, scores = simulated(200, 6, bias=0.0, noise=1.0, missing=0.0, seed=3)
+    biased = scores + np.arange(6)[:, None] * 3
+    fair, skewed = (reliability(long(s), "d", groups_of(200), resamples=0) for s in (scores, biased))
+    assert skewed["panel_mean"]["value"] == pytest.approx(fair["panel_mean"]["value"], abs=1e-9)
+    assert skewed["spearman"]["value"] == pytest.approx(fair["spearman"]["value"], abs=1e-9)
+    assert skewed["krippendorff_alpha"]["value"] < fair["krippendorff_alpha"]["value"] / 2
+
+
+def test_intervals_hold_the_value_and_shrink_with_more_groups() -> None:
+    widths = []
+    for n in (60, 600):
+        _, scores = simulated(n, 5, bias=0.3, noise=1.0, missing=0.1, seed=4)
+        result = reliability(long(scores), "d", groups_of(n, size=3), resamples=200)
+        for name in ("spearman", "panel_mean", "split_half", "panel_reliability", "krippendorff_alpha"):
+            assert result[name]["low"] <= result[name]["value"] <= result[name]["high"], name
+        widths.append(result["spearman"]["high"] - result["spearman"]["low"])
+    assert widths[1] < widths[0] / 2
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    _, scores = simulated(50, 5, 0.3, 1.0, 0.1, seed=5)
+    assert reliability(long(scores), "d", groups_of(50), resamples=50, seed=7) == reliability(
+        long(scores), "d", groups_of(50), resamples=50, seed=7
+    )
+
+
+def test_raters_who_cannot_be_compared_are_listed_with_the_reason() -> None:
+    _, scores = simulated(30, 4, 0.0, 0.5, 0.0, seed=6)
+    scores[0, MIN_RATER_ITEMS - 1 :] = NAN
+    scores[1] = 3.0
+    result = reliability(long(scores), "d", groups_of(30), resamples=0)
+    few, constant, *others = result["raters"]
+    assert (few["spearman"], few["reason"]) == (None, "shares 9 items with other raters, at least 10 needed")
+    assert (constant["spearman"], constant["reason"]) == (
+        None,
+        "this rater or the mean of the others is constant",
+    )
+    assert result["spearman"]["value"] == pytest.approx(np.mean([rater["spearman"] for rater in others]))
+
+
+def test_a_single_rater_leaves_everything_undefined() -> None:
+    result = reliability(long(np.arange(20.0)[None]), "d", groups_of(20), resamples=20)
+    for name in ("spearman", "panel_mean", "split_half", "panel_reliability", "krippendorff_alpha"):
+        assert result[name]["value"] is None, name
+        assert result[name]["reason"], name
+
+
+def test_raters_who_disagree_leave_no_panel_ceiling() -> None:
+    scores = np.stack([np.arange(20.0), -np.arange(20.0)])
+    result = reliability(long(scores), "d", groups_of(20), resamples=20)
+    assert result["spearman"]["value"] == pytest.approx(-1.0)
+    assert result["split_half"]["value"] == pytest.approx(-1.0)
+    assert result["panel_mean"]["value"] is None
+    assert result["panel_mean"]["reason"] == "the halves of the panel do not agree (Spearman -1.000)"
+
+
+def test_other_dimensions_and_other_pairs_do_not_count() -> None:
+    _, scores = simulated(30, 3, 0.0, 1.0, 0.0, seed=8)
+    table = long(scores)
+    more = pd.concat([table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])])
+    assert reliability(more, "d", groups_of(30), resamples=20) == reliability(table, "d", groups_of(30), resamples=20)
+
+
+def real_data(name: str) -> Path:
+    """The folder of this name in EMPATHY_JUDGE_REAL_DATA; skips without it."""
+    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
+    if not folder.is_dir():
+        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
+    return folder
+
+
+@pytest.mark.parametrize(("reference", "half"), [(False, 0.61), (True, 0.74)])
+def test_split_half_of_the_mushra_ratings(reference: bool, half: float) -> None:
+    # The README beside the data halves the raters of each clip at random 1000 times; "full" is Spearman-Brown of that.
+    folder = real_data("mushra_codec")
+    pairs = pd.read_csv(folder / "pairs.csv")
+    groups = {row.pair_id: row.group_id for row in pairs.itertuples() if reference or row.system_id != "Reference"}
+    result = reliability(pd.read_csv(folder / "ratings.csv"), "fidelity", groups, resamples=0)
+    assert len(groups) == (128 if reference else 112)
+    assert result["split_half_by_item"]["value"] == pytest.approx(half, abs=0.02)
+    # The same raters rate all systems of a sentence: halving the panel does not count their biases as noise.
+    assert 0.01 < result["split_half"]["value"] - result["split_half_by_item"]["value"] < 0.05
+
+
+@pytest.mark.parametrize(("column", "annotators"), [(0, ("expert1", "expert2", "expert3")), (1, ("gpt_4o", "claude"))])
+def test_published_alphas(column: int, annotators: tuple[str, ...]) -> None:
+    # Kumar et al. (2026), stored notebook output, quoted in the README beside the data.
+    folder = real_data("empathic_communication")
+    rows = [line.split("|")[1:5] for line in (folder / "README.md").read_text(encoding="utf-8").splitlines()]
+    alphas = {
+        (row[0].strip(), row[1].strip()): float(row[2 + column])
+        for row in rows
+        if len(row) == 4 and all(re.fullmatch(r" -?\d\.\d{3} ", value) for value in row[2:])
+    }
+    assert len(alphas) == 21
+    ratings = pd.read_csv(folder / "ratings_long.csv", dtype={"row": str, "conversation_id": str})
+    ratings = ratings.loc[ratings["annotator"].str.startswith(annotators)]
+    ratings = ratings.rename(columns={"row": "pair_id", "annotator": "rater_id"})
+    for (dataset, dimension), alpha in alphas.items():
+        own = ratings.loc[ratings["dataset"] == dataset]
+        table = RatingTable.of(own, dimension, own["pair_id"].unique().tolist())
+        found = krippendorff_alpha(table, "interval", Resamples.draw(["one"] * table.n_items, 0, 0)).statistic
+        assert (found.n, len(table.rater_ids)) == (50, len(annotators))
+        assert round(found.value or 0.0, 3) == alpha, (dataset, dimension)
+
+
+def test_very_many_groups_are_drawn_less_often() -> None:
+    ratings = long(np.random.default_rng(0).normal(size=(2, 25_000)))
+    table, draws = rated_items(ratings, "d", groups_of(25_000), 1000, 0)
+    assert (table.n_items, len(draws.counts)) == (25_000, 400)
+    assert len(rated_items(ratings, "d", groups_of(25_000, size=5), 1000, 0)[1].counts) == 1000
+    assert len(rated_items(ratings, "d", groups_of(25_000), 200, 0)[1].counts) == 200
