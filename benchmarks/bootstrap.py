@@ -63,7 +63,7 @@ def scipy_loop(scores: np.ndarray, human: np.ndarray, resamples: Resamples, coun
     found = []
     for row in resamples.counts[:count]:
         items = np.repeat(np.arange(len(human)), row[resamples.codes].astype(int))
-        found.append([stats.spearmanr(score[items], human[items]).statistic for score in scores])
+        found.append([stats.spearmanr(score[items], human[items])[0] for score in scores])
     return np.array(found).T
 
 

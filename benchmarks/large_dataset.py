@@ -207,7 +207,7 @@ def write_parquet(source: Path) -> None:
     schema = pa.schema([(name, audio if name.endswith("_audio") else pa.string()) for name in rows])
     with pq.ParquetWriter(files[0], schema) as whole:
         for start in range(0, len(rows), ROW_GROUP):
-            part = rows[start : start + ROW_GROUP].to_dict("records")
+            part: list[dict[str, Any]] = pd.DataFrame(rows[start : start + ROW_GROUP]).to_dict(orient="records")
             for row in part:
                 row |= {name: {"bytes": clips[row[name]], "path": None} for name in row if name.endswith("_audio")}
             whole.write_table(pa.Table.from_pylist(part, schema))

@@ -137,10 +137,12 @@ def sorted_tags(value: Any, where: str) -> Tags:
     """
     if value is None or isinstance(value, tuple):
         return value or ()
-    items = list(value.items()) if isinstance(value, Mapping) else value
-    if isinstance(value, list | np.ndarray) and all(isinstance(tag, Mapping) for tag in value):
+    items: list[tuple[Any, Any]] | None = None
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | np.ndarray) and all(isinstance(tag, Mapping) for tag in value):
         items = [(tag.get("name"), tag.get("value")) for tag in value]
-    if not isinstance(items, list) or not all(isinstance(name, str) for name, _ in items):
+    if items is None or not all(isinstance(name, str) for name, _ in items):
         raise bad_cell(where, value, "text as value for each name")
     return tuple(sorted(((name, tag) for name, tag in items if not _is_absent(tag)), key=lambda tag: tag[0]))
 

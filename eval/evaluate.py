@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,8 +57,8 @@ class Evaluation(NamedTuple):
 
     Attributes:
         report: See `report_schema`.
-        items: ``pair_id``, ``group_id``, ``dimension``, the columns that are sliced by, ``human_mean`` (NaN
-            = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
+        items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
+            ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
             ``<check>_score`` per check.
     """
 
@@ -238,16 +238,17 @@ def _items(
     dimension: str,
     scores: pd.DataFrame,
     runs: Mapping[str, _Run],
-    slices: Mapping[str, Sequence[str]],
+    slices: Iterable[str],
 ) -> pd.DataFrame:
-    """The rows of `Evaluation.items` of one dimension, in the order of the pairs."""
+    """The rows of `Evaluation.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
     pair_ids = [pair.pair_id for pair in part.pairs]
     own = _rows(scores, dimension, pair_ids)
+    named = dict.fromkeys((*DEFAULT_SLICES, *slices))
     columns: dict[str, Any] = {
         "pair_id": pair_ids,
         "group_id": [group_of(pair) for pair in part.pairs],
         "dimension": dimension,
-        **{name: [None if value == NOT_GIVEN else value for value in values] for name, values in slices.items()},
+        **{name: [read_column(pair, name) for pair in part.pairs] for name in named},
         "human_mean": part.mean_scores()[dimension].to_numpy(),
         "n_raters": RatingTable.of(part.ratings, dimension, pair_ids).counts,
         "score": own["score"].to_numpy(np.float64),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -102,9 +106,35 @@ def test_readme_commands_run_in_its_order(workplace: Path, monkeypatch: pytest.M
 
 def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(workplace)
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
+    scoring, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(scoring, "README.md", "exec"), {})
     assert re.search(r"\{'vocal_empathy': [1-5]\.\d+\}", capsys.readouterr().out)
+
+
+def test_readme_code_for_the_evaluate_library_runs(workplace: Path, tmp_path: Path) -> None:
+    """In a process of its own: the library keeps a cache where the environment says when it is imported."""
+    _, measuring = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
+    panel = PairDataset.load(workplace / "demo" / "data").ratings.pivot(
+        index="pair_id", columns="rater_id", values="score"
+    )
+    given = {"scores": items["score"].tolist(), "ratings": panel.loc[items["pair_id"]].to_numpy().tolist()}
+    names = "from math import nan\n" + "".join(f"{name} = {value}\n" for name, value in given.items())
+    calls = re.sub(r"^(evaluate\.load.*?\))(?:  #.*)?$", r"print(\1)", measuring, flags=re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-c", names + calls],
+        cwd=workplace,
+        env=os.environ | {"HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    agreement, score = map(ast.literal_eval, done.stdout.splitlines())
+    report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())["dimensions"]["vocal_empathy"]
+    assert agreement["spearman"] == pytest.approx(report["spearman"]["value"])
+    assert agreement["one_rater"] == pytest.approx(report["ceiling"]["spearman"]["value"])
+    assert 1 <= score["scores"]["vocal_empathy"][0] <= 5
 
 
 def test_readme_answers_in_order() -> None:

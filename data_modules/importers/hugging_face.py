@@ -14,7 +14,8 @@ import argparse
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -92,17 +93,15 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     import datasets  # takes a second
 
     try:
-        splits, files = _splits(datasets, folder, config)
+        splits = _splits(datasets, folder, config)
     except Exception as error:  # the library has no common base for what damaged files make it raise
         raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
     chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; accepted: {', '.join(map(str, splits))}")
     try:
-        split_, own = splits[chosen], files.get(chosen, [])
-        read_from = partial(_parquet_tables, own) if own else partial(_arrow_tables, split_)
-        table = EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from)
-        columns, rows = _rows(datasets, split_, table)
+        table = EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", splits[chosen].read_from)
+        columns, rows = _rows(table, _class_labels(datasets, splits[chosen].features()))
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
@@ -110,35 +109,56 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     return SourceTable(name, columns, rows, None)
 
 
-def _splits(datasets: Any, folder: Path, config: str | None) -> tuple[Mapping[str, Any], Mapping[str, list[Path]]]:
-    """Split -> rows, none of them read yet; split -> its files, if they are Parquet files."""
+@dataclass(frozen=True)
+class _Split:
+    """What the columns hold by their names, and the rows from a position on; nothing is read before it is called."""
+
+    features: Callable[[], Mapping[str, Any]]
+    read_from: Callable[[int], Tables]
+
+
+def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
     from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     if any((folder / file).is_file() for file in _SAVED):
-        loaded = datasets.load_from_disk(str(folder))
-        return (loaded if isinstance(loaded, dict) else {"all": loaded}), {}
-    # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
+        saved = datasets.load_from_disk(str(folder))
+        return {
+            name: _arrow_split(split) for name, split in (saved if isinstance(saved, dict) else {"all": saved}).items()
+        }
     builder = datasets.load_dataset_builder(str(folder), config)
-    files = builder.config.data_files if isinstance(builder.config, ParquetConfig) else None
-    found = {str(split): [Path(file) for file in own] for split, own in (files or {}).items()}
-    return builder.as_streaming_dataset(), found
+    if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
+        # Not as the library streams them: it would hold whole row groups, several times, and load torch
+        found = {str(split): [Path(file) for file in own] for split, own in builder.config.data_files.items()}
+        return {
+            split: _Split(partial(_parquet_features, datasets, files[0]), partial(_parquet_tables, files))
+            for split, files in found.items()
+        }
+    # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
+    return {str(name): _arrow_split(split) for name, split in builder.as_streaming_dataset().items()}
 
 
-def _rows(
-    datasets: Any, split: Dataset | IterableDataset, table: EmbeddingTable
-) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+def _arrow_split(split: Dataset | IterableDataset) -> _Split:
+    return _Split(lambda: split.features or {}, partial(_arrow_tables, split))
+
+
+def _parquet_features(datasets: Any, file: Path) -> Mapping[str, Any]:
+    return datasets.Features.from_arrow_schema(pq.read_schema(file))
+
+
+def _class_labels(datasets: Any, features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Column -> names of the classes that stand in it as numbers."""
+    return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
+
+
+def _rows(table: EmbeddingTable, labels: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Column names, and rows without the bytes of clips."""
-    rows = list(table.rows())
-    names = dict.fromkeys(name for row in rows for name in row)
-    labels = {
-        name: feature.names
-        for name, feature in (split.features or {}).items()
-        if isinstance(feature, datasets.ClassLabel)
-    }
-    for row in rows:
+    known: dict[str, str] = {}  # many rows hold few different texts: each is kept once
+    rows = []
+    for row in table.rows():
         for name, classes in labels.items():
             row[name] = None if row[name] is None else classes[row[name]]
-    return tuple(names), rows
+        rows.append({name: known.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()})
+    return tuple(dict.fromkeys(name for row in rows for name in row)), rows
 
 
 def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
@@ -149,7 +169,7 @@ def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
 
 
 def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
-    """The files one after the other, from a row on; the library would hold whole row groups, several times."""
+    """The files one after the other, from a row on."""
     first = 0
     for file in files:
         with pq.ParquetFile(file) as opened:

@@ -120,9 +120,10 @@ def _pair_rows(table: SourceTable, columns: Mapping[str, str]) -> list[dict[str,
         row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
         row.update({our: plain_text(values.get(their)) for our, their in columns.items()})
         row["response_audio"] = values.get(columns["response_audio"])
+        column = columns.get(TAGS, TAGS)
+        where = table.place(position, column)
         named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
-        where = table.place(position, columns.get(TAGS, TAGS))
-        row[TAGS] = sorted_tags(dict(sorted_tags(values.get(columns.get(TAGS)), where)) | named, where)
+        row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | named, where)
         if "context_audio" in columns:
             where = table.place(position, columns["context_audio"])
             row["context_audio"] = _turns(values.get(columns["context_audio"]), where)

@@ -108,7 +108,7 @@ def test_tags_of_a_table(source: Any) -> None:
 @pytest.mark.parametrize("value", ["sad", ["sad"], 3, {"cue": 1.5}, {"cue": "two\nlines"}, [{"value": "sad"}]])
 def test_tags_of_a_table_that_are_none(source: Any, value: Any) -> None:
     rows = [row | {"tags": value} for row in source.pairs]
-    with pytest.raises(DataError, match=r"pairs.jsonl, row 1, .*column 'tags': value .*; accepted: text"):
+    with pytest.raises(DataError, match=r"pairs.jsonl, row 1 \(line 1\), column 'tags': value .*; accepted: text"):
         imported(source, "pairs.jsonl", rows, {})
 
 
