@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,8 +86,7 @@ class Outcome:
     @property
     def seen_once(self) -> bool:
         """Every item in exactly one batch of one rank."""
-        seen = sum((epoch.seen for epoch in self.epochs), Counter())
-        return len(seen) == self.pairs and set(seen.values()) == {1}
+        return seen_once(self.epochs, self.pairs)
 
     @property
     def rate(self) -> float:
@@ -141,17 +140,37 @@ def run(folder: Path, pairs: int, clips: int, raters: int, workers: int = 0, sha
         "inspect again": _alone(inspect, data),
         "plain loop": _alone(read_plainly, data),
     }
-    spawn = multiprocessing.get_context("spawn")
-    start = spawn.Barrier(RANKS)
-    with ProcessPoolExecutor(RANKS, spawn, initializer=_share_barrier, initargs=(start,)) as pool:
-        ranks = [pool.submit(_measured, read_as_rank, data, rank, workers) for rank in range(RANKS)]
-        steps |= {f"rank {rank} of {RANKS}": future.result() for rank, future in enumerate(ranks)}
-    epochs = [steps[f"rank {rank} of {RANKS}"].result for rank in range(RANKS)]
+    ranks = read_by_ranks(data, workers)
+    steps |= {f"rank {rank} of {RANKS}": step for rank, step in enumerate(ranks)}
+    epochs = [step.result for step in ranks]
     hashes = {PairDataset.load(made).card.content_hash for made in (data, folder / "same", folder / "again")}
     assert len(hashes) == 1, "three sources of the same pairs"
     count, seconds = steps["plain loop"].result
     stored = sum(path.stat().st_size for path in data.glob("pairs*/*.parquet"))
     return Outcome(steps, pairs, epochs, count / seconds, stored or (data / "pairs.parquet").stat().st_size)
+
+
+def seen_once(epochs: Sequence[Epoch], pairs: int) -> bool:
+    """Whether each of the pairs is in exactly one batch of one rank."""
+    seen = sum((epoch.seen for epoch in epochs), Counter())
+    return len(seen) == pairs and set(seen.values()) == {1}
+
+
+def read_by_ranks(data: Path, workers: int) -> list[Step]:
+    """An epoch read by `RANKS` processes that begin together, each with data-loader processes of its own.
+
+    Args:
+        data: The dataset.
+        workers: Data-loader processes of each rank.
+
+    Returns:
+        Of each rank; the result is what `read_as_rank` returns.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    start = spawn.Barrier(RANKS)
+    with ProcessPoolExecutor(RANKS, spawn, initializer=_share_barrier, initargs=(start,)) as pool:
+        ranks = [pool.submit(_measured, read_as_rank, data, rank, workers) for rank in range(RANKS)]
+        return [future.result() for future in ranks]
 
 
 def _alone(function: Callable[..., Any], *arguments: Any) -> Step:
