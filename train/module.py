@@ -13,8 +13,9 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor
 
-from ..data_modules.datamodule import PairDataModule, RatedPair
+from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
+from ..data_modules.rated_pairs import RatedPair
 from ..eval.statistics.agreement import spearman
 from ..models.artifact import Provenance, check_keys, describe
 from ..models.backbones.base import Inputs

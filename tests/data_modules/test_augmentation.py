@@ -18,8 +18,8 @@ from empathy_judge.data_modules.augmentation import (
     coloured_noise,
     impulse_response,
 )
-from empathy_judge.data_modules.datamodule import RatedPairs
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.sampler import EpochKeys, EpochSampler
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from torch.utils.data import DataLoader

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.datamodule import PairDataModule, RatedPairs
+from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.rater_model import fit_rater_model
 from empathy_judge.data_modules.rating_table import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset

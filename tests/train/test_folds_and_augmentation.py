@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from empathy_judge.cli import BAD_USAGE, DONE, main
-from empathy_judge.data_modules.datamodule import RatedPairs
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule

@@ -1,0 +1,67 @@
+"""The rated pairs of a split, one by one.
+
+Without Lightning, which takes seconds to load: every data-loader process that is started anew imports this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from .augmentation import NO_AUGMENTATION, Augmentation, augment_pair
+from .sampler import Key
+from .schema import Pair, PairDataset
+from .targets import TargetName, training_targets
+
+
+@dataclass(frozen=True)
+class RatedPair:
+    """A pair with the human score to predict per dimension.
+
+    Attributes:
+        index: Position among the items of `RatedPairs`; tells them apart when several ranks score them.
+        pair: What is judged.
+        scores: Rating points `(dimensions,)`, NaN where nobody rated.
+        histogram: How many raters gave each score of the scale `(dimensions, steps)`, int64, where that is the target.
+    """
+
+    index: int
+    pair: Pair
+    scores: Tensor
+    histogram: Tensor | None = None
+
+
+class RatedPairs(Dataset[RatedPair]):
+    """The rated pairs of one or more splits. A key is an epoch and a position: augmentation differs between epochs.
+
+    With the target ``single`` a pair stands there once for each of its raters.
+    """
+
+    def __init__(
+        self,
+        dataset: PairDataset,
+        augmentation: Augmentation = NO_AUGMENTATION,
+        seed: int = 0,
+        target: TargetName = "mean",
+    ) -> None:
+        targets = training_targets(dataset, target)
+        self.pairs = tuple(dataset.pairs[position] for position in targets.pairs)
+        self.notes = targets.notes
+        self.augmentation, self.seed = augmentation, seed
+        self.scores = torch.from_numpy(np.array(targets.scores, dtype=np.float32, order="C"))
+        self.histograms = None if targets.histograms is None else torch.tensor(targets.histograms)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, key: Key) -> RatedPair:
+        epoch, index = key
+        pair = self.pairs[index]
+        if self.augmentation.active:
+            pair = augment_pair(pair, self.augmentation, self.seed, epoch)
+        histogram = None if self.histograms is None else self.histograms[index]
+        return RatedPair(index, pair, self.scores[index], histogram)
