@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .pages import wording
+from . import numerals
 from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
 from .statistics.krippendorff import Distance
@@ -69,10 +69,10 @@ def _people(found: Mapping[str, Any], alpha: Distance, notes: dict[str, None]) -
             Text(_name(one)),
             str(people["n_items"]),
             str(people["n_raters"]),
-            wording.number(people["alpha"][alpha]["value"]),
-            wording.number(people["icc"]["ICC(A,1)"]["value"]),
+            numerals.number(people["alpha"][alpha]["value"]),
+            numerals.number(people["icc"]["ICC(A,1)"]["value"]),
             _ranged(people["spearman"], where, notes),
-            wording.number(best["value"]),
+            numerals.number(best["value"]),
         )
     return table
 
@@ -91,7 +91,7 @@ def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(judge),
                 str(own["n_items"]),
                 _ranged(own["spearman"], where, notes),
-                wording.signed(own["bias"]["value"]),
+                numerals.signed(own["bias"]["value"]),
                 _ranged(own["share_of_ceiling"], where, notes),
                 own["verdict"]["kind"].replace("_", " "),
             )
@@ -109,8 +109,8 @@ def _systems(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(judge),
                 str(level["n_systems"]),
                 _ranged(level["spearman"], f"{_name(one)}, {judge}, system level", notes),
-                wording.number(level["pearson"]["value"]),
-                wording.number(level["kendall"]["value"]),
+                numerals.number(level["pearson"]["value"]),
+                numerals.number(level["kendall"]["value"]),
             )
     return table
 
@@ -127,9 +127,9 @@ def _pairs(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(names),
                 str(pair["n_items"]),
                 _ranged(pair["spearman"], f"{_name(one)}, {names}", notes),
-                wording.number(pair["pearson"]["value"]),
-                wording.number(pair["kendall"]["value"]),
-                wording.number(pair["quadratic_kappa"]["value"]),
+                numerals.number(pair["pearson"]["value"]),
+                numerals.number(pair["kendall"]["value"]),
+                numerals.number(pair["quadratic_kappa"]["value"]),
             )
     return table
 
@@ -152,7 +152,7 @@ def _name(one: Mapping[str, Any]) -> str:
 def _ranged(statistic: StatisticReport, where: str, notes: dict[str, None]) -> str:
     """Value and interval; what is missing is noted with its reason."""
     _note(statistic, where, notes)
-    return wording.ranged(statistic)
+    return numerals.ranged(statistic)
 
 
 def _note(statistic: StatisticReport, where: str, notes: dict[str, None]) -> None:

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import PairDataset
+from . import numerals
 from .challenges import challenge_scores
 from .judges import Judge, check_score_table
 from .matched_ranking import matched_against_crossed
-from .pages import wording
 
 
 def aeq_bench(
@@ -82,8 +82,8 @@ def aeq_bench_views(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Ite
             table.add_row(
                 Text(source),
                 str(own["score"]["n"]),
-                *(wording.ranged(own[part]) for part in ("score", "accuracy", "group_accuracy")),
-                wording.number(own["chance"]),
+                *(numerals.ranged(own[part]) for part in ("score", "accuracy", "group_accuracy")),
+                numerals.number(own["chance"]),
             )
         yield table
 
@@ -92,5 +92,5 @@ def echomind_view(found: Mapping[str, Any]) -> Table:
     """`found` from `echomind`."""
     table = Table("dimension", "comparisons", "matched above crossed (95 %)", "chance")
     for name, own in found.items():
-        table.add_row(Text(name), str(own["n"]), wording.ranged(own), "0.50")
+        table.add_row(Text(name), str(own["n"]), numerals.ranged(own), "0.50")
     return table

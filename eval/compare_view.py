@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from . import numerals
 from .compare import Comparison
-from .pages import wording
 from .ranking_view import ranking_table, raters_worth, unranked
 
 
@@ -32,12 +32,12 @@ def _agreement(found: Comparison) -> Table:
                 Text(report["judge"]),
                 Text(name),
                 str(own["n_items"]),
-                wording.ranged(own["spearman"]),
-                wording.percent(own["share_of_panel_ceiling"]["value"]),
+                numerals.ranged(own["spearman"]),
+                numerals.percent(own["share_of_panel_ceiling"]["value"]),
                 raters_worth(own["raters_worth"]),
             )
     for name, own in found.reports[0]["dimensions"].items():
         for label, ceiling in (("one rater", "spearman"), ("best possible", "panel_mean")):
             statistic = own["ceiling"][ceiling]
-            table.add_row(label, Text(name), str(own["n_items"]), wording.ranged(statistic), "", "", style="bold")
+            table.add_row(label, Text(name), str(own["n_items"]), numerals.ranged(statistic), "", "", style="bold")
     return table

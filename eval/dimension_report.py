@@ -17,6 +17,7 @@ from .report_schema import (
     CheckReport,
     Coverage,
     DimensionReport,
+    SliceCheckReport,
     SliceReport,
     StatisticReport,
     statistic_report,
@@ -75,19 +76,30 @@ def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> Ch
     if skipped is not None:
         nothing = statistic_report(Statistic(None, reason=skipped))
         return _check(probe, nothing, nothing, np.empty(0), np.empty(0), {})
-    changed = judged.items[f"{probe.name}_score"].to_numpy(np.float64)
+    changed = _changed(judged, probe)
     both = np.isfinite(changed)
     changed, score, human = changed[both], judged.score[both], judged.human[both]
-    seen = judged.resamples.select(both)
+    left, drop = _left_and_drop(changed, score, human, judged.resamples.select(both))
+    failed = status_counts(judged.items.loc[~both, f"{probe.name}_status"])
+    return _check(probe, left, drop, changed, score, failed)
+
+
+def _changed(judged: Judged, probe: Probe) -> np.ndarray:
+    """Scores of the changed pairs, shape (n,), NaN = none."""
+    return judged.items[f"{probe.name}_score"].to_numpy(np.float64)
+
+
+def _left_and_drop(
+    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples
+) -> tuple[StatisticReport, StatisticReport]:
+    """Spearman of the changed scores, and how far below that of the scores it is: all shape (n,), finite."""
     left, full = spearman(changed, human), spearman(score, human)
-    left_draws = statistic_draws("spearman", changed, human, seen)
-    full_draws = statistic_draws("spearman", score, human, seen)
+    left_draws = statistic_draws("spearman", changed, human, resamples)
+    full_draws = statistic_draws("spearman", score, human, resamples)
     drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
     if left.value is not None and full.value is not None:
-        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, seen)
-    failed = status_counts(judged.items.loc[~both, f"{probe.name}_status"])
-    left = statistic_report(with_interval(left, left_draws, seen))
-    return _check(probe, left, statistic_report(drop), changed, score, failed)
+        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, resamples)
+    return statistic_report(with_interval(left, left_draws, resamples)), statistic_report(drop)
 
 
 def _check(
@@ -112,8 +124,11 @@ def _check(
     }
 
 
-def slice_report(judged: Judged, chosen: np.ndarray, seed: int) -> SliceReport:
-    """Agreement on the judged items of a mask of shape (n,), with draws of their own groups."""
+def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], seed: int) -> SliceReport:
+    """Agreement, also after `probes` that were run, on the judged items of a mask of shape (n,).
+
+    With draws of their own groups.
+    """
     score, human = judged.score[chosen], judged.human[chosen]
     drawn = Resamples.draw(judged.resamples.codes[chosen].astype(str), judged.resamples.resamples, seed)
     return {
@@ -122,7 +137,18 @@ def slice_report(judged: Judged, chosen: np.ndarray, seed: int) -> SliceReport:
         "spearman": statistic_report(estimate("spearman", score, human, drawn)),
         "mae": statistic_report(estimate("mae", score, human, drawn)),
         "bias": statistic_report(estimate("bias", score, human, drawn)),
+        "checks": {
+            probe.name: _slice_check(probe, _changed(judged, probe)[chosen], score, human, drawn) for probe in probes
+        },
     }
+
+
+def _slice_check(
+    probe: Probe, changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples
+) -> SliceCheckReport:
+    both = np.isfinite(changed)
+    left, drop = _left_and_drop(changed[both], score[both], human[both], resamples.select(both))
+    return {"expects": probe.expects, "n": int(both.sum()), "spearman": left, "drop": drop}
 
 
 def status_counts(statuses: Iterable[object]) -> dict[str, int]:

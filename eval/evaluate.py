@@ -161,11 +161,12 @@ def evaluate(
         },
         "slices": {},
     }
+    done = [probe for probe in chosen if runs[probe.name].table is not None]
     for column, values in columns.items():
         if len(set(values)) >= 2:
             report["slices"][column] = {
                 value: {
-                    dimension.name: slice_report(judged, _chosen(judged, column, value), seed)
+                    dimension.name: slice_report(judged, _chosen(judged, column, value), done, seed)
                     for dimension, judged in zip(dimensions, results, strict=True)
                 }
                 for value in sorted(set(values))

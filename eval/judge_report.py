@@ -23,7 +23,7 @@ from .report_schema import (
     statistic_report,
 )
 from .statistics.agreement import STATISTICS, Statistic, spearman, tau_c
-from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
+from .statistics.bootstrap import MIN_GROUPS, Estimate, Resamples, estimate, with_interval
 from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
 from .statistics.group_level import GroupLevel, group_correlation, top_1
 from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate
@@ -33,7 +33,7 @@ from .statistics.score_mapping import MAPPINGS, mapped_scores
 from .statistics.system_level import MIN_SYSTEMS, SYSTEM_STATISTICS, system_agreement, system_means
 from .statistics.system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
 from .statistics.tie_calibration import tie_calibration
-from .statistics.two_way import MIN_RATERS, two_way_draws
+from .statistics.two_way import MIN_RATERS, rater_draws, two_way_draws
 from .statistics.worth import raters_ceiling, raters_worth
 from .verdict import verdict
 
@@ -79,7 +79,8 @@ def judge_report(
         "rmse": statistic_report(_agreement("rmse", judged)),
         "bias": statistic_report(_agreement("bias", judged)),
         "tau_c": statistic_report(_without_interval(tau_c(score, human), "none is computed for tau-c")),
-        "spearman_two_way": statistic_report(_two_way(judged, table, seed)),
+        "spearman_by_rater": statistic_report(_for_other_raters(judged, table, seed, other_items=False)),
+        "spearman_two_way": statistic_report(_for_other_raters(judged, table, seed, other_items=True)),
         "share_of_ceiling": statistic_report(share_of_ceiling(own, panel.leave_one_rater_out, draws)),
         "share_of_panel_ceiling": statistic_report(share_of_ceiling(own, panel.panel_mean, draws)),
         "raters_worth": statistic_report(raters_worth(own, panel.panel_reliability, table, draws)),
@@ -191,14 +192,21 @@ def _without_interval(point: Statistic, why: str) -> Statistic:
     return point if point.value is None else replace(point, reason=f"no interval: {why}")
 
 
-def _two_way(judged: Judged, table: RatingTable, seed: int) -> Statistic:
+def _for_other_raters(judged: Judged, table: RatingTable, seed: int, *, other_items: bool) -> Statistic:
     point = spearman(judged.score, judged.human)
     if point.value is None:
         return point
     if len(table.rater_ids) < MIN_RATERS:
         return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_RATERS} needed")
-    drawn = two_way_draws(judged.score, table, judged.resamples, seed)
-    return with_interval(point, drawn, judged.resamples.percentile(len(drawn)))
+    draws = judged.resamples
+    if not other_items:
+        if len(table.rater_ids) < MIN_GROUPS:
+            return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_GROUPS} needed")
+        drawn = rater_draws(judged.score, table, draws.resamples, seed)
+        by_rater = Resamples(np.arange(len(table.rater_ids)), np.empty((len(drawn), 0)))
+        return with_interval(point, drawn, by_rater)
+    drawn = two_way_draws(judged.score, table, draws, seed)
+    return with_interval(point, drawn, draws.percentile(len(drawn)))
 
 
 def _distribution(values: np.ndarray) -> Distribution:

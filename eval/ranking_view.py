@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .pages import wording
+from . import numerals
 from .report_schema import ComparisonReport, RankingReport, StatisticReport
 
 
@@ -35,7 +35,7 @@ def ranking_table(title: str, rankings: Mapping[str, RankingReport]) -> Table:
             table.add_row(
                 Text(judge["judge"]),
                 str(judge["cluster"]),
-                wording.number(judge["spearman"]),
+                numerals.number(judge["spearman"]),
                 *gaps.get(judge["judge"], ("", "", "")),
             )
     return table
@@ -72,7 +72,7 @@ def _gap(comparison: ComparisonReport, better: str) -> tuple[str, str, str]:
     value, low, high = difference["value"], difference["low"], difference["high"]
     if comparison["first"] != better:
         value, low, high = (None if end is None else -end for end in (value, high, low))
-    ahead = wording.number(value) + ("" if low is None else f" [{wording.number(low)}, {wording.number(high)}]")
+    ahead = numerals.number(value) + ("" if low is None else f" [{numerals.number(low)}, {numerals.number(high)}]")
     needed = comparison["groups_needed"]
     p = "—" if comparison["p_adjusted"] is None else f"{comparison['p_adjusted']:.4f}"
     return ahead, p, "—" if needed is None else f"{needed} ({comparison['n_groups']} now)"

@@ -227,7 +227,8 @@ class VerdictReport(TypedDict):
 class JudgeReport(TypedDict):
     """One judge on one rated quality.
 
-    ``spearman_two_way``: the same value with an interval for other items and other raters. ``share_of_ceiling``:
+    ``spearman_by_rater``: the same value with an interval for other raters of the same items; ``spearman_two_way``:
+    for other items and other raters. ``share_of_ceiling``:
     spearman over leave-one-rater-out; a judge can pass 1. ``share_of_panel_ceiling``: over the best possible; it is the
     disattenuated correlation, that with the true scores (Spearman, 1904). ``raters_worth``: how many human raters the
     judge is worth; see `worth`.
@@ -244,6 +245,7 @@ class JudgeReport(TypedDict):
     rmse: StatisticReport
     bias: StatisticReport
     tau_c: StatisticReport
+    spearman_by_rater: StatisticReport
     spearman_two_way: StatisticReport
     share_of_ceiling: StatisticReport
     share_of_panel_ceiling: StatisticReport
@@ -335,14 +337,25 @@ class CheckReport(TypedDict):
     failed: dict[str, int]
 
 
+class SliceCheckReport(TypedDict):
+    """A listening check inside a slice: see `CheckReport`. ``spearman`` and ``drop`` over the ``n`` items scored in
+    both runs."""
+
+    expects: str
+    n: int
+    spearman: StatisticReport
+    drop: StatisticReport
+
+
 class SliceReport(TypedDict):
-    """The items with one value of a column."""
+    """The items with one value of a column; ``checks``: check -> what is left there."""
 
     n_items: int
     n_groups: int
     spearman: StatisticReport
     mae: StatisticReport
     bias: StatisticReport
+    checks: dict[str, SliceCheckReport]
 
 
 class AgreementReport(TypedDict):

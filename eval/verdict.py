@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypedDict
 
-from .pages import wording
+from . import numerals
 from .report_schema import Distribution, StatisticReport
 from .statistics.agreement import CONSTANT_TOLERANCE
 
@@ -64,10 +64,10 @@ def verdict(found: Agreement) -> Verdict:
         return Verdict("constant", "warn", text)
     if own["value"] is None:
         return Verdict("undefined", "none", f"No verdict: {own['reason']}.")
-    said = f"Spearman {wording.number(own['value'])}"
+    said = f"Spearman {numerals.number(own['value'])}"
     if own["low"] is None or own["high"] is None:
         return Verdict("undecided", "none", f"Undecided: {said}, {own['reason']}.")
-    said += f" (95 % interval {wording.number(own['low'])} to {wording.number(own['high'])})"
+    said += f" (95 % interval {numerals.number(own['low'])} to {numerals.number(own['high'])})"
     if own["high"] < 0:
         return Verdict("against", "warn", f"Orders items against people: {said}.")
     if own["low"] <= 0:
@@ -76,7 +76,7 @@ def verdict(found: Agreement) -> Verdict:
         text = f"Better than a judge that knew the true scores could be: {said}. It has most likely seen these ratings."
         return Verdict("beyond_possible", "warn", text)
     if best["value"] is not None:
-        said += f", {wording.percent(best['value'])} of the best possible"
+        said += f", {numerals.percent(best['value'])} of the best possible"
     if best["value"] is not None and best["high"] is not None and best["high"] >= 1 and best["value"] >= NEARLY:
         return Verdict("best_possible", "good", f"Agrees with people as well as these ratings can show: {said}.")
     return _beside_one_rater(one, said)

@@ -32,7 +32,8 @@ def test_import_to_score(split: list[str], tmp_path: Path, capsys: pytest.Captur
         main(["train", "--config", config, "--data.path", str(data), "--run", str(run), "--trainer.max_epochs", "2"])
         == 0
     )
-    assert main(["evaluate", str(run), "--data", str(data), "--out", str(report), "--resamples", "200"]) == 0
+    options = ["--resamples", "200", "--probes", "response_only", "context_swapped", "silent"]
+    assert main(["evaluate", str(run), "--data", str(data), "--out", str(report), *options]) == 0
     assert main(["export", str(run), "--out", str(judge), "--report", str(report / "agreement.json")]) == 0
     found = json.loads((report / "agreement.json").read_text())
     fidelity = found["dimensions"]["fidelity"]

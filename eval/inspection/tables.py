@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...data_modules.inspection import Inspection
-from ..pages import wording
+from .. import numerals
 from ..report_schema import statistic_report
 from ..statistics.icc import FORMS
 from ..statistics.krippendorff import DISTANCES
@@ -62,12 +62,12 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
             ("scale", str(scores["scale"])),
             ("mean score", mean),
             ("raters per pair", each),
-            ("one rater against the others (Spearman)", wording.ranged(panel["spearman"])),
-            ("best possible with the panel mean", wording.ranged(panel["panel_mean"])),
-            ("reliability of the panel mean (split halves)", wording.ranged(panel["panel_reliability"])),
-            *((form, wording.ranged(panel["icc"][form])) for form in FORMS),
+            ("one rater against the others (Spearman)", numerals.ranged(panel["spearman"])),
+            ("best possible with the panel mean", numerals.ranged(panel["panel_mean"])),
+            ("reliability of the panel mean (split halves)", numerals.ranged(panel["panel_reliability"])),
+            *((form, numerals.ranged(panel["icc"][form])) for form in FORMS),
             *(
-                (f"Krippendorff's alpha ({distance})", wording.ranged(panel["alpha"][distance]))
+                (f"Krippendorff's alpha ({distance})", numerals.ranged(panel["alpha"][distance]))
                 for distance in DISTANCES
             ),
         ):
@@ -86,11 +86,11 @@ def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
         table.add_row(
             Text(rater.rater_id, overflow="fold"),
             str(rater.n_ratings),
-            wording.number(rater.mean),
-            wording.signed(rater.severity.value),
-            wording.number(rater.spread),
-            wording.ranged(statistic_report(rater.agreement)),
-            wording.percent(rater.scale_share),
+            numerals.number(rater.mean),
+            numerals.signed(rater.severity.value),
+            numerals.number(rater.spread),
+            numerals.ranged(statistic_report(rater.agreement)),
+            numerals.percent(rater.scale_share),
         )
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")

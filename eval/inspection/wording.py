@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...data_modules.inspection import Inspection, Problem
-from ..pages.wording import CheckView, number
+from ..numerals import number
+from ..pages.wording import CheckView
 from ..report_schema import StatisticReport
 from .facts import DisputedCouple, InspectionFacts, PreferenceFacts, RatingFacts
 

@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...data_modules.folders import replace_file
+from .. import numerals
 from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
 from ..statistics.clusters import ALPHA
 from . import charts, wording
@@ -147,7 +148,7 @@ def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
         "p": p_value(own["p"]),
         "p_adjusted": p_value(own["p_adjusted"]),
         "told_apart": own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA,
-        "needed": wording.NONE if needed is None else f"{needed:,}",
+        "needed": numerals.NONE if needed is None else f"{needed:,}",
         "between": between,
         "n_items": own["n_items"],
         "n_groups": own["n_groups"],
@@ -157,7 +158,7 @@ def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
 def p_value(p: float | None) -> str:
     """A p value as it is printed; never 0."""
     if p is None:
-        return wording.NONE
+        return numerals.NONE
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

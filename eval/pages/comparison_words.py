@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..numerals import number
 from ..report_schema import ComparisonReport, RankingReport
 from ..statistics.clusters import ALPHA
-from .wording import number
 
 
 def comparison_words(ranking: RankingReport) -> str:

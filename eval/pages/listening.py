@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ..numerals import number, signed
 from ..report_schema import CheckReport, StatisticReport
 from ..statistics.agreement import MIN_ITEMS
-from .wording import CHECK_TITLES, CLEAR_DROP, number, signed
+from .wording import CHECK_TITLES, CLEAR_DROP
 
 Kind = Literal[
     "not_tested",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .. import numerals
 from ..report_schema import DimensionReport, GroupLevelReport, StatisticReport
 from . import wording
 
@@ -76,6 +77,9 @@ def _for_other_raters(dimension: DimensionReport) -> list[Measure]:
     return [
         Measure("Kendall tau-c", dimension["tau_c"], "the same for scales of different length (Stuart)"),
         Measure(
+            "Spearman, other raters", dimension["spearman_by_rater"], "interval for other raters of the same items"
+        ),
+        Measure(
             "Spearman, other raters too",
             dimension["spearman_two_way"],
             "interval for other items and other raters of the same kind",
@@ -87,7 +91,7 @@ def _for_other_raters(dimension: DimensionReport) -> list[Measure]:
 def _item_pairs(dimension: DimensionReport) -> list[Measure]:
     own = dimension["item_pairs"]
     near = own["epsilon"] is not None and own["epsilon"] >= 0.005
-    ties = "" if not near else f"; less than {wording.number(own['epsilon'])} points apart = a tie"
+    ties = "" if not near else f"; less than {numerals.number(own['epsilon'])} points apart = a tie"
     return [
         Measure("concordance", own["concordance"], "pairs in the right order; 0.5 = chance"),
         Measure("pairwise accuracy", own["accuracy"], f"pairs ordered or tied as by people{ties}"),
@@ -97,7 +101,7 @@ def _item_pairs(dimension: DimensionReport) -> list[Measure]:
 def _within_group(dimension: DimensionReport) -> list[Measure]:
     own = dimension["within_group"]
     best = own["top_1"]
-    chance = "" if best["chance"] is None else f"; chance: {wording.number(best['chance'])}"
+    chance = "" if best["chance"] is None else f"; chance: {numerals.number(best['chance'])}"
     return [
         Measure("Spearman", own["spearman"]["mean"], f"order of the responses to one context{_of(own['spearman'])}"),
         Measure("Kendall tau-b", own["kendall"]["mean"], f"the same in pairs{_of(own['kendall'])}"),
@@ -141,7 +145,7 @@ def _means_of_raters(dimension: DimensionReport) -> list[Measure]:
         Measure(
             "1 rater, expected" if row["k"] == 1 else f"mean of {row['k']} raters, expected",
             row["expected"],
-            f"Spearman with the mean of the others; measured: {wording.ranged(row['measured'])}",
+            f"Spearman with the mean of the others; measured: {numerals.ranged(row['measured'])}",
         )
         for row in dimension["mean_of_k_raters"]
     ]

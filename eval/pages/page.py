@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from . import wording
+from .. import numerals
 from .sound_pieces import MACROS
 
 STYLE = """
@@ -132,5 +132,7 @@ def render(template: str, styles: str = "", **values: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.DictLoader(templates), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(two=wording.number, percent=wording.percent, signed=wording.signed, plain="{:g}".format)
+    environment.filters.update(
+        two=numerals.number, percent=numerals.percent, signed=numerals.signed, plain="{:g}".format
+    )
     return environment.get_template("page").render(style=Markup(STYLE + styles), **values)

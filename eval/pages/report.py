@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import PairDataset
+from .. import numerals
 from ..report_schema import AgreementReport, DimensionReport
 from . import wording
 from .page import render
@@ -100,18 +101,18 @@ def terminal_table(report: AgreementReport) -> Table:
         table.add_column(Text(name), justify="right")
     rows: dict[str, Callable[[DimensionReport], str]] = {
         "items / groups / raters": lambda d: f"{d['n_items']} / {d['n_groups']} / {d['n_raters']}",
-        "Spearman": lambda d: wording.ranged(d["spearman"]),
-        "best possible (panel mean)": lambda d: wording.ranged(d["ceiling"]["panel_mean"]),
-        "share of the best possible": lambda d: wording.percent(d["share_of_panel_ceiling"]["value"]),
-        "one rater against the others": lambda d: wording.ranged(d["ceiling"]["spearman"]),
-        "CCC": lambda d: wording.ranged(d["ccc"]),
-        "mean absolute error": lambda d: wording.ranged(d["mae"]),
+        "Spearman": lambda d: numerals.ranged(d["spearman"]),
+        "best possible (panel mean)": lambda d: numerals.ranged(d["ceiling"]["panel_mean"]),
+        "share of the best possible": lambda d: numerals.percent(d["share_of_panel_ceiling"]["value"]),
+        "one rater against the others": lambda d: numerals.ranged(d["ceiling"]["spearman"]),
+        "CCC": lambda d: numerals.ranged(d["ccc"]),
+        "mean absolute error": lambda d: numerals.ranged(d["mae"]),
     }
     for label, cell in rows.items():
         table.add_row(label, *(Text(cell(d)) for d in report["dimensions"].values()))
     for check, results in report["checks"].items():
         label = f"{wording.CHECK_TITLES[check].lower()}: Spearman"
-        table.add_row(label, *(Text(wording.ranged(results[name]["spearman"])) for name in report["dimensions"]))
+        table.add_row(label, *(Text(numerals.ranged(results[name]["spearman"])) for name in report["dimensions"]))
     return table
 
 

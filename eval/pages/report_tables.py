@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from .. import numerals
 from ..report_schema import AgreementReport, RankingReport, StatisticReport
 from . import wording
 from .listening import listening_sentence
@@ -59,10 +60,10 @@ def markdown_report(report: AgreementReport) -> str:
         [
             name,
             f"{own['n_items']} / {own['n_groups']} / {own['n_raters']}",
-            wording.ranged(own["spearman"]),
-            wording.ranged(own["ceiling"]["panel_mean"]),
-            wording.percent(own["share_of_panel_ceiling"]["value"]),
-            wording.ranged(own["ceiling"]["spearman"]),
+            numerals.ranged(own["spearman"]),
+            numerals.ranged(own["ceiling"]["panel_mean"]),
+            numerals.percent(own["share_of_panel_ceiling"]["value"]),
+            numerals.ranged(own["ceiling"]["spearman"]),
             own["verdict"]["text"],
             listening_sentence(_checks(report, name), own["spearman"]).text,
         ]
@@ -78,9 +79,9 @@ def markdown_report(report: AgreementReport) -> str:
             name,
             wording.CHECK_TITLES[check],
             result["expects"],
-            wording.ranged(result["spearman"]),
-            wording.ranged(result["drop"]),
-            wording.percent(_moved(result["mean_change"], result["judge_sd"])),
+            numerals.ranged(result["spearman"]),
+            numerals.ranged(result["drop"]),
+            numerals.percent(_moved(result["mean_change"], result["judge_sd"])),
             str(result["n"]),
         ]
         for name in report["dimensions"]
@@ -111,14 +112,14 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
         for ranked in ranking["judges"]:
             report = by_judge.get(ranked["judge"])
             own = None if report is None else report["dimensions"].get(name)
-            cluster = wording.NONE if ranked["cluster"] is None else str(ranked["cluster"])
+            cluster = numerals.NONE if ranked["cluster"] is None else str(ranked["cluster"])
             if report is None or own is None:
-                said = [wording.NONE, wording.number(ranked["spearman"]), wording.NONE, ranked["reason"] or "", ""]
+                said = [numerals.NONE, numerals.number(ranked["spearman"]), numerals.NONE, ranked["reason"] or "", ""]
             else:
                 said = [
                     str(own["n_items"]),
-                    wording.ranged(own["spearman"]),
-                    wording.percent(own["share_of_panel_ceiling"]["value"]),
+                    numerals.ranged(own["spearman"]),
+                    numerals.percent(own["share_of_panel_ceiling"]["value"]),
                     own["verdict"]["text"] if ranked["reason"] is None else f"Not ranked: {ranked['reason']}.",
                     listening_sentence(_checks(report, name), own["spearman"]).text,
                 ]

@@ -149,14 +149,18 @@ cluster bootstrap, {{ report.resamples }} draws of whole {{ drawn }}.</p></div>
 <thead><tr><th scope="col">{{ slice.column }}</th><th scope="col">Spearman</th>
 <th scope="col" class="number">mean error</th>
 <th scope="col" class="number">bias</th><th scope="col" class="number">items</th>
-<th scope="col" class="number">groups</th></tr></thead><tbody>
+<th scope="col" class="number">groups</th>
+{% for title in slice.checks %}<th scope="col">{{ title }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in slice.rows %}
 <tr><th scope="row">{{ row.value }}</th><td>{{ statistic(row.report.spearman) }}</td>
 <td class="number">{{ row.report.mae.value | two }}</td>
 <td class="number">{{ row.report.bias.value | signed }}</td>
-<td class="number">{{ row.report.n_items }}</td><td class="number">{{ row.report.n_groups }}</td></tr>
+<td class="number">{{ row.report.n_items }}</td><td class="number">{{ row.report.n_groups }}</td>
+{% for check in row.checks %}<td>{{ statistic(check.spearman) }}</td>{% endfor %}</tr>
 {% endfor %}
-</tbody></table></div></details></div>
+</tbody></table></div>
+{% if slice.checks %}<p class="note">Listening checks: what is left of the Spearman inside the slice.</p>{% endif %}
+</details></div>
 {% endfor %}
 {% if d.systems | length >= 2 %}
 <div class="card"><h3>System by system</h3>

@@ -10,6 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ...data_modules.rows import TAG_PREFIX
+from .. import numerals
 from ..probes import PROBES
 from ..report_schema import AgreementReport, CheckReport, DimensionReport, SliceReport, StatisticReport
 from . import charts, wording
@@ -108,7 +109,7 @@ def bar(label: str, own: StatisticReport) -> charts.Bar:
 
 def in_words(rows: list[charts.Bar]) -> str:
     """A plot for readers who do not see it."""
-    return "; ".join(f"{row.label} {wording.number(row.value)}" for row in rows)
+    return "; ".join(f"{row.label} {numerals.number(row.value)}" for row in rows)
 
 
 def _listening_chart(name: str, dimension: DimensionReport, checks: Mapping[str, CheckReport]) -> str:
@@ -153,7 +154,10 @@ def _slice_view(
         "column": column.removeprefix(TAG_PREFIX),
         "chart": Markup(charts.dots(rows, lines, alt, gap=0.42)),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
-        "rows": [{"value": value, "report": own} for value, own in values.items()],
+        "checks": [wording.CHECK_TITLES[check] for check in next(iter(values.values()))["checks"]],
+        "rows": [
+            {"value": value, "report": own, "checks": list(own["checks"].values())} for value, own in values.items()
+        ],
     }
 
 

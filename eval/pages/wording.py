@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..numerals import number, percent
 from ..probes import PROBES, Probe
 from ..report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
 
@@ -13,9 +14,6 @@ CLEAR_DROP = 0.1
 
 STATUSES_SHOWN = 5
 """Kinds of failure that a sentence names."""
-
-NONE = "—"
-"""Stands where there is no number."""
 
 CHECK_TITLES = {name: probe.title for name, probe in PROBES.items()}
 
@@ -27,28 +25,6 @@ class CheckView(NamedTuple):
     mark: str
     tone: str
     text: str
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """The number with a true minus sign; an em dash where there is none."""
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
-
-
-def signed(value: float | None) -> str:
-    """The number with its sign."""
-    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
-
-
-def percent(value: float | None) -> str:
-    """A share as whole percent."""
-    return NONE if value is None else f"{100 * value:.0f} %".replace("-", "−")
-
-
-def ranged(statistic: StatisticReport) -> str:
-    """Value and interval: ``0.83 [0.80, 0.85]``."""
-    if statistic["value"] is None or statistic["low"] is None:
-        return number(statistic["value"])
-    return f"{number(statistic['value'])} [{number(statistic['low'])}, {number(statistic['high'])}]"
 
 
 def counted(statuses: Mapping[str, int]) -> str:

@@ -3,7 +3,8 @@
 The bootstrap over groups of items takes the raters as they are: it answers what the judge would reach on other items,
 rated by the same people. Where few people rated, other people would have given other means. The pigeonhole bootstrap
 (Owen, 2007) draws groups of items and raters, each with replacement; a rating counts as often as its item times its
-rater was drawn. Its variance is somewhat too large: the interval is conservative.
+rater was drawn. Its variance is somewhat too large: the interval is conservative. With the items as they are, raters
+alone are drawn: what the same items would show with other people.
 """
 
 from __future__ import annotations
@@ -20,6 +21,22 @@ MIN_RATERS = 3
 
 _RANKED_VALUES = 20_000_000  # resamples x items: each resample has human means of its own, and sorts them
 _BLOCK_VALUES = 1 << 18  # of them at a time
+
+
+def rater_draws(score: np.ndarray, table: RatingTable, count: int, seed: int) -> np.ndarray:
+    """Spearman of a judge with the mean of drawn raters on the items as they are.
+
+    Args:
+        score: Shape (n,), finite, for the n items of `table`.
+        table: The ratings; every item has at least one.
+        count: Number of draws; where there are very many items, fewer are made.
+        seed: Of the draws.
+
+    Returns:
+        As `two_way_draws` does.
+    """
+    whole = Resamples(np.zeros(table.n_items, dtype=np.int64), np.ones((count, 1), np.float32))
+    return two_way_draws(score, table, whole, seed)
 
 
 def two_way_draws(score: np.ndarray, table: RatingTable, resamples: Resamples, seed: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges.constant import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
+from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.probes import context_swapped
 from empathy_judge.eval.report_schema import AgreementReport
 from empathy_judge.eval.statistics.reliability import reliability
@@ -254,6 +255,34 @@ def test_slices_by_tags(make_dataset: MakeDataset, make_judge: MakeJudge) -> Non
     chosen = items[items["tag:cue"] == "glad"]
     found = report["slices"]["tag:cue"]["glad"]["empathy"]["spearman"]["value"]
     assert found == pytest.approx(spearmanr(chosen["score"], chosen["human_mean"])[0])
+
+
+def test_listening_checks_inside_slices(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    data, judge = make_dataset(n_groups=40, noise=0.3), make_judge(noise=0.5)
+    probes = ("response_only", "context_swapped")
+    report, items = evaluate(judge, data, split="test", probes=probes, resamples=50)
+    for value, results in report["slices"]["setting"].items():
+        chosen = items[items["setting"] == value]
+        for name in probes:
+            found = results["empathy"]["checks"][name]
+            both = chosen[chosen[f"{name}_score"].notna()]
+            left = spearmanr(both[f"{name}_score"], both["human_mean"])[0]
+            assert found["n"] == len(both)
+            assert found["spearman"]["value"] == pytest.approx(left)
+            assert found["drop"]["value"] == pytest.approx(spearmanr(both["score"], both["human_mean"])[0] - left)
+            assert found["drop"]["low"] < found["drop"]["value"] < found["drop"]["high"]
+    page = render_page(report, items)
+    assert page.count("what is left of the Spearman inside the slice") == 2
+
+
+def test_other_raters_of_the_same_items_and_of_other_items(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    own = evaluate(
+        make_judge(noise=0.5), make_dataset(noise=0.8, raters=6), split="test", probes=(), resamples=200
+    ).report["dimensions"]["empathy"]
+    width = {name: own[name]["high"] - own[name]["low"] for name in ("spearman_by_rater", "spearman_two_way")}  # type: ignore[literal-required]
+    assert 0 < width["spearman_by_rater"] < width["spearman_two_way"]
+    few = evaluate(make_judge(), make_dataset(noise=0.5), split="test", probes=(), resamples=50).report
+    assert few["dimensions"]["empathy"]["spearman_by_rater"]["reason"] == "no interval: 4 raters, at least 5 needed"
 
 
 def test_a_tag_of_very_many_values_is_a_slice_on_demand_only(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval import numerals
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges.constant import ConstantJudge
-from empathy_judge.eval.pages import wording
 from empathy_judge.eval.pages.report_tables import markdown_comparison, markdown_report, statistics_table
 
 MakeDataset = Callable[..., PairDataset]
@@ -70,13 +70,13 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Evaluati
     assert {len(row) for row in rows[:4]} == {8}
     assert [row[0] for row in rows[2:4]] == ["empathy", "warmth"]
     own = evaluation.report["dimensions"]["empathy"]
-    assert rows[2][2] == wording.ranged(own["spearman"])
-    assert rows[2][4] == wording.percent(own["share_of_panel_ceiling"]["value"])
+    assert rows[2][2] == numerals.ranged(own["spearman"])
+    assert rows[2][4] == numerals.percent(own["share_of_panel_ceiling"]["value"])
     assert own["verdict"]["text"] in text
     assert "synthetic ratings, not given by people" in text
     assert text.count("| empathy |") == 1 + 4
     check = evaluation.report["checks"]["response_only"]["empathy"]
-    assert f"| {wording.ranged(check['drop'])} |" in text
+    assert f"| {numerals.ranged(check['drop'])} |" in text
 
 
 def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_judge: Any) -> None:
@@ -98,10 +98,10 @@ def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any
     good.name, other.name = "good", "noisy"
     found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
     rows = rows_of(markdown_comparison(found.reports, found.rankings))
-    assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (wording.NONE, "constant")]
+    assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (numerals.NONE, "constant")]
     assert rows[4][6].startswith("Not ranked: ")
     reported = found.reports[2]["dimensions"]["empathy"]["spearman"]
-    assert rows[2][4] == wording.ranged(reported)
+    assert rows[2][4] == numerals.ranged(reported)
 
 
 def test_numbers_come_back_from_csv(evaluation: Evaluation, tmp_path: Any) -> None:

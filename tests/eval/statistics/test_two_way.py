@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.rating_table import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples, statistic_draws
-from empathy_judge.eval.statistics.two_way import two_way_draws
+from empathy_judge.eval.statistics.two_way import rater_draws, two_way_draws
 from scipy import stats
 
 
@@ -36,6 +36,18 @@ def test_a_resample_is_spearman_with_the_drawn_ratings() -> None:
                 mean = sum(score * times for score, times in own) / total
                 pairs += [(judge[item], mean)] * int(counts[draws.codes[item]])
         assert value == pytest.approx(stats.spearmanr(*zip(*pairs, strict=True)).statistic, abs=1e-9)
+
+
+def test_raters_alone_are_drawn_on_the_items_as_they_are() -> None:
+    table, judge = panel(np.random.default_rng(3), 40, 6, rated=0.7)
+    found = rater_draws(judge, table, 30, seed=4)
+    raters = Resamples.draw(table.rater_ids, 30, seed=4)
+    for value, drawn in zip(found, raters.counts, strict=True):
+        times = drawn[table.raters].astype(float)
+        count = np.bincount(table.items, times, 40)
+        means = np.round(np.bincount(table.items, times * table.scores, 40) / np.maximum(count, 1), 9)
+        seen = count > 0
+        assert value == pytest.approx(stats.spearmanr(judge[seen], means[seen]).statistic, abs=1e-9)
 
 
 def test_few_raters_widen_the_interval_and_many_do_not() -> None:
