@@ -25,6 +25,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/bootstrap.py
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

@@ -80,9 +80,9 @@ def _for_other_raters(dimension: DimensionReport) -> list[Measure]:
             "Spearman, other raters", dimension["spearman_by_rater"], "interval for other raters of the same items"
         ),
         Measure(
-            "Spearman, other raters too",
+            "Spearman, other items and raters",
             dimension["spearman_two_way"],
-            "interval for other items and other raters of the same kind",
+            "interval for other items and other raters of their kind",
         ),
         Measure("worth in raters", dimension["raters_worth"], "so many new raters together would agree as well"),
     ]
