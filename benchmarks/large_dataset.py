@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
+import json
 import multiprocessing
 import os
 import shutil
@@ -17,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,10 +254,14 @@ def load(data: Path) -> int:
 
 
 def inspect(data: Path) -> int:
-    """Clips measured."""
-    from empathy_judge.data_modules.inspection import inspect_dataset
+    """The command of a user: clips measured, raters compared, the audit; the number of pairs."""
+    from empathy_judge import cli
 
-    return inspect_dataset(PairDataset.load(data)).counts["all"]["pairs"]
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        if cli.main(["inspect", str(data), "--json"]) == cli.BAD_USAGE:
+            raise SystemExit("inspect failed")
+    return json.loads(printed.getvalue())["counts"]["all"]["pairs"]
 
 
 def read_plainly(data: Path) -> tuple[int, float]:

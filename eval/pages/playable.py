@@ -1,12 +1,14 @@
-"""Clips as files that a browser plays, copied beside a page under names that say nothing."""
+"""Clips as a browser plays them: inside a page, or copied beside it under names that say nothing."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import soundfile
 
@@ -21,10 +23,16 @@ RULE = (
     "Each is named after its content."
 )
 """How clips come beside the page, for its readers."""
+MAX_EMBEDDED = 300_000
+"""Bytes of a clip that stands in a page as it is; a larger one is made an MP3."""
+EMBEDDED_RULE = f"They stand in this file: those above {MAX_EMBEDDED // 1000} kB as mono MP3, the others as they are."
+"""How clips come into the page, for its readers."""
 
 _SUFFIXES = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "OGG": "ogg", "MP3": "mp3"}
 _WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")  # what Chromium, Firefox and Safari all decode
+_TYPES = {"wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"}
 _RATES = (8_000, 192_000)  # Hz; beyond, browsers differ
+_MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz, those of the format
 _OWN_NAME = re.compile(r"clip-[0-9a-f]{16}\.(wav|flac|ogg|mp3)")
 
 
@@ -33,7 +41,7 @@ class Player:
     """A clip on the page.
 
     Attributes:
-        address: Relative to the page; None where the clip cannot be played.
+        address: Relative to the page, or with the clip in it; None where the clip cannot be played.
         seconds: Duration (s); None where it cannot be decoded.
         problem: Why there is nothing to play.
     """
@@ -41,6 +49,28 @@ class Player:
     address: str | None
     seconds: float | None
     problem: str | None = None
+
+
+class Players(Protocol):
+    """Where the clips of a page go."""
+
+    def add(self, source: AudioSource) -> Player:
+        """Takes a clip in; one that cannot be decoded is named as such."""
+        ...
+
+
+class EmbeddedClips:
+    """The clips of a page that is one file."""
+
+    def add(self, source: AudioSource) -> Player:
+        """The clip as an address that holds it, by the `EMBEDDED_RULE`."""
+        try:
+            content, suffix, seconds = playable(source)
+            if len(content) > MAX_EMBEDDED:
+                content, suffix = _mp3(source), "mp3"
+        except AudioError as error:
+            return Player(None, None, str(error))
+        return Player(f"data:{_TYPES[suffix]};base64,{base64.b64encode(content).decode()}", seconds)
 
 
 class AudioCopies:
@@ -101,3 +131,11 @@ def playable(source: AudioSource) -> tuple[bytes, str, float]:
     buffer = io.BytesIO()
     soundfile.write(buffer, decode(source, rate), rate, format="WAV", subtype="PCM_16")
     return buffer.getvalue(), "wav", seconds
+
+
+def _mp3(source: AudioSource) -> bytes:
+    source = source.read_checked() if isinstance(source, StoredClip) else source
+    rate = min(_MP3_RATES, key=lambda known: abs(known - probe(source).rate))
+    buffer = io.BytesIO()
+    soundfile.write(buffer, decode(source, rate), rate, format="MP3", subtype="MPEG_LAYER_III")
+    return buffer.getvalue()

@@ -16,7 +16,7 @@ from .. import numerals
 from ..report_schema import AgreementReport, DimensionReport
 from . import wording
 from .page import render
-from .playable import RULE, AudioCopies
+from .playable import EMBEDDED_RULE, EmbeddedClips
 from .report_sound import disagreements
 from .report_tables import markdown_report, statistics_table
 from .report_template import STYLES, TEMPLATE
@@ -32,8 +32,7 @@ PAGE_FILE = "index.html"
 def write_report(report: AgreementReport, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
     """Writes the files of a report into `out`, each complete or not at all; the page last.
 
-    `REPORT_FILE`, `ITEMS_FILE`, `TABLE_FILE` (Markdown), `STATISTICS_FILE` (a row per statistic) and `PAGE_FILE`;
-    with a dataset also the clips that the page plays, in ``audio/``; clips that only an earlier page played go.
+    `REPORT_FILE`, `ITEMS_FILE`, `TABLE_FILE` (Markdown), `STATISTICS_FILE` (a row per statistic) and `PAGE_FILE`.
 
     Args:
         report: From `evaluate.evaluate`.
@@ -47,36 +46,28 @@ def write_report(report: AgreementReport, items: pd.DataFrame, out: Path, datase
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     table, statistics = markdown_report(report), statistics_table(report)
     out.mkdir(parents=True, exist_ok=True)
-    copies = AudioCopies(out)
-    page = render_page(report, items, dataset, copies)
+    page = render_page(report, items, dataset)
     replace_file(out / REPORT_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     replace_file(out / ITEMS_FILE, lambda path: items.to_csv(path, index=False, lineterminator="\n"))
     replace_file(out / TABLE_FILE, lambda path: path.write_text(table, encoding="utf-8"))
     replace_file(out / STATISTICS_FILE, lambda path: statistics.to_csv(path, index=False, lineterminator="\n"))
     replace_file(out / PAGE_FILE, lambda path: path.write_text(page, encoding="utf-8"))
-    copies.remove_others()
 
 
-def render_page(
-    report: AgreementReport,
-    items: pd.DataFrame,
-    dataset: PairDataset | None = None,
-    copies: AudioCopies | None = None,
-) -> str:
-    """The page as HTML that needs no network. Every value is escaped: names and ids come from outside.
+def render_page(report: AgreementReport, items: pd.DataFrame, dataset: PairDataset | None = None) -> str:
+    """The page as HTML that needs no other file and no network. Every value is escaped: names come from outside.
 
     Args:
         report: From `evaluate.evaluate`.
         items: Its table of items.
-        dataset: What was judged, for players.
-        copies: Where the clips of the players go; without dataset or copies there are none.
+        dataset: What was judged, for players; the clips stand in the page.
     """
     sections = []
     for name, dimension in report["dimensions"].items():
         worst, section = worst_items(name, items), dimension_view(name, report, items)
         section |= {"worst": worst, "heard": []}
-        if dataset is not None and copies is not None:
-            section["heard"] = disagreements(worst, name, scale_of(dimension), dataset, copies)
+        if dataset is not None:
+            section["heard"] = disagreements(worst, name, scale_of(dimension), dataset, EmbeddedClips())
         sections.append(section)
     return render(
         TEMPLATE,
@@ -86,7 +77,7 @@ def render_page(
         scored=wording.split_name(report),
         drawn=drawn_whole(report),
         provenance=_provenance(report),
-        audio_rule=RULE if any(section["heard"] for section in sections) else "",
+        audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
     )
 
 

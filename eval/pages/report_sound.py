@@ -7,7 +7,7 @@ from typing import Any
 from ...data_modules.rating_table import RatingTable
 from ...data_modules.schema import PairDataset
 from .dot_strip import dot_strip
-from .playable import AudioCopies
+from .playable import Players
 from .sound_pieces import heard
 
 _CLEAR_OF = 0.12
@@ -19,7 +19,7 @@ def disagreements(
     dimension: str,
     scale: tuple[float, float],
     dataset: PairDataset,
-    copies: AudioCopies,
+    players: Players,
 ) -> list[dict[str, Any]]:
     """The items of `rows` with their players and single ratings.
 
@@ -28,7 +28,7 @@ def disagreements(
         dimension: Of the ratings.
         scale: Lowest and highest rating.
         dataset: What was judged.
-        copies: Where the clips go.
+        players: Where the clips go.
     """
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
     known = [row for row in rows if row["pair_id"] in pairs]
@@ -45,7 +45,7 @@ def disagreements(
                 **row,
                 "ratings": ratings,
                 "strip": dot_strip(ratings, scale, _ticks(row["score"], scale)) if ratings else "",
-                "heard": heard(pairs[row["pair_id"]], copies),
+                "heard": heard(pairs[row["pair_id"]], players),
             }
         )
     return found

@@ -224,7 +224,6 @@ the dark line their mean; the judge's score stands in colour below the line.</p>
 <p class="note">Beside this page: all numbers in <code>agreement.json</code> and, a row for each, in
 <code>agreement.csv</code>; a table for a paper in <code>agreement.md</code>; every item with its scores in
 <code>items.csv</code>.
-{% if audio_rule %}The clips lie in the folder audio: pass on both. {{ audio_rule }} They are recordings of the dataset,
-under its licence.{% endif %}</p></div>
+{% if audio_rule %}The clips are recordings of the dataset, under its licence. {{ audio_rule }}{% endif %}</p></div>
 {% endblock %}
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...data_modules.schema import Pair
-from .playable import AudioCopies
+from .playable import Players
 
 STYLES = """
 .items { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 16px;
@@ -57,8 +57,8 @@ MACROS = """{% macro clip(player, title, label, kind) %}
 """Over what `heard` returns."""
 
 
-def heard(pair: Pair, copies: AudioCopies) -> dict[str, Any]:
-    """Players and facts of a pair, as `MACROS` show them; its clips are stored in `copies`."""
+def heard(pair: Pair, players: Players) -> dict[str, Any]:
+    """Players and facts of a pair, as `MACROS` show them; its clips go into `players`."""
     facts = {
         "group": pair.group_id,
         "system": pair.system_id,
@@ -73,8 +73,8 @@ def heard(pair: Pair, copies: AudioCopies) -> dict[str, Any]:
         "pair": pair,
         "facts": ", ".join(f"{name} {value}" for name, value in facts.items() if value),
         "context": [
-            (copies.add(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
+            (players.add(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
             for number, turn in enumerate(pair.context, start=1)
         ],
-        "response": copies.add(pair.response),
+        "response": players.add(pair.response),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -13,11 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.constant import ConstantJudge
 from empathy_judge.eval.pages import wording
+from empathy_judge.eval.pages.playable import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.pages.report import render_page, terminal_table, write_report
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.report_schema import CheckReport, StatisticReport
@@ -93,6 +97,39 @@ def test_the_page_needs_no_other_file_and_no_network(evaluation: Evaluation) -> 
     assert "url(http" not in page
     assert "@import" not in page
     assert page == render_page(*evaluation)
+
+
+def test_players_hold_their_clips(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+    dataset = make_dataset(noise=0.4)
+    found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
+    page = Page(render_page(found.report, found.items, dataset))
+    players = [value for name, value in page.attributes if name == "src"]
+    assert len(players) == page.tags.count("audio") == 20
+    worst = (found.items["score"] - found.items["human_mean"]).abs().idxmax()
+    (pair,) = (pair for pair in dataset.pairs if pair.pair_id == found.items["pair_id"][worst])
+    heard, rate = soundfile.read(io.BytesIO(base64.b64decode(players[1].removeprefix("data:audio/wav;base64,"))))
+    np.testing.assert_allclose(heard, pair.response.samples, atol=1e-4)  # type: ignore[union-attr]
+    assert rate == 8000
+    assert "under its licence. They stand in this file" in re.sub(r"\s+", " ", page.text)
+
+
+def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) -> None:
+    samples = 0.3 * np.sin(2 * np.pi * 440 * np.arange(30 * 44_100) / 44_100)
+    soundfile.write(tmp_path / "long.wav", np.stack([samples, samples], 1), 44_100)
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF no")
+    clips = EmbeddedClips()
+    player = clips.add(tmp_path / "long.wav")
+    assert player.seconds == pytest.approx(30)
+    assert player.address is not None
+    content = base64.b64decode(player.address.removeprefix("data:audio/mpeg;base64,"))
+    assert len(content) < MAX_EMBEDDED + 200_000 < (tmp_path / "long.wav").stat().st_size
+    heard, rate = soundfile.read(io.BytesIO(content))
+    assert rate == 44_100
+    assert heard.ndim == 1
+    assert heard.std() == pytest.approx(samples.std(), rel=0.05)
+    damaged = clips.add(tmp_path / "damaged.wav")
+    assert damaged.address is None
+    assert damaged.problem
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
