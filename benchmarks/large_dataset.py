@@ -139,7 +139,6 @@ def run(folder: Path, pairs: int, clips: int, raters: int, workers: int = 0, sha
         "import of Hugging Face": _alone(import_source, source / "hub", folder / "again", shard_rows),
         "load": _alone(load, data),
         "inspect": _alone(inspect, data),
-        "inspect again": _alone(inspect, data),
         "plain loop": _alone(read_plainly, data),
     }
     ranks = read_by_ranks(data, workers)

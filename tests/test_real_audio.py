@@ -29,7 +29,7 @@ def test_import_to_score(split: list[str], tmp_path: Path, capsys: pytest.Captur
     assert main(["split", str(data), *split]) == 0
     config = str(Path(__file__).parents[1] / "configs" / "mushra.yaml")
     assert (
-        main(["train", "--config", config, "--data.path", str(data), "--run", str(run), "--trainer.max_epochs", "2"])
+        main(["train", "--config", config, "--data.path", str(data), "--run", str(run), "--trainer.max_epochs", "1"])
         == 0
     )
     options = ["--resamples", "200", "--probes", "response_only", "context_swapped", "silent"]

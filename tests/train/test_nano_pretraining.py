@@ -143,7 +143,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_script_runs_from_nothing(tmp_path: Path) -> None:
-    pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=30)
+    pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
     assert load_backbone(str(tmp_path / "out")).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
