@@ -115,10 +115,12 @@ class _Engine:
         folder = Path(tempfile.mkdtemp(prefix="empathy-judge-voices-"))
         # A worker process ends without atexit, so TemporaryDirectory would stay behind; multiprocessing's own
         # finalizers run in workers and in the main process
-        multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)
+        multiprocessing.util.Finalize(self, shutil.rmtree, (folder, True), exitpriority=0)
         data = _link_data(Path(espeakng_loader.get_data_path()), folder)
         self._voice_files = data / "voices" / "!v"
-        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
+        # A copy of its own: a library that is loaded once more under the same name keeps the state of the first
+        library = shutil.copy(espeakng_loader.get_library_path(), folder)
+        self._library = ctypes.CDLL(str(library))
         self.rate = self._library.espeak_Initialize(2, 0, str(data.parent).encode(), 0)  # 2 = synchronous retrieval
         if self.rate <= 0:
             raise RuntimeError("espeak-ng did not start: its data folder could not be read")
@@ -165,6 +167,14 @@ def _link_data(installed: Path, folder: Path) -> Path:
 def _engine(process: int) -> _Engine:
     del process  # a forked worker must not share the parent's engine
     return _Engine()
+
+
+def restart() -> None:
+    """Forgets what was spoken: the next sentence is what a fresh process would make it.
+
+    espeak-ng keeps state between sentences, so that what a clip is depends a little on those before it.
+    """
+    _engine.cache_clear()
 
 
 def speak(text: str, voice: Voice, tone: Tone) -> tuple[np.ndarray, int]:

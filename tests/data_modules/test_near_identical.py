@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.near_identical import (
     MAX_BIT_ERROR_RATE,
     RATE,
@@ -32,6 +32,7 @@ TONES = {
 
 
 def spoken(text: str = LINE, voice: Voice = VOICE, tone: Tone = TONES["plain"]) -> Clip:
+    restart()  # whatever was spoken before
     samples, rate = speak(text, voice, tone)
     return Clip(samples.astype(np.float32), rate)
 

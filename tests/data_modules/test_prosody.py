@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 import torchaudio
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 
 TEXT = "The parcel came on Tuesday with the morning post."
 MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
 
 
 def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
+    restart()  # whatever was spoken before
     samples, rate = speak(TEXT, voice, tone)
     return prosody.summarise(
         prosody.track(torchaudio.functional.resample(torch.from_numpy(samples), rate, prosody.RATE).numpy())
@@ -54,3 +58,17 @@ def test_tone_is_heard(voice: Voice) -> None:
 @pytest.mark.parametrize(("text", "count"), [("The parcel came on Tuesday.", 7), ("I see.", 2), ("a table", 3)])
 def test_syllables(text: str, count: int) -> None:
     assert prosody.count_syllables(text) == count
+
+
+def test_a_restarted_engine_speaks_as_a_fresh_process_does() -> None:
+    voice, tone = Voice("en-us", "m", 105, 1.0), Tone(pitch=4, range=2.7, rate=205)
+    program = (
+        "import sys; from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
+        "sys.stdout.buffer.write(speak('Here is the parcel.', Voice('en-us', 'm', 105, 1.0), "
+        "Tone(pitch=4, range=2.7, rate=205))[0].tobytes())"
+    )
+    fresh = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    speak("Something else before.", Voice("en", "f", 200, 1.1), Tone(quality="breathy"))
+    again = speak("Here is the parcel.", voice, tone)[0].tobytes()
+    restart()
+    assert speak("Here is the parcel.", voice, tone)[0].tobytes() == fresh != again

@@ -10,7 +10,7 @@ import torch
 import torchaudio
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode, load_clip
-from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.eval.probes import recording, voice
 from empathy_judge.eval.probes.vocoder import pulses
 
@@ -23,6 +23,7 @@ SPEECH = [(MAN, PLAIN), (WOMAN, PLAIN), (MAN, ELATED), (WOMAN, ELATED)]
 
 @cache
 def spoken(speaker: Voice, tone: Tone, rate: int = RATE, text: str = TEXT) -> Clip:
+    restart()  # whatever was spoken before
     samples, made = speak(text, speaker, tone)
     return Clip(torchaudio.functional.resample(torch.from_numpy(samples), made, rate).numpy(), rate)
 

@@ -14,7 +14,7 @@ import pytest
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
@@ -55,6 +55,7 @@ def pitch_range(pair: Pair) -> float:
 @cache
 def speech(groups: int = 6) -> PairDataset:
     """Each group: one text in four tones, rated by its range of pitch in the voice file, with a little noise."""
+    restart()  # whatever was spoken before
     rng = np.random.default_rng(0)
     pairs, ratings = [], []
     for group in range(groups):
@@ -81,9 +82,8 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
     found = checks_of(judge, (*gone, *kept))
     assert list(found) == [name for name in PROBES if name in gone + kept]
     for name in ("flat_prosody", "monotone"):
-        # espeak-ng keeps state between sentences: what these clips are depends a little on what was spoken before
-        assert found[name]["drop"]["value"] > 0.35, name
-        assert found[name]["drop"]["low"] > 0.1, name
+        assert found[name]["drop"]["value"] > 0.5, name
+        assert found[name]["drop"]["low"] > 0.2, name
     assert found["silent"]["spearman"]["value"] is None
     for name in kept:
         assert abs(found[name]["drop"]["value"]) < 0.1, name

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode
-from empathy_judge.data_modules.espeak import Tone, Voice, speak
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
@@ -169,6 +169,7 @@ class Judge:
 @cache
 def pairs() -> tuple[Pair, ...]:
     """Contexts and responses of many ranges of pitch; what is said and how are drawn apart."""
+    restart()  # whatever was spoken before
     rng = np.random.default_rng(0)
 
     def said(voice: Voice) -> tuple[Clip, str]:
