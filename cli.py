@@ -215,19 +215,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judge, provenance = load_spec(options.judge, dataset, options)
-    measured = measure(
-        judge,
-        dataset,
-        split=_split_name(options.split),
-        slices=options.slices,
-        probes=_probes(options.probes),
-        cluster=options.cluster,
-        interval=options.interval,
-        resamples=options.resamples,
-        seed=options.seed,
-        command=options.command,
-        provenance=provenance,
-    )
+    measured = measure(judge, dataset, **_how_to_measure(options), provenance=provenance)
     out = Path(options.out)
     write_report(measured.report, measured.items, out, dataset)
     if options.json:
@@ -250,18 +238,7 @@ def compare(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
-    found = measure(
-        judges,
-        dataset,
-        split=_split_name(options.split),
-        slices=options.slices,
-        probes=_probes(options.probes),
-        cluster=options.cluster,
-        interval=options.interval,
-        resamples=options.resamples,
-        seed=options.seed,
-        command=options.command,
-    )
+    found = measure(judges, dataset, **_how_to_measure(options))
     if options.out is not None:
         write_comparison(found.reports, found.rankings, Path(options.out))
     if options.json:
@@ -433,6 +410,20 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
             raise UserError(f"--hold-out {item!r}: accepted: COLUMN=VALUE, such as system_id=codec-a")
         held.setdefault(column, []).append(value)
     return held or None
+
+
+def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `evaluate` and `compare` say in common."""
+    return {
+        "split": _split_name(options.split),
+        "slices": options.slices,
+        "probes": _probes(options.probes),
+        "cluster": options.cluster,
+        "interval": options.interval,
+        "resamples": options.resamples,
+        "seed": options.seed,
+        "command": options.command,
+    }
 
 
 def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"]:

@@ -162,8 +162,9 @@ def evaluate(
         "slices": {},
     }
     done = [probe for probe in chosen if runs[probe.name].table is not None]
-    for column, values in columns.items():
-        if len(set(values)) >= 2:
+    for column in columns:
+        values = parts[0][column].fillna(NOT_GIVEN)
+        if values.nunique() >= 2:
             report["slices"][column] = {
                 value: {
                     dimension.name: slice_report(judged, _chosen(judged, column, value), done, seed)
@@ -219,19 +220,15 @@ def _portions(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
 
 
-def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> dict[str, list[str]]:
-    """Column -> its values, `NOT_GIVEN` where there is none."""
+def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[str]:
     tags = tag_columns(pairs)
     unknown = [column for column in asked or () if column not in COLUMNS and column not in tags]
     if unknown:
         raise DataError(f"slice {shown(unknown[0])}; accepted: {accepted_columns(pairs)}")
-    columns = (*DEFAULT_SLICES, *tags) if asked is None else asked
-    found = {column: [read_column(pair, column) or NOT_GIVEN for pair in pairs] for column in columns}
-    return {
-        column: values
-        for column, values in found.items()
-        if asked is not None or column in DEFAULT_SLICES or len(set(values)) <= MOST_VALUES
-    }
+    if asked is not None:
+        return list(asked)
+    few = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]
+    return [*DEFAULT_SLICES, *few]
 
 
 def _items(

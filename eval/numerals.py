@@ -28,3 +28,8 @@ def ranged(statistic: StatisticReport) -> str:
     if statistic["value"] is None or statistic["low"] is None:
         return number(statistic["value"])
     return f"{number(statistic['value'])} [{number(statistic['low'])}, {number(statistic['high'])}]"
+
+
+def plain(value: float) -> str:
+    """The number as short as it goes."""
+    return f"{value:g}".replace("-", "\N{MINUS SIGN}")

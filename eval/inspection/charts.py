@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ...data_modules.inspection import Histogram
+from ..numerals import plain
 from ..pages.drawing import ACCENT, GRID, INK, MUTED, STYLE, svg
 
 MAX_LABELLED_BARS = 11
@@ -56,10 +57,10 @@ def histogram(
         if logarithmic:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
             axes.xaxis.set_minor_formatter(NullFormatter())
         elif labelled and ticks is not None:
-            axes.set_xticks(ticks, [_plain(tick) for tick in ticks])
+            axes.set_xticks(ticks, [plain(tick) for tick in ticks])
         else:
             axes.xaxis.set_major_locator(MaxNLocator(7, steps=_TICK_STEPS))
         if labelled:
@@ -117,7 +118,7 @@ def rater_strips(
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(edges[0], edges[-1])
         if ticks is not None and len(ticks) <= MAX_LABELLED_BARS:
-            axes.set_xticks(ticks, [_plain(tick) for tick in ticks])
+            axes.set_xticks(ticks, [plain(tick) for tick in ticks])
         else:
             axes.xaxis.set_major_locator(MaxNLocator(6, steps=_TICK_STEPS))
         axes.tick_params(length=0)
@@ -130,10 +131,6 @@ def rater_strips(
 
 def _percent(share: float) -> str:
     return "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _shortened(name: str) -> str:

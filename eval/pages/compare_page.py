@@ -20,7 +20,7 @@ from .listening import listening_sentence
 from .page import render
 from .report import PAGE_FILE
 from .report_tables import markdown_comparison
-from .report_view import bar, ceiling_lines, drawn_whole, in_words
+from .report_view import bar, ceiling_lines, checks_of, drawn_whole, in_words, origin_of, versions_of
 
 NUMBERS_FILE = "comparison.json"
 TABLE_FILE = "comparison.md"
@@ -80,9 +80,7 @@ def _section(name: str, ranking: RankingReport, reports: Sequence[AgreementRepor
     entries = []
     for judge in ranking["judges"]:
         own = found.get(judge["judge"])
-        checks: dict[str, Any] = {}
-        if own is not None:
-            checks = {check: results[name] for check, results in by_judge[judge["judge"]]["checks"].items()}
+        checks = {} if own is None else checks_of(by_judge[judge["judge"]], name)
         entries.append(
             {
                 **judge,
@@ -176,18 +174,9 @@ def _scored_by_one(
 
 def _provenance(reports: Sequence[AgreementReport]) -> list[tuple[str, str]]:
     first = reports[0]
-    data = first["dataset"]
     rows = {
         "judges": "; ".join(report["judge"] for report in reports),
-        "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
-        "source": data["source"],
-        "licence": data["licence"],
-        "content hash": data["content_hash"],
-        "split": first["split"] or "all pairs",
-        "split hash": first["split_hash"],
-        "command": first["command"],
-        "seed, resamples": f"{first['seed']}, {first['resamples']}",
-        "intervals": f"95 %, {first['interval']}, draws of whole {drawn_whole(first)}",
-        "versions": ", ".join(f"{name} {version}" for name, version in first["versions"].items()),
+        **origin_of(first),
+        "versions": versions_of(first),
     }
     return [(name, value) for name, value in rows.items() if value]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from ..numerals import plain
+
 _STRIP_ENDS = (4.0, 96.0)  # percent of the width
 _DOT = 4.5  # radius in pixels
 _STACK_HEIGHT = 66.0  # pixels; taller stacks are pushed together
@@ -37,19 +39,19 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
     parts = [
         f'<line class="axis" x1="{_STRIP_ENDS[0]}%" x2="{_STRIP_ENDS[1]}%" y1="{ground}" y2="{ground}"/>',
         *(
-            f'<text x="{across(tick)}" y="{ground + 16}" text-anchor="middle">{_plain(tick)}</text>'
+            f'<text x="{across(tick)}" y="{ground + 16}" text-anchor="middle">{plain(tick)}</text>'
             f'<line class="axis" x1="{across(tick)}" x2="{across(tick)}" y1="{ground}" y2="{ground + 4}"/>'
             for tick in ticks
         ),
         *(
             f'<circle cx="{across(score)}" cy="{ground - 2 - _DOT - place * step:g}" r="{_DOT}">'
-            f"<title>{html.escape(rater)}: {_plain(score)}</title></circle>"
+            f"<title>{html.escape(rater)}: {plain(score)}</title></circle>"
             for (rater, score), place in zip(ratings, stacks, strict=True)
         ),
         f'<line class="mean" x1="{across(mean)}" x2="{across(mean)}" y1="2" y2="{ground + 4}"/>',
     ]
-    scores = ", ".join(_plain(score) for _, score in ratings)
-    alt = f"{len(ratings)} ratings on a scale from {_plain(scale[0])} to {_plain(scale[1])}: {scores}; mean {mean:.2f}"
+    scores = ", ".join(plain(score) for _, score in ratings)
+    alt = f"{len(ratings)} ratings on a scale from {plain(scale[0])} to {plain(scale[1])}: {scores}; mean {mean:.2f}"
     return Markup(
         f'<svg class="strip" role="img" aria-label="{alt}" width="100%" height="{ground + 20}">{"".join(parts)}</svg>'
     )
@@ -65,7 +67,3 @@ def _stacks(scores: Sequence[float], width: float) -> list[int]:
             places.append(0)
             start = score
     return places
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}".replace("-", "\N{MINUS SIGN}")

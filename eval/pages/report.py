@@ -20,7 +20,7 @@ from .playable import EMBEDDED_RULE, EmbeddedClips
 from .report_sound import disagreements
 from .report_tables import markdown_report, statistics_table
 from .report_template import STYLES, TEMPLATE
-from .report_view import dimension_view, drawn_whole, scale_of, worst_items
+from .report_view import dimension_view, drawn_whole, origin_of, scale_of, versions_of, worst_items
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
@@ -108,24 +108,15 @@ def terminal_table(report: AgreementReport) -> Table:
 
 
 def _provenance(report: AgreementReport) -> list[tuple[str, str]]:
-    dataset = report["dataset"]
     rows = {
         "judge": report["judge"],
-        "dataset": f"{dataset['name']} ({'synthetic ratings' if dataset['synthetic'] else 'human ratings'})",
-        "source": dataset["source"],
-        "licence": dataset["licence"],
-        "content hash": dataset["content_hash"],
-        "split": report["split"] or "all pairs",
-        "split hash": report["split_hash"],
-        "command": report["command"],
-        "seed, resamples": f"{report['seed']}, {report['resamples']}",
-        "intervals": f"95 %, {report['interval']}, draws of whole {drawn_whole(report)}",
+        **origin_of(report),
         "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
         "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
         **{
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for name, value in report["provenance"].items()
         },
-        "versions": ", ".join(f"{name} {version}" for name, version in report["versions"].items()),
+        "versions": versions_of(report),
     }
     return [(name, value) for name, value in rows.items() if value]

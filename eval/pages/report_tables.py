@@ -12,7 +12,7 @@ from .. import numerals
 from ..report_schema import AgreementReport, RankingReport, StatisticReport
 from . import wording
 from .listening import listening_sentence
-from .report_view import drawn_whole
+from .report_view import checks_of, drawn_whole
 
 _STATISTIC = set(StatisticReport.__annotations__)
 _COLUMNS = ("dimension", "statistic", "value", "low", "high", "n", "reason")
@@ -65,7 +65,7 @@ def markdown_report(report: AgreementReport) -> str:
             numerals.percent(own["share_of_panel_ceiling"]["value"]),
             numerals.ranged(own["ceiling"]["spearman"]),
             own["verdict"]["text"],
-            listening_sentence(_checks(report, name), own["spearman"]).text,
+            listening_sentence(checks_of(report, name), own["spearman"]).text,
         ]
         for name, own in report["dimensions"].items()
     ]
@@ -121,7 +121,7 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
                     numerals.ranged(own["spearman"]),
                     numerals.percent(own["share_of_panel_ceiling"]["value"]),
                     own["verdict"]["text"] if ranked["reason"] is None else f"Not ranked: {ranked['reason']}.",
-                    listening_sentence(_checks(report, name), own["spearman"]).text,
+                    listening_sentence(checks_of(report, name), own["spearman"]).text,
                 ]
             rows.append([name, cluster, ranked["judge"], *said])
     lines += [*_table(head, rows, numbers=(1, 3, 4, 5)), ""]
@@ -130,10 +130,6 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
         "",
     ]
     return "\n".join(lines)
-
-
-def _checks(report: AgreementReport, name: str) -> dict[str, Any]:
-    return {check: results[name] for check, results in report["checks"].items()}
 
 
 def _moved(change: float | None, sd: float | None) -> float | None:

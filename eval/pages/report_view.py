@@ -45,7 +45,7 @@ def dimension_view(name: str, report: AgreementReport, items: pd.DataFrame) -> d
         items: Of `evaluate.Evaluation`.
     """
     dimension = report["dimensions"][name]
-    checks = {check: results[name] for check, results in report["checks"].items()}
+    checks = checks_of(report, name)
     rows = judged_rows(name, items)
     score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
     scale, curve = scale_of(dimension), dimension["calibration"]["curve"]
@@ -89,6 +89,32 @@ def judged_rows(name: str, items: pd.DataFrame) -> pd.DataFrame:
 def drawn_whole(report: AgreementReport) -> str:
     """What the intervals of a report draw whole, in the plural."""
     return f"{report['cluster'].removesuffix('_id').replace('_', ' ')}s"
+
+
+def checks_of(report: AgreementReport, dimension: str) -> dict[str, CheckReport]:
+    """The listening checks of a dimension."""
+    return {check: results[dimension] for check, results in report["checks"].items()}
+
+
+def origin_of(report: AgreementReport) -> dict[str, str]:
+    """What was measured on, and how: a row of the table of provenance each."""
+    data = report["dataset"]
+    return {
+        "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
+        "source": data["source"],
+        "licence": data["licence"],
+        "content hash": data["content_hash"],
+        "split": report["split"] or "all pairs",
+        "split hash": report["split_hash"],
+        "command": report["command"],
+        "seed, resamples": f"{report['seed']}, {report['resamples']}",
+        "intervals": f"95 %, {report['interval']}, draws of whole {drawn_whole(report)}",
+    }
+
+
+def versions_of(report: AgreementReport) -> str:
+    """The versions of what measured, for the last row of that table."""
+    return ", ".join(f"{name} {version}" for name, version in report["versions"].items())
 
 
 def scale_of(dimension: DimensionReport) -> tuple[float, float]:
