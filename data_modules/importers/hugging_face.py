@@ -152,12 +152,10 @@ def _class_labels(datasets: Any, features: Mapping[str, Any]) -> dict[str, list[
 
 def _rows(table: EmbeddingTable, labels: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Column names, and rows without the bytes of clips."""
-    known: dict[str, str] = {}  # many rows hold few different texts: each is kept once
-    rows = []
-    for row in table.rows():
+    rows = list(table.rows())
+    for row in rows:
         for name, classes in labels.items():
             row[name] = None if row[name] is None else classes[row[name]]
-        rows.append({name: known.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()})
     return tuple(dict.fromkeys(name for row in rows for name in row)), rows
 
 

@@ -43,16 +43,16 @@ class EmbeddingTable:
 
         A structure ``{"bytes", "path"}`` that has bytes is the clip itself.
         """
-        known: dict[Steps, Steps] = {}  # few are different: each is held once
+        known: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
         for start, part in self.read_from(0):
             part.validate(full=True)  # offsets that point outside would end the process
             embedding = [column.name for column in part.schema if has_bytes(column.type)]
             for position, row in enumerate(part.to_pylist(), start):
                 for name in embedding:
                     row[name] = self._without_bytes(row[name], position, (name,), known)
-                yield row
+                yield {name: known.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()}
 
-    def _without_bytes(self, value: Any, row: int, steps: Steps, known: dict[Steps, Steps]) -> Any:
+    def _without_bytes(self, value: Any, row: int, steps: Steps, known: dict[Any, Any]) -> Any:
         if isinstance(value, bytes) and value:
             return EmbeddedClip(self, row, known.setdefault(steps, steps))
         if isinstance(value, dict):

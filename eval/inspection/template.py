@@ -8,8 +8,6 @@ STYLES = (
 h2.small { font-size: 1rem; margin: 0 0 10px; }
 .figure.strips svg { max-width: 560px; margin: 0; }
 .raters td:not(.number) { min-width: 10em; }
-nav { margin: 18px 0 0; display: flex; flex-wrap: wrap; gap: 6px 18px; }
-a { color: var(--accent); }
 nav a { overflow-wrap: anywhere; }
 .items details { margin-top: 10px; font-size: 0.9rem; }
 .items summary { font-weight: 500; color: var(--muted); }

@@ -15,8 +15,6 @@ STYLES = """
 .judge p { margin: 4px 0 0; grid-column: 1 / -1; max-width: 60em; overflow-wrap: anywhere; }
 .judge p.listens { color: var(--muted); font-size: 0.92rem; }
 .banner + section h2, .banner + .card { margin-top: 24px; }
-nav { margin: 18px 0 0; display: flex; flex-wrap: wrap; gap: 6px 18px; }
-a { color: var(--accent); }
 @media (max-width: 600px) { .card { padding: 14px; } main { padding: 20px 12px 48px; } }
 @media print { nav { display: none; } .card, tr, .judge { break-inside: avoid; } .scroll { overflow: visible; } }
 """

@@ -26,6 +26,8 @@ h1 { font-size: 1.75rem; line-height: 1.2; margin: 0; letter-spacing: -0.01em; o
 h2 { font-size: 1.3rem; margin: 40px 0 12px; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 0 0 8px; }
 p, li, h3, h4, summary { overflow-wrap: anywhere; }
+nav { margin: 18px 0 0; display: flex; flex-wrap: wrap; gap: 6px 18px; }
+a { color: var(--accent); }
 .banner { background: var(--warn-ground); border: 1px solid var(--warn-line); border-radius: 10px;
   padding: 12px 16px; margin: 20px 0 0; }
 .banner strong { color: var(--warn); }

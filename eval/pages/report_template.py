@@ -17,8 +17,6 @@ h4.expects-title { margin-top: 22px; }
 .measures td small { white-space: nowrap; }
 .measures td + td { min-width: 14em; }
 .card > details { margin-top: 12px; }
-nav { margin: 18px 0 0; display: flex; flex-wrap: wrap; gap: 6px 18px; }
-a { color: var(--accent); }
 @media (max-width: 600px) { .card { padding: 14px; } main { padding: 20px 12px 48px; } }
 @media print { audio, nav { display: none; } .card, tr, .clip { break-inside: avoid; } .scroll { overflow: visible; } }
 """
