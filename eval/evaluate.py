@@ -163,14 +163,14 @@ def evaluate(
     }
     done = [probe for probe in chosen if runs[probe.name].table is not None]
     for column in columns:
-        values = parts[0][column].fillna(NOT_GIVEN)
-        if values.nunique() >= 2:
+        values = set(parts[0][column].fillna(NOT_GIVEN))
+        if len(values) >= 2:
             report["slices"][column] = {
                 value: {
                     dimension.name: slice_report(judged, _chosen(judged, column, value), done, seed)
                     for dimension, judged in zip(dimensions, results, strict=True)
                 }
-                for value in sorted(set(values))
+                for value in sorted(values)
             }
     return Evaluation(report, pd.concat(parts, ignore_index=True))
 
