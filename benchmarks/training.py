@@ -18,7 +18,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.common.prompt import messages
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from rich.console import Console
 from rich.table import Table

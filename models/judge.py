@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Backbone, Clips, Inputs
+from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
 from .heads import Head, HeadName, build_head
 from .lora import LoraSettings, add_lora
 from .pooling import PoolingName, build_pooling
@@ -31,6 +31,7 @@ class JudgeSettings:
         revision: Commit, tag or branch on the hub.
         dtype: Of the frozen backbone weights; adapter and head are float32.
         attention: Attention kernel.
+        quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
         pooling: How hidden states become one vector per pair.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: Where adapters go.
@@ -40,7 +41,8 @@ class JudgeSettings:
     backbone: str = "nano"
     revision: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    attention: Attention = "sdpa"
+    quantization: Quantization = "none"
     pooling: PoolingName = "response_mean"
     padding_side: Literal["left", "right"] = "right"
     lora: LoraSettings = field(default_factory=LoraSettings)
@@ -60,7 +62,13 @@ class EmpathyJudge(nn.Module):
         self.settings = settings
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
-            settings.backbone, settings.revision, DTYPES[settings.dtype], settings.attention
+            Checkpoint(
+                settings.backbone,
+                settings.revision,
+                DTYPES[settings.dtype],
+                settings.attention,
+                settings.quantization,
+            )
         )
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (add_lora(self.backbone, settings.lora),)  # a tuple hides it from torch
@@ -99,7 +107,7 @@ class EmpathyJudge(nn.Module):
             lengths = [self.backbone.audio_tokens(len(samples)) for samples in decoded]
             clips, states = self.backbone.prepare_clips(decoded), None
         else:
-            lengths = [len(audio[source]) for source in distinct]
+            lengths = [len(audio[source]) * self.backbone.tokens_per_state for source in distinct]
             clips, states = None, torch.cat([audio[source] for source in distinct])
         counts = dict(zip(distinct, lengths, strict=True))
         starts = dict(zip(distinct, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
@@ -122,7 +130,8 @@ class EmpathyJudge(nn.Module):
         prepared = self.backbone.prepare_clips(samples)
         on_device = Clips(prepared.features.to(self.device), prepared.lengths.to(self.device))
         packed = self.backbone.encode_audio(on_device).cpu()
-        return list(packed.split([self.backbone.audio_tokens(len(clip)) for clip in samples]))
+        tokens = [self.backbone.audio_tokens(len(clip)) for clip in samples]
+        return list(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: adapters, pooling, head."""

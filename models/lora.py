@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import nn
 
 from ..data_modules.errors import UserError
-from .backbones.base import Backbone, Part
+from .backbones.common.base import Backbone, Part
 
 PartName = Literal["language_model", "projector", "audio_tower"]
 

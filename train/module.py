@@ -18,7 +18,7 @@ from ..data_modules.errors import UserError
 from ..data_modules.rated_pairs import RatedPair
 from ..eval.statistics.agreement import spearman
 from ..models.artifact import Provenance, check_keys, describe
-from ..models.backbones.base import Inputs
+from ..models.backbones.common.base import Inputs
 from ..models.heads import HeadName, HistogramHead
 from ..models.judge import EmpathyJudge, JudgeSettings
 from ..models.lora import LoraSettings, PartName, parameter_table

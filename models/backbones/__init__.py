@@ -1,50 +1,56 @@
 """Backbones: one file per family, named after the `model_type` of its `transformers` configuration.
 
-Such a file defines `load(name, revision, dtype, attention) -> Backbone`. Nothing else needs to know of it.
+Such a file defines `load(checkpoint) -> Backbone`. Nothing else needs to know of it. What families share is in
+`common/`.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from transformers import AutoConfig
 
 from ...data_modules.errors import UserError
-from .base import Backbone
+from .common.base import Backbone, Checkpoint
 
 NANO = "nano"
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 
 
-def load_backbone(
-    name: str, revision: str | None = None, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-) -> Backbone:
-    """Load the backbone that `name` stands for, in evaluation mode and frozen.
+def load_backbone(checkpoint: Checkpoint) -> Backbone:
+    """Load a backbone, in evaluation mode and frozen.
 
     Args:
-        name: "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
-        revision: Commit, tag or branch on the hub.
-        dtype: Of the weights.
-        attention: Attention kernel: "eager", "sdpa" or "flash_attention_2".
+        checkpoint: Its `name` is "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
 
     Raises:
         UserError: If there is no such checkpoint, or no file for its family.
     """
-    path = str(NANO_FOLDER) if name == NANO else name
+    name = checkpoint.name
+    found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
     try:
-        model_type = AutoConfig.from_pretrained(path, revision=revision).model_type
+        model_type = AutoConfig.from_pretrained(found.name, revision=found.revision).model_type
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
         ) from None
-    families = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("base", "prompt"))
-    if model_type not in families:
-        raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families)}")
-    backbone: Backbone = importlib.import_module(f".{model_type}", __name__).load(path, revision, dtype, attention)
+    if module_name(model_type) not in families():
+        raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families())}")
+    backbone: Backbone = importlib.import_module(f".{module_name(model_type)}", __name__).load(found)
     backbone.name = name
     backbone.network.requires_grad_(False).eval()
     return backbone
+
+
+def families() -> list[str]:
+    """Names of the files in this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
+
+
+def module_name(model_type: str) -> str:
+    """The file of a family; some model types have a hyphen."""
+    return model_type.replace("-", "_")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Part
+from empathy_judge.models.backbones.common.base import Checkpoint, Part
 from empathy_judge.models.lora import LoraSettings, add_lora, parameter_table
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
@@ -45,9 +45,9 @@ def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
     table = parameter_table(judge.backbone, {"pooling": judge.pooling, "head": judge.head})
     rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
     numbers = {row[0]: [int(re.sub(",", "", cell)) for cell in row[1:]] for row in rows}
+    network = load_backbone(Checkpoint(str(backbone_folder))).network
     plain = {
-        name: sum(w.numel() for w in load_backbone(str(backbone_folder)).network.get_submodule(root[:-1]).parameters())
-        for name, root in ROOTS.items()
+        name: sum(w.numel() for w in network.get_submodule(root[:-1]).parameters()) for name, root in ROOTS.items()
     }
     head = 192 + 192 + 2 * 192 + 2
     for part in ROOTS:
@@ -69,7 +69,7 @@ def test_without_parts_only_the_head_is_trained(make_judge):
 
 
 def test_the_update_is_scaled_by_alpha_over_rank(backbone_folder):
-    backbone = load_backbone(str(backbone_folder))
+    backbone = load_backbone(Checkpoint(str(backbone_folder)))
     plain = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj").weight.clone()
     add_lora(backbone, LoraSettings(rank=2, alpha=6.0))
     layer = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj")
@@ -82,7 +82,7 @@ def test_the_update_is_scaled_by_alpha_over_rank(backbone_folder):
 
 
 def test_a_part_without_such_layers_is_refused(backbone_folder):
-    backbone = load_backbone(str(backbone_folder))
+    backbone = load_backbone(Checkpoint(str(backbone_folder)))
     backbone.parts = {**backbone.parts, "projector": Part("multi_modal_projector", ("absent",))}
     with pytest.raises(UserError, match=r"LoRA on projector: backbone .* has no such linear layers"):
         add_lora(backbone, LoraSettings(parts=["projector"]))

@@ -14,6 +14,7 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDatase
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import build_parser, train
@@ -37,7 +38,7 @@ def scores_of(judge, pairs) -> torch.Tensor:
 
 def test_trainable_weights_change_and_frozen_ones_do_not(trained_run, backbone_folder):
     loaded = load_run(trained_run / "checkpoints" / "last.ckpt").judge
-    fresh = dict(load_backbone(str(backbone_folder)).network.named_parameters())
+    fresh = dict(load_backbone(Checkpoint(str(backbone_folder))).network.named_parameters())
     frozen = {
         name.replace(".base_layer", ""): weight
         for name, weight in loaded.network.named_parameters()

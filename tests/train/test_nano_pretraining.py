@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.qwen2_audio import Qwen2AudioBackbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.qwen2_audio import wrap
 from empathy_judge.train.nano import answer
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from empathy_judge.train.nano.corpus import LABELS, MEASURES, Clip, ClipStore, make_voices, pitch_range
@@ -113,7 +114,7 @@ def _teach(kept: Path) -> dict[str, torch.Tensor]:
     processor = build_processor(["How fast is the response?"])
     torch.manual_seed(0)
     model = build_model(processor)
-    backbone = Qwen2AudioBackbone(model.model, processor, "nano", None)
+    backbone = wrap(model.model, processor, Checkpoint("nano"))
     listener = answer.Listener(backbone, ClipStore.of(clips))
     answer.train_language_model(backbone, model, processor, listener, steps=6, seed=1, kept=kept)
     return dict(model.state_dict())
@@ -144,7 +145,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
 @pytest.mark.slow
 def test_script_runs_from_nothing(tmp_path: Path) -> None:
     pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
-    assert load_backbone(str(tmp_path / "out")).sampling_rate == 16_000
+    assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
     assert set(measured["seconds"]) == {"corpora", "audio tower", "language model"}

@@ -16,9 +16,9 @@ from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 from ...data_modules.audio import Clip as AudioClip
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, Turn
-from ...models.backbones.base import Clips, Inputs
-from ...models.backbones.prompt import messages
-from ...models.backbones.qwen2_audio import Qwen2AudioBackbone
+from ...models.backbones.common.audio_language_model import AudioLanguageModel
+from ...models.backbones.common.base import Clips, Inputs
+from ...models.backbones.common.prompt import messages
 from .corpus import ClipStore
 from .listen import Readouts, batches_by_length, normalisation
 from .questions import CLOSED, OPEN, Delivery, Question
@@ -47,7 +47,7 @@ class Dialogue:
 class Listener:
     """Clips as the frozen tower hears them, with their targets."""
 
-    def __init__(self, backbone: Qwen2AudioBackbone, store: ClipStore) -> None:
+    def __init__(self, backbone: AudioLanguageModel, store: ClipStore) -> None:
         self.store = store
         self.states: list[Tensor] = [torch.empty(0)] * len(store)
         with torch.no_grad():
@@ -118,7 +118,7 @@ class Writer:
 
 
 def train_language_model(
-    backbone: Qwen2AudioBackbone,
+    backbone: AudioLanguageModel,
     model: Qwen2AudioForConditionalGeneration,
     processor: Qwen2AudioProcessor,
     listener: Listener,
@@ -188,7 +188,7 @@ def _continue(
 
 @torch.no_grad()
 def measure_answers(
-    backbone: Qwen2AudioBackbone,
+    backbone: AudioLanguageModel,
     model: Qwen2AudioForConditionalGeneration,
     processor: Qwen2AudioProcessor,
     listener: Listener,

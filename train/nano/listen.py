@@ -11,8 +11,8 @@ import time
 import torch
 from torch import Tensor, nn
 
-from ...models.backbones.base import Clips
-from ...models.backbones.qwen2_audio import Qwen2AudioBackbone
+from ...models.backbones.common.audio_language_model import AudioLanguageModel
+from ...models.backbones.common.base import Clips
 from .corpus import LABELS, MEASURES, ClipStore
 
 _LEVEL = MEASURES.index("level")
@@ -58,7 +58,7 @@ class Readouts(nn.Module):
 
 
 def train_tower(
-    backbone: Qwen2AudioBackbone, corpus: ClipStore, held_out: dict[str, ClipStore], epochs: int, seed: int
+    backbone: AudioLanguageModel, corpus: ClipStore, held_out: dict[str, ClipStore], epochs: int, seed: int
 ):
     """Train the audio tower in place and print how well held-out clips are heard after each epoch."""
     generator = torch.Generator().manual_seed(seed)

@@ -13,8 +13,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Backbone
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.common.base import Backbone, Checkpoint
+from empathy_judge.models.backbones.common.prompt import messages
 from empathy_judge.models.lora import LoraSettings
 from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
@@ -29,7 +29,7 @@ def noise(samples: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def backbone(backbone_folder: Path) -> Backbone:
-    return load_backbone(str(backbone_folder))
+    return load_backbone(Checkpoint(str(backbone_folder)))
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(backbone_folder, tm
     del tensors[gone]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"missing \['model\.audio_tower\.layers\.1\.fc1\.weight'\]"):
-        load_backbone(str(folder))
+        load_backbone(Checkpoint(str(folder)))
 
 
 def test_a_checkpoint_with_a_foreign_tensor_is_refused_by_name(backbone_folder, tmp_path):
@@ -158,17 +158,17 @@ def test_a_checkpoint_with_a_foreign_tensor_is_refused_by_name(backbone_folder, 
     tensors[f"{prefix}audio_tower.surplus"] = torch.zeros(3)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match="surplus"):
-        load_backbone(str(folder))
+        load_backbone(Checkpoint(str(folder)))
 
 
 def test_unknown_backbones_are_refused(backbone_folder, tmp_path):
     with pytest.raises(UserError, match=r"backbone 'no/such-model': accepted are 'nano', a hub id or a folder"):
-        load_backbone("no/such-model")
+        load_backbone(Checkpoint("no/such-model"))
     folder = broken(backbone_folder, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen2"}))
     with pytest.raises(UserError, match=r"no file for family 'qwen2'; there are .*qwen2_audio"):
-        load_backbone(str(folder))
+        load_backbone(Checkpoint(str(folder)))
 
 
 def test_the_backbone_is_frozen_and_in_evaluation_mode(backbone):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data_modules.schema import Pair
+from ....data_modules.schema import Pair
 
 QUESTION = "How well does the voice of the response fit the context?"
 

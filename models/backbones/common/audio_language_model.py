@@ -1,0 +1,136 @@
+"""A backbone of three parts: an audio tower, a projector and a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from ....data_modules.schema import Pair
+from .base import Checkpoint, Clips, Inputs, Part, PartName
+from .chat import Chat
+
+
+class Ears(Protocol):
+    """How a family hears: from samples to audio states.
+
+    Attributes:
+        sampling_rate: Hz.
+        max_seconds: Longest clip that it hears whole (seconds).
+        audio_size: Width of an audio state.
+        tokens_per_state: Audio tokens that the projector makes of one state.
+    """
+
+    sampling_rate: int
+    max_seconds: float
+    audio_size: int
+    tokens_per_state: int
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples."""
+        ...
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """What the audio tower reads of mono clips `(samples,)`."""
+        ...
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other, without padding `(states, audio size)`."""
+        ...
+
+
+Read = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`(token ids, embeddings, attention mask, positions)` to last hidden states `(batch, tokens, hidden)`."""
+
+
+class AudioLanguageModel:
+    """Implements `Backbone`; see there for its attributes."""
+
+    reads_text = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        checkpoint: Checkpoint,
+        *,
+        processor: Any,
+        parts: Mapping[PartName, Part],
+        ears: Ears,
+        chat: Chat,
+        embed: Callable[[Tensor], Tensor],
+        project: Callable[[Tensor], Tensor],
+        read: Read,
+        hidden_size: int,
+    ) -> None:
+        """Put the pieces of a family together.
+
+        Args:
+            network: Holds every weight.
+            checkpoint: Where it comes from.
+            processor: What `save_processor` writes.
+            parts: What can be trained.
+            ears: From samples to audio states.
+            chat: From a pair to token ids.
+            embed: From token ids `(batch, tokens)` to embeddings `(batch, tokens, hidden)`.
+            project: From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`.
+            read: The language model without its head. Of these three, none may hold on to a linear layer itself: LoRA
+                replaces it inside its parent.
+            hidden_size: Width of the language model.
+        """
+        self.network = network
+        self.name, self.revision = checkpoint.name, checkpoint.revision
+        self.parts = parts
+        self.ears = ears
+        self.sampling_rate, self.max_seconds = ears.sampling_rate, ears.max_seconds
+        self.audio_size, self.tokens_per_state = ears.audio_size, ears.tokens_per_state
+        self.hidden_size = hidden_size
+        self._processor, self._chat = processor, chat
+        self._embed, self._project, self._read = embed, project, read
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples."""
+        return self.ears.audio_tokens(samples)
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """What the audio tower reads of mono clips `(samples,)`."""
+        return self.ears.prepare(clips)
+
+    def prepare_text(
+        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`; see `Backbone`."""
+        return self._chat.prepare(pairs, audio_tokens, padding_side)
+
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other `(states, audio size)`."""
+        return self.ears.encode(clips)
+
+    def hidden_states(self, inputs: Inputs) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)`; see `Backbone`."""
+        states = inputs.audio_states
+        if states is None:
+            assert inputs.clips is not None
+            states = self.encode_audio(inputs.clips)
+        embeddings = self._embed(inputs.input_ids)
+        audio = self._project(states.to(embeddings))[inputs.audio_index]
+        is_audio = (inputs.input_ids == self._chat.audio_token_id)[..., None]
+        embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
+        positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
+        return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+
+    def save_processor(self, folder: str) -> None:
+        """Write tokenizer and feature extractor."""
+        self._processor.save_pretrained(folder)
+
+
+def decoder(language_model: nn.Module) -> Read:
+    """`Read` for a decoder that takes one position for each token."""
+
+    def read(ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        return language_model(
+            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+
+    return read

@@ -1,0 +1,167 @@
+"""What the judge asks of a backbone. A family is one file in the folder above."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ....data_modules.schema import Pair
+
+Attention = Literal["eager", "sdpa", "flash_attention_2"]
+"""Attention kernels that `transformers` knows."""
+Quantization = Literal["none", "nf4"]
+"""How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+PartName = Literal["language_model", "projector", "audio_tower", "joiner"]
+"""`joiner`: what joins context and response where there is no language model; it has no pre-trained weights."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Which weights are loaded, and how.
+
+    Attributes:
+        name: Hub id or folder in the hub's layout.
+        revision: Commit, tag or branch on the hub.
+        dtype: Of the weights.
+        attention: Attention kernel.
+        quantization: Of the language model's linear layers.
+        device_map: "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU.
+        weights: False builds the architecture without weights, on the meta device, to count with.
+    """
+
+    name: str
+    revision: str | None = None
+    dtype: torch.dtype = torch.float32
+    attention: Attention = "sdpa"
+    quantization: Quantization = "none"
+    device_map: Literal["auto"] | None = None
+    weights: bool = True
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a backbone that can be trained, by LoRA or in full.
+
+    Attributes:
+        path: Path of its module inside the network. A part inside another part does not count as part of that one.
+        linears: Last names of its linear layers; empty where the part is one linear layer itself.
+        layers: Path of the list of its layers, where LoRA can be put on some of them only.
+    """
+
+    path: str
+    linears: tuple[str, ...]
+    layers: str | None = None
+
+
+@dataclass(frozen=True)
+class Clips:
+    """What an audio tower reads of several clips, padded to the longest.
+
+    Attributes:
+        features: One row for each clip, or for each window where the family itself cuts a long clip into windows
+            (those of one clip then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)`
+            or samples `(rows, samples)`, as the family has it.
+        lengths: Real frames (or samples) of each row `(rows,)`.
+    """
+
+    features: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it.
+
+    Attributes:
+        input_ids: `(batch, tokens)`; each audio token stands for one audio state after the projector.
+        attention_mask: `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side.
+        response_mask: `(batch, tokens)`, True where an audio token of the response stands.
+        audio_index: For each audio token of `input_ids` in reading order, its row after the projector
+            `(audio tokens,)`.
+        clips: The clips to encode; None where `audio_states` holds them encoded.
+        audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    response_mask: Tensor
+    audio_index: Tensor
+    clips: Clips | None = None
+    audio_states: Tensor | None = None
+
+    def to(self, device: torch.device) -> Inputs:
+        """The same inputs on another device."""
+        moved = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Clips):
+                moved[field.name] = Clips(value.features.to(device), value.lengths.to(device))
+            elif value is not None:
+                moved[field.name] = value.to(device)
+        return replace(self, **moved)
+
+
+class Backbone(Protocol):
+    """An audio language model without its LM head, or an audio encoder with a block that joins two clips.
+
+    Attributes:
+        network: The module that holds every weight; LoRA is put on it in place.
+        name: Hub id or folder it was loaded from.
+        revision: Commit of the hub repository, or None for a folder.
+        sampling_rate: Hz at which it hears.
+        max_seconds: Longest clip that it hears whole (seconds).
+        audio_size: Width of the states that `encode_audio` returns.
+        tokens_per_state: Audio tokens that the projector makes of one state.
+        hidden_size: Width of `hidden_states`.
+        parts: What can be trained, by name.
+        reads_text: False if it cannot read the text about the situation.
+    """
+
+    network: nn.Module
+    name: str
+    revision: str | None
+    sampling_rate: int
+    max_seconds: float
+    audio_size: int
+    tokens_per_state: int
+    hidden_size: int
+    parts: Mapping[PartName, Part]
+    reads_text: bool
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
+        ...
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """What the audio tower reads of mono clips `(samples,)` at `sampling_rate`."""
+        ...
+
+    def prepare_text(
+        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`.
+
+        Args:
+            pairs: What is asked about; the audio itself is not read here.
+            audio_tokens: For each pair the audio tokens of its context turns and, last, of its response.
+            padding_side: "left" or "right".
+        """
+        ...
+
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other, without padding, before the projector
+        `(states, audio size)`."""
+        ...
+
+    def hidden_states(self, inputs: Inputs) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)`; those at padding mean nothing."""
+        ...
+
+    def save_processor(self, folder: str) -> None:
+        """Write tokenizer and feature extractor."""
+        ...

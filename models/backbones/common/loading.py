@@ -1,0 +1,121 @@
+"""Weights and processors out of a folder or the hub, strictly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import transformers
+from transformers import AutoProcessor, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+
+from ....data_modules.errors import UserError
+from .base import Checkpoint
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+def load_model(
+    model_class: type[Model],
+    checkpoint: Checkpoint,
+    *,
+    config: PreTrainedConfig | None = None,
+    left_behind: str = r"^lm_head\.",
+    unquantized: Sequence[str] = (),
+) -> Model:
+    """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
+
+    The weights are read one after the other into their place: there is never a second copy in memory.
+
+    Args:
+        model_class: The class to load. Give the generation class: transformers 5.17 does not rename the keys of hub
+            files for the bare model class.
+        checkpoint: What to load and how.
+        config: Configuration; by default that of the checkpoint.
+        left_behind: Regular expression of keys that may be missing or unexpected, because they belong to what the judge
+            does not use.
+        unquantized: Modules that keep their precision when the rest is quantized.
+
+    Raises:
+        UserError: If weights are missing, surplus or misshapen, or the attention kernel is not installed.
+    """
+    if not checkpoint.weights:
+        config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]
+        with torch.device("meta"):
+            return model_class._from_config(config, dtype=checkpoint.dtype, attn_implementation=checkpoint.attention)
+    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": checkpoint.attention}
+    if config is not None:
+        options["config"] = config
+    if checkpoint.device_map is not None:
+        options["device_map"] = checkpoint.device_map
+    if checkpoint.quantization == "nf4":
+        options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
+    try:
+        with quiet_transformers():  # what it reports is an error below
+            model, report = model_class.from_pretrained(
+                checkpoint.name, revision=checkpoint.revision, output_loading_info=True, **options
+            )
+    except ImportError as error:  # flash attention or bitsandbytes is not there
+        raise UserError(f"backbone {checkpoint.name!r}: {' '.join(str(error).split())}") from None
+    except RuntimeError as error:  # a weight of another shape
+        raise UserError(f"backbone {checkpoint.name!r}: {' '.join(str(error).split())[:300]}") from None
+    check_report(checkpoint.name, report, left_behind)
+    return model
+
+
+def check_report(name: str, report: dict[str, Any], left_behind: str) -> None:
+    """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
+
+    Raises:
+        UserError: Naming the first keys that are missing, unexpected or of another shape.
+    """
+    missing, unexpected = (
+        sorted(key for key in report[kind] if not re.search(left_behind, key))
+        for kind in ("missing_keys", "unexpected_keys")
+    )
+    mismatched = sorted(str(key) for key in report["mismatched_keys"])
+    if missing or unexpected or mismatched:
+        raise UserError(
+            f"{name}: not a complete checkpoint of its family: missing {missing[:3]}, unexpected {unexpected[:3]}, "
+            f"of another shape {mismatched[:3]}"
+        )
+
+
+def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesConfig:
+    """4-bit NormalFloat with double quantization (QLoRA, Dettmers et al., 2023); products in `compute_dtype`."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute_dtype,
+        llm_int8_skip_modules=list(unquantized),
+    )
+
+
+def load_processor(checkpoint: Checkpoint) -> Any:
+    """The processor (tokenizer and feature extractor) beside the weights.
+
+    Raises:
+        UserError: If a file of it is missing or broken.
+    """
+    try:
+        with quiet_transformers():
+            return AutoProcessor.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: no processor: {' '.join(str(error).split())[:300]}") from None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No log lines and progress bars of `transformers` while weights are loaded."""
+    verbosity, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.logging.enable_progress_bar()

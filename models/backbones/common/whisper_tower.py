@@ -1,0 +1,85 @@
+"""Whisper's encoder with masked padding and a pooling of two, as Qwen2-Audio and Audio Flamingo 3 have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import create_bidirectional_mask
+
+from .base import Clips
+
+
+class MaskedWhisperEars:
+    """Implements `Ears`: spectrograms of the real length through a tower that was written for its full window.
+
+    The tower's own `forward` insists on windows of 30 s. It masks what is padding, so that nothing but the convolutions
+    and the spectrogram's window reach over the end of a clip: with a few zeros behind the longest clip of a batch the
+    states are those of the full window.
+    """
+
+    tokens_per_state = 1
+
+    def __init__(self, tower: Any, extractor: Any, windows: int = 1) -> None:
+        """Wrap a tower.
+
+        Args:
+            tower: With `conv1`, `conv2`, `embed_positions`, `layers`, `avg_pooler` and `layer_norm`.
+            extractor: A `WhisperFeatureExtractor`; its window is the longest piece that the tower sees at once.
+            windows: Longer clips are cut into at most so many windows, as the family's own processor does.
+        """
+        self._tower, self._extractor = tower, extractor
+        self.sampling_rate: int = extractor.sampling_rate
+        self.max_seconds = float(extractor.chunk_length * windows)
+        self.audio_size: int = tower.config.d_model
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples."""
+        window = self._extractor.n_samples
+        lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
+        return sum(_states(-(-length // self._extractor.hop_length)) for length in lengths)
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s."""
+        size, hop = self._extractor.n_samples, self._extractor.hop_length
+        windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
+        longest = max(map(len, windows))
+        whole = min(longest + self._extractor.n_fft + 4 * hop, size) // hop * hop
+        made = self._extractor(
+            windows,
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            max_length=max(whole, longest),
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        return Clips(made["input_features"], made["attention_mask"].sum(-1))
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all windows one after the other `(states, audio size)`."""
+        tower = self._tower
+        features = clips.features.to(dtype=tower.conv1.weight.dtype)
+        states = nn.functional.gelu(tower.conv1(features))
+        states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)
+        states = states + tower.embed_positions.weight[: states.shape[1]]
+        lengths = _after_convolutions(clips.lengths)
+        real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
+        for layer in tower.layers:
+            states = layer(states, mask)
+        states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
+        return states[torch.arange(states.shape[1], device=states.device) < _states(clips.lengths)[:, None]]
+
+
+def _after_convolutions(frames):
+    """Encoder positions of so many spectrogram frames (the second convolution has stride 2)."""
+    return (frames - 1) // 2 + 1
+
+
+def _states(frames):
+    """Audio states of so many spectrogram frames."""
+    return (_after_convolutions(frames) - 2) // 2 + 1

@@ -1,0 +1,144 @@
+"""Every family in miniature: its true classes with random weights, saved in the layout of the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.models.backbones.common.prompt import QUESTION
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+
+FOLDER = Path(__file__).parent / "families"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family as the tests of all families see it; each file in `families/` describes one.
+
+    Attributes:
+        name: Of the file in `models/backbones/`.
+        folder: A small random checkpoint of it.
+        lora_layers: Linear layers that LoRA finds in each part.
+        max_seconds: What the miniature hears.
+        official: For a language model: from a pair (clips in memory) to token ids `(1, tokens)` and last hidden states
+            `(1, tokens, hidden)` of the official classes, with the official processor. For an encoder: from samples to
+            its states `(states, audio size)`.
+        other_layout: From the keys of the saved file to those of the other major version of transformers (what 5 saves are
+            often the module paths of 4); None if there never were others.
+        is_encoder: True for an audio encoder without language model.
+    """
+
+    name: str
+    folder: Path
+    lora_layers: Mapping[str, int]
+    max_seconds: float
+    official: Callable[..., Any]
+    other_layout: Callable[[str], str] | None
+    is_encoder: bool
+
+
+class Tools:
+    """What the files in `families/` build with."""
+
+    @staticmethod
+    def bpe(special_tokens: Sequence[str], vocabulary: int = 512) -> dict[str, Any]:
+        """A small byte-level vocabulary: `{"vocab": ..., "merges": [...]}` of tokenizer.json's model, without the
+        special tokens (add them to the tokenizer)."""
+        bpe = Tokenizer(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary - len(special_tokens),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        bpe.train_from_iterator([QUESTION, "Situation: Context: Response: the user the assistant"], trainer)
+        return json.loads(bpe.to_str())["model"]
+
+    @staticmethod
+    def louder(model: nn.Module, factor: float = 2.0, but: Sequence[str] = ("embed_positions",)) -> None:
+        """Weights larger than those of an untrained model, so that the audio matters."""
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.ndim > 1 and not any(word in name for word in but):
+                    weight.mul_(factor)
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FAMILIES = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.fixture(scope="session")
+def make_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
+    """A family by name; its checkpoint is written once."""
+    made: dict[str, Family] = {}
+
+    def make(name: str) -> Family:
+        if name not in made:
+            module = _module(FOLDER / f"{name}.py")
+            folder = tmp_path_factory.mktemp(name)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                module.build(folder, Tools)
+            made[name] = Family(
+                name,
+                folder,
+                module.LORA_LAYERS,
+                module.MAX_SECONDS,
+                module.official(folder),
+                getattr(module, "other_layout", None),
+                module.IS_ENCODER,
+            )
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+    """Each family in turn."""
+    return make_family(request.param)
+
+
+@pytest.fixture(params=[name for name in FAMILIES if not _module(FOLDER / f"{name}.py").IS_ENCODER])
+def language_model(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+    """Each family with a language model in turn."""
+    return make_family(request.param)
+
+
+@pytest.fixture(scope="session")
+def noise() -> Callable[..., np.ndarray]:
+    """A clip that is loud up to its end, where cutting it differs most from padding it: samples, seed."""
+
+    def make(samples: int, seed: int = 0) -> np.ndarray:
+        return np.random.default_rng(seed).normal(scale=0.2, size=samples).astype(np.float32)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def same() -> Callable[[Tensor, Tensor], bool]:
+    """Equal to 1e-5 of the largest value (of 1 where that is smaller), and not for being constant."""
+
+    def compare(found: Tensor, expected: Tensor) -> bool:
+        assert found.shape == expected.shape
+        assert expected.std() > 1e-2
+        return bool((found - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max())))
+
+    return compare

@@ -1,0 +1,41 @@
+"""Qwen2-Audio: hears 10 s in the miniature of `train/nano`, 30 s on the hub."""
+
+from __future__ import annotations
+
+import torch
+from empathy_judge.models.backbones.common.prompt import QUESTION, messages
+from empathy_judge.train.nano.architecture import build_model, build_processor
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
+
+IS_ENCODER = False
+MAX_SECONDS = 10.0
+LORA_LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
+
+
+def build(folder, tools):
+    processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"])
+    model = build_model(processor)
+    tools.louder(model)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def official(folder):
+    model = Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+
+    @torch.no_grad()
+    def run(pair):
+        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
+        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
+        return inputs["input_ids"], model.model(**inputs).last_hidden_state
+
+    return run
+
+
+def other_layout(key):
+    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
+    if key.startswith("language_model.lm_head"):
+        return key.removeprefix("language_model.")
+    return "model." + key.replace("language_model.model.", "language_model.")

@@ -1,0 +1,175 @@
+"""What must hold for every family: exact, strict, and adapted only where it was asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.backbones import families, load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+from safetensors.torch import load_file, save_file
+
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
+
+
+@pytest.fixture(scope="module")
+def pairs(noise) -> list[Pair]:
+    """One context, a situation, no context, three turns; 0.4 to 2 s."""
+    roles = ("user", "assistant", "user")
+    turns = tuple(Turn(role, Clip(noise(6_000 + 700 * n, n), RATE)) for n, role in enumerate(roles))
+    return [
+        Pair("context", Clip(noise(12_000), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),)),
+        Pair("situation", Clip(noise(7_001, 2), RATE), (Turn("user", Clip(noise(9_999, 3), RATE)),), situation="Late."),
+        Pair("alone", Clip(noise(31_000, 4), RATE)),
+        Pair("turns", Clip(noise(8_000, 5), RATE), turns),
+    ]
+
+
+def judge_of(family, parts=(), seed=1, **settings) -> EmpathyJudge:
+    """A judge whose adapters, pooling and head are random, as after training."""
+    lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
+        for name, weight in judge.trainable().items():
+            weight.add_((0.02 if "lora_" in name else 0.1) * torch.randn(weight.shape))
+    return judge.eval()
+
+
+def test_every_family_is_tested(make_family):
+    tested = {path.stem for path in (Path(__file__).parent / "families").glob("*.py")}
+    assert tested == set(families())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_hidden_states_of_a_mixed_batch_equal_the_official_ones_of_each_pair(language_model, side, pairs, same):
+    judge = judge_of(language_model, padding_side=side)
+    inputs = judge.build_inputs(pairs)
+    hidden = judge.backbone.hidden_states(inputs)
+    for row, pair in enumerate(pairs):
+        ids, expected = language_model.official(pair)
+        real = inputs.attention_mask[row].bool()
+        assert torch.equal(inputs.input_ids[row][real], ids[0]), pair.pair_id
+        assert same(hidden[row][real], expected[0]), pair.pair_id
+
+
+@torch.no_grad()
+def test_a_score_does_not_depend_on_the_batch(family, pairs):
+    judge = judge_of(family)
+    together = judge(judge.build_inputs(pairs))
+    alone = torch.cat([judge(judge.build_inputs([pair])) for pair in pairs])
+    assert (together - alone).abs().max() <= 1e-5
+    assert (together.std(0) > 1e-3).all()
+    states = judge.encode_clips([pairs[0].response.samples, pairs[2].response.samples])
+    cached = judge.build_inputs([pairs[2]], {pairs[2].response: states[1]})
+    assert (judge(cached) - alone[2]).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
+    backbone = load_backbone(Checkpoint(str(family.folder)))
+    assert backbone.max_seconds == family.max_seconds
+    window = min(round(backbone.max_seconds * backbone.sampling_rate), 32 * RATE)
+    lengths = [800, 801, 959, 960, 961, 1_279, 1_280, 1_281, 5_119, 5_120, 5_121, 16_000, 33_333, window - 1, window]
+    for start in range(0, len(lengths), 4):
+        some = lengths[start : start + 4]
+        states = backbone.encode_audio(backbone.prepare_clips([noise(length) for length in some]))
+        assert states.shape[1] == backbone.audio_size
+        assert len(states) * backbone.tokens_per_state == sum(backbone.audio_tokens(length) for length in some)
+    inputs = judge_of(family).build_inputs(pairs)
+    assert len(inputs.audio_index) == sum(
+        backbone.audio_tokens(len(clip.samples))
+        for pair in pairs
+        for clip in (*(turn.audio for turn in pair.context), pair.response)
+    )
+    for row, pair in enumerate(pairs):
+        assert inputs.response_mask[row].sum() == backbone.audio_tokens(len(pair.response.samples))
+
+
+def test_adapters_sit_in_the_parts_that_were_named(family):
+    backbone = load_backbone(Checkpoint(str(family.folder)))
+    for part, layers in family.lora_layers.items():
+        judge = judge_of(family, [part])
+        adapted = {name.rsplit(".lora_A", 1)[0] for name in judge.trainable() if ".lora_A" in name}
+        assert len(adapted) == layers, part
+        assert all(name.startswith(f"network.{backbone.parts[part].path}") for name in adapted), part
+
+
+def test_everything_that_is_trained_gets_a_gradient(family, pairs):
+    judge = judge_of(family, family.lora_layers)
+    (judge(judge.build_inputs(pairs)) * torch.tensor([1.0, -0.7])).sum().backward()
+    for name, weight in judge.trainable().items():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.any(), name
+    frozen = [name for name, weight in judge.named_parameters() if not weight.requires_grad]
+    assert frozen
+    assert not any(judge.get_parameter(name).grad is not None for name in frozen)
+
+
+@torch.no_grad()
+def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path):
+    judge = judge_of(family, family.lora_layers, pooling="attention")
+    before = judge(judge.build_inputs(pairs))
+    origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
+    save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
+    loaded = load_judge(tmp_path / "judge").judge
+    assert torch.equal(loaded(loaded.build_inputs(pairs)), before)
+
+
+def rewritten(family, tmp_path, rename) -> Path:
+    folder = Path(shutil.copytree(family.folder, tmp_path / "rewritten"))
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {rename(key): value for key, value in tensors.items()}
+    assert len(renamed) == len(tensors)
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def weights_of(folder) -> dict[str, torch.Tensor]:
+    return dict(load_backbone(Checkpoint(str(folder))).network.state_dict())
+
+
+def test_both_layouts_of_the_hub_load_the_same_weights(family, tmp_path):
+    if family.other_layout is None:
+        pytest.skip("no file of this family was ever written in another layout")
+    plain = weights_of(family.folder)
+    other = weights_of(rewritten(family, tmp_path, family.other_layout))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[key], other[key]) for key in plain)
+
+
+def test_a_foreign_layout_is_refused(family, tmp_path):
+    folder = rewritten(family, tmp_path, lambda key: re.sub(r"layers\.", "blocks.", key))
+    with pytest.raises(UserError, match=r"missing \['.*layers.*unexpected \['.*blocks"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+def test_shards_are_read(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "shards"))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    half = len(tensors) // 2
+    parts = [dict(list(tensors.items())[:half]), dict(list(tensors.items())[half:])]
+    names = [f"model-{n + 1:05d}-of-00002.safetensors" for n in range(2)]
+    for name, part in zip(names, parts, strict=True):
+        save_file(part, folder / name, metadata={"format": "pt"})
+    where = {key: name for name, part in zip(names, parts, strict=True) for key in part}
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    plain, sharded = weights_of(family.folder), weights_of(folder)
+    assert plain.keys() == sharded.keys()
+    assert all(torch.equal(plain[key], sharded[key]) for key in plain)
