@@ -31,8 +31,8 @@ class Family:
         official: For a language model: from a pair (clips in memory) to token ids `(1, tokens)` and last hidden states
             `(1, tokens, hidden)` of the official classes, with the official processor. For an encoder: from samples to
             its states `(states, audio size)`.
-        other_layout: From the keys of the saved file to those of the other major version of transformers (what 5 saves are
-            often the module paths of 4); None if there never were others.
+        other_layout: From the keys of the saved file to those of the other major version of transformers (what 5
+            saves are often the module paths of 4); None if there never were others.
         is_encoder: True for an audio encoder without language model.
     """
 
