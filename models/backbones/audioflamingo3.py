@@ -1,0 +1,73 @@
+"""Audio Flamingo 3 (Goel et al., 2025): Whisper-like tower over windows of 30 s, projector of two layers, Qwen2.
+
+Its official processor takes one clip for each text, and the chat template on the hub shows one `<sound>` however many
+clips a message has, in front of its text. The message is therefore given as a text that holds `<sound>` where each clip
+goes; the template passes it on. A clip's tokens are those the official processor makes of it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import AudioFlamingo3ForConditionalGeneration
+
+from ...data_modules.schema import Pair
+from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.base import Checkpoint, Part, PartName
+from .common.chat import Chat
+from .common.loading import load_model, load_processor
+from .common.prompt import messages
+from .common.whisper_tower import MaskedWhisperEars
+
+PARTS: Mapping[PartName, Part] = {
+    "language_model": Part(
+        "language_model",
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        layers="language_model.layers",
+    ),
+    "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+    "audio_tower": Part(
+        "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+    ),
+}
+
+
+def load(checkpoint: Checkpoint) -> AudioLanguageModel:
+    """Load weights and processor from the hub or a folder; the LM head is left behind.
+
+    Raises:
+        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
+    """
+    network = load_model(
+        AudioFlamingo3ForConditionalGeneration, checkpoint, unquantized=["audio_tower", "multi_modal_projector"]
+    ).model
+    processor = load_processor(checkpoint)
+    extractor = processor.feature_extractor
+    # the official processor cuts away what is behind its last window
+    ears = MaskedWhisperEars(network.audio_tower, extractor, int(processor.max_audio_len // extractor.chunk_length))
+    return AudioLanguageModel(
+        network,
+        checkpoint,
+        processor=processor,
+        parts=PARTS,
+        ears=ears,
+        chat=Chat(processor, processor.audio_token, render=render(processor)),
+        embed=network.get_input_embeddings(),
+        project=network.multi_modal_projector,
+        read=decoder(network.language_model),
+        hidden_size=network.config.text_config.hidden_size,
+    )
+
+
+def render(processor: Any) -> Callable[[Pair], str]:
+    """The chat of a pair with one audio token for each clip, where the clip is."""
+
+    def chat(pair: Pair) -> str:
+        (message,) = messages(pair)
+        content = "".join(piece.get("text", processor.audio_token) for piece in message["content"])
+        return processor.apply_chat_template(
+            [{"role": message["role"], "content": content}], tokenize=False, add_generation_prompt=True
+        )
+
+    return chat

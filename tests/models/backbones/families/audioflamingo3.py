@@ -1,0 +1,105 @@
+"""Audio Flamingo 3: at most three windows of 1 s in the miniature, twenty of 30 s on the hub."""
+
+from __future__ import annotations
+
+import torch
+from empathy_judge.models.backbones.common.prompt import messages
+from transformers import (
+    AddedToken,
+    AudioFlamingo3Config,
+    AudioFlamingo3ForConditionalGeneration,
+    AudioFlamingo3Processor,
+    AutoProcessor,
+    Qwen2Tokenizer,
+    WhisperFeatureExtractor,
+)
+
+IS_ENCODER = False
+MAX_SECONDS = 3.0
+LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<sound>")
+# As transformers' convert_audioflamingo3_to_hf.py writes it: one <sound> in front of all the text of a message.
+TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+    "{% for m in messages if m['content'] is not none %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% set found = namespace(audio=False, text='') %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'audio' %}{% set found.audio = True %}{% else %}{% set found.text = found.text + c['text'] %}"
+    "{% endif %}{% endfor %}{% if found.audio %}<sound>{% endif %}{{ found.text }}"
+    "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build(folder, tools):
+    bpe = tools.bpe(SPECIAL)
+    tokenizer = Qwen2Tokenizer(
+        vocab=bpe["vocab"],
+        merges=[tuple(pair) for pair in bpe["merges"]],
+        unk_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+    )
+    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True)
+    config = AudioFlamingo3Config(
+        audio_config={
+            "model_type": "audioflamingo3_encoder",
+            "num_mel_bins": 128,
+            "hidden_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 96,
+            "max_source_positions": 50,
+        },
+        text_config={
+            "model_type": "qwen2",
+            "vocab_size": len(tokenizer),
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": False,
+        },
+        audio_token_id=tokenizer.convert_tokens_to_ids("<sound>"),
+    )
+    model = AudioFlamingo3ForConditionalGeneration(config).float()
+    tools.louder(model)
+    model.save_pretrained(folder)
+    AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE, max_audio_len=3).save_pretrained(folder)
+
+
+def official(folder):
+    model = AudioFlamingo3ForConditionalGeneration.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+
+    @torch.no_grad()
+    def run(pair):
+        pieces = messages(pair)[0]["content"]
+        content = "".join(piece.get("text", "<sound>") for piece in pieces)
+        chat = processor.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        if len(clips) == 1:
+            inputs = processor(text=chat, audio=clips)
+            return inputs["input_ids"], model.model(**inputs).last_hidden_state
+        # it takes one clip for each text: it hears them one by one and then reads the text that has all their tokens
+        heard = [processor(text="<sound>", audio=[clip]) for clip in clips]
+        spans = ["<sound>" * one["input_ids"].numel() for one in heard]
+        parts = chat.split("<sound>")
+        text = "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
+        inputs = processor.tokenizer(text, return_tensors="pt")
+        for name in ("input_features", "input_features_mask"):
+            inputs[name] = torch.cat([one[name] for one in heard])
+        return inputs["input_ids"], model.model(**inputs).last_hidden_state
+
+    return run
+
+
+def other_layout(key):
+    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
+    if key.startswith("language_model.lm_head"):
+        return key.removeprefix("language_model.")
+    return "model." + key.replace("language_model.model.", "language_model.")
