@@ -325,7 +325,9 @@ def score(options: argparse.Namespace) -> int:
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
-    scorer = Scorer.from_pretrained(options.judge, backbone=options.backbone, device=options.device)
+    scorer = Scorer.from_pretrained(
+        options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
+    )
     if options.manifest is not None:
         failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out))
         return FAILED_CHECKS if failed else DONE
@@ -342,10 +344,10 @@ def score(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the judge folder of a run."""
-    from .models.artifact import load_run, save_judge
+    from .models.artifact import Placement, load_run, save_judge
     from .models.card import render_card
 
-    loaded = load_run(Path(options.checkpoint), options.backbone)
+    loaded = load_run(Path(options.checkpoint), Placement(options.backbone))
     report = None if options.report is None else _read_report(Path(options.report))
     save_judge(loaded, Path(options.out), render_card(loaded.description, report))
     print(f"judge: {options.out}")
@@ -373,7 +375,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
 
     if not Path(spec).exists():
         raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
-    judge = TrainedJudge.load(Path(spec), options.backbone, options.device)
+    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization)
     judge.check_scales(dataset.card)
     _warn_of_known_pairs(judge.description, dataset, options.split)
     return judge, judge.description

@@ -239,5 +239,11 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
 
 
 def _add_device_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument(
+        "--device", help="cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)"
+    )
     one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
+    one.add_argument(
+        "--quantization", choices=["none", "nf4"],
+        help="nf4 = language model in 4 bits, for small GPUs; scores change a little (default: as in training)",
+    )  # fmt: skip

@@ -13,8 +13,9 @@ from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError
 from .data_modules.schema import Dimension, Pair, Turn
 from .data_modules.stored_clips import StoredClip
-from .models.artifact import load_any
-from .models.scoring import PairScorer, choose_device
+from .models.artifact import Placement, load_any
+from .models.backbones.common.base import Quantization
+from .models.scoring import SPREAD, PairScorer, placed
 
 Audio = AudioSource | tuple[np.ndarray, int]
 """A path, the bytes of an audio file, or samples with their rate in Hz: `(array, rate)`."""
@@ -30,11 +31,18 @@ class Scorer:
         description: What `judge.json` says: training data, hashes, versions.
     """
 
-    def __init__(self, folder: Path, backbone: str | None, device: str | None, batch_size: int) -> None:
-        loaded = load_any(folder, backbone)
+    def __init__(
+        self,
+        folder: Path,
+        backbone: str | None,
+        device: str | None,
+        quantization: Quantization | None,
+        batch_size: int,
+    ) -> None:
+        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
         self.description = loaded.description
-        self._scorer = PairScorer(loaded.judge.to(choose_device(device)), batch_size)
+        self._scorer = PairScorer(placed(loaded, device), batch_size)
 
     @classmethod
     def from_pretrained(
@@ -43,6 +51,7 @@ class Scorer:
         *,
         backbone: str | None = None,
         device: str | None = None,
+        quantization: Quantization | None = None,
         batch_size: int = 16,
     ) -> Scorer:
         """Load a judge.
@@ -50,13 +59,16 @@ class Scorer:
         Args:
             folder: Of an exported judge (or of a training run).
             backbone: Where the backbone lies now, if not where the judge found it.
-            device: "cpu", "cuda", ...; None = a GPU if there is one.
+            device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
+                there is one.
+            quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
+                training.
             batch_size: Pairs per forward pass; scores do not depend on it.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        return cls(Path(folder), backbone, device, batch_size)
+        return cls(Path(folder), backbone, device, quantization, batch_size)
 
     @overload
     def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...

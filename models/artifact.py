@@ -1,4 +1,5 @@
-"""The judge on disk: `judge.json`, `adapter/`, `head.safetensors`, processor files, `README.md`. Loading is strict."""
+"""The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were trained in full,
+`head.safetensors`, processor files, `README.md`. Loading is strict."""
 
 from __future__ import annotations
 
@@ -22,13 +23,16 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
+from .backbones.common.base import Quantization
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import LoraSettings
+from .parts import part_of
 
 SCHEMA_VERSION = 1
 JUDGE_FILE = "judge.json"
 HEAD_FILE = "head.safetensors"
+BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
@@ -65,6 +69,8 @@ def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "settings": asdict(judge.settings),
         "backbone_fingerprint": fingerprint(judge),
+        "unquantized_fingerprint": fingerprint(judge, quantizable=False),
+        "reads_text": judge.backbone.reads_text,
         "sampling_rate": judge.backbone.sampling_rate,
         "max_seconds": judge.backbone.max_seconds,
         "dimensions": [asdict(dimension) for dimension in judge.dimensions],
@@ -109,12 +115,20 @@ def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
     # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
     save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": _scales(judge.dimensions)})
+    if trained := _backbone_state(judge):
+        save_file(trained, folder / BACKBONE_FILE)
     judge.backbone.save_processor(str(folder / "processor"))
     (folder / "README.md").write_text(card, encoding="utf-8")
-    files = [HEAD_FILE] if adapter is None else [HEAD_FILE, ADAPTER_FILE]
-    hashes = {name: _sha256(folder / name) for name in files}
+    hashes = {name: _sha256(folder / name) for name in _weight_files(judge)}
     text = json.dumps({**loaded.description, "sha256": hashes}, indent=2, allow_nan=False)
     (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _weight_files(judge: EmpathyJudge) -> list[str]:
+    """The files with trained weights in the folder of a judge."""
+    files = [HEAD_FILE]
+    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
+    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
 
 
 @dataclass(frozen=True)
@@ -125,22 +139,42 @@ class LoadedJudge:
     description: dict[str, Any]
 
 
-def load_judge(folder: Path, backbone: str | None = None) -> LoadedJudge:
-    """Read a judge that `save_judge` wrote, in evaluation mode, on the CPU.
+@dataclass(frozen=True)
+class Placement:
+    """How the backbone of a judge is loaded, where that differs from how it was trained.
+
+    Attributes:
+        backbone: Where it lies now; None = where the judge found it.
+        quantization: Of its language model; None = as in training. With "nf4" a judge that was trained without needs a
+            quarter of the memory, and its scores change a little.
+        spread: Over all GPUs that there are, then main memory, layer by layer (`device_map="auto"`).
+    """
+
+    backbone: str | None = None
+    quantization: Quantization | None = None
+    spread: bool = False
+
+
+AS_TRAINED = Placement()
+
+
+def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
+    """Read a judge that `save_judge` wrote, in evaluation mode, on the CPU unless it is spread.
 
     Args:
         folder: The artifact.
-        backbone: Where the backbone lies now, if not where `judge.json` says.
+        placement: How its backbone is loaded.
 
     Raises:
         UserError: If a file is missing or broken, if adapter or head lack a tensor or have one too many, if the adapter
             changes nothing, if scales disagree, or if the backbone is not the one it was trained on.
     """
     description = _read_description(folder)
-    judge = _build(folder / JUDGE_FILE, description, backbone)
+    judge = _build(folder / JUDGE_FILE, description, placement)
     _load_adapter(judge, folder)
+    _load_trained_parts(judge, folder)
     _load_head(judge, folder)
-    for name in (HEAD_FILE,) if judge.adapter[0] is None else (HEAD_FILE, ADAPTER_FILE):
+    for name in _weight_files(judge):
         if _sha256(folder / name) != description.get("sha256", {}).get(name):
             raise UserError(
                 f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
@@ -148,12 +182,12 @@ def load_judge(folder: Path, backbone: str | None = None) -> LoadedJudge:
     return LoadedJudge(judge.eval().requires_grad_(False), description)
 
 
-def load_run(path: Path, backbone: str | None = None) -> LoadedJudge:
-    """Read a judge out of a training checkpoint, in evaluation mode, on the CPU.
+def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
+    """Read a judge out of a training checkpoint, in evaluation mode, on the CPU unless it is spread.
 
     Args:
         path: A checkpoint, or the folder of a run, whose best checkpoint is taken.
-        backbone: Where the backbone lies now, if not where the run found it.
+        placement: How its backbone is loaded.
 
     Raises:
         UserError: As `load_judge`; also if the checkpoint is half-written.
@@ -162,32 +196,39 @@ def load_run(path: Path, backbone: str | None = None) -> LoadedJudge:
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    judge = _build(file, checkpoint["description"], backbone)
+    judge = _build(file, checkpoint["description"], placement)
     state = {key.removeprefix("judge."): value for key, value in checkpoint["state_dict"].items()}
     check_keys(file, state, judge.trainable())
     judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
     return LoadedJudge(judge.eval().requires_grad_(False), checkpoint["description"])
 
 
-def load_any(path: Path, backbone: str | None = None) -> LoadedJudge:
+def load_any(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     """Read a judge folder, a run folder or a checkpoint.
 
     Raises:
         UserError: If it is none of these, or broken.
     """
     if (path / JUDGE_FILE).is_file():
-        return load_judge(path, backbone)
+        return load_judge(path, placement)
     if path.is_file() or (path / "checkpoints").is_dir():
-        return load_run(path, backbone)
+        return load_run(path, placement)
     raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
-def _build(path: Path, description: Mapping[str, Any], backbone: str | None) -> EmpathyJudge:
-    settings, dimensions = _parse(path, description)
-    if backbone is not None:
-        settings = replace(settings, backbone=backbone)
-    judge = EmpathyJudge(settings, dimensions)
-    found, expected = fingerprint(judge), description["backbone_fingerprint"]
+def _build(path: Path, description: Mapping[str, Any], placement: Placement) -> EmpathyJudge:
+    trained, dimensions = _parse(path, description)
+    settings = replace(
+        trained,
+        backbone=placement.backbone or trained.backbone,
+        quantization=placement.quantization or trained.quantization,
+    )
+    judge = EmpathyJudge(settings, dimensions, device_map="auto" if placement.spread else None)
+    same_form = settings.quantization == trained.quantization
+    found = fingerprint(judge, quantizable=same_form)
+    expected = description.get("backbone_fingerprint" if same_form else "unquantized_fingerprint")
+    if expected is None:
+        raise UserError(f"{path}: does not say which unquantized weights it was trained on; accepted: no quantization")
     if found != expected:
         raise UserError(
             f"{path}: backbone {settings.backbone!r} has other weights than the judge was trained on "
@@ -196,12 +237,19 @@ def _build(path: Path, description: Mapping[str, Any], backbone: str | None) -> 
     return judge
 
 
-def fingerprint(judge: EmpathyJudge) -> str:
+def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is
-    loaded in."""
+    loaded in.
+
+    Args:
+        judge: The judge.
+        quantizable: False leaves out the weights that quantization changes: the language model's matrices.
+    """
     digest = hashlib.sha256()
+    trained = judge.trained_in_full()
     for name, weight in sorted(judge.network.named_parameters()):
-        if "lora_" not in name:
+        changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
+        if "lora_" not in name and name not in trained and (quantizable or not changed):
             first = weight.detach().flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
@@ -262,6 +310,19 @@ def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
     set_peft_model_state_dict(adapter, found)
 
 
+def _load_trained_parts(judge: EmpathyJudge, folder: Path) -> None:
+    expected = judge.trained_in_full()
+    if not expected:
+        return
+    path = folder / BACKBONE_FILE
+    found, _ = read_tensors(path)
+    check_keys(path, found, expected)
+    _check_finite(path, found)
+    with torch.no_grad():
+        for name, weight in expected.items():
+            weight.copy_(found[name])
+
+
 def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
     """The strength of an adapter is in no tensor, only in two files: they must say the same."""
     path = folder / ADAPTER_CONFIG
@@ -270,7 +331,7 @@ def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not readable: {error}") from None
     ours = adapter.peft_config["default"].to_dict()
-    for key in ("r", "lora_alpha", "target_modules"):
+    for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
         if not isinstance(stored, dict) or stored.get(key) != ours[key]:
             found = stored.get(key) if isinstance(stored, dict) else stored
             raise UserError(f"{path}: {key} is {shown(found)}; accepted: what {JUDGE_FILE} says, {shown(ours[key])}")
@@ -287,6 +348,10 @@ def _load_head(judge: EmpathyJudge, folder: Path) -> None:
         )
     _check_finite(path, found)
     judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
+
+
+def _backbone_state(judge: EmpathyJudge) -> dict[str, Tensor]:
+    return {name: weight.detach().contiguous().cpu() for name, weight in judge.trained_in_full().items()}
 
 
 def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
@@ -322,14 +387,17 @@ def _read_description(folder: Path) -> dict[str, Any]:
 def _parse(path: Path, description: Mapping[str, Any]) -> tuple[JudgeSettings, tuple[Dimension, ...]]:
     try:
         settings = dict(description["settings"])
-        lora = LoraSettings(**settings.pop("lora"))
+        lora = dict(settings.pop("lora"))
+        if lora.get("layers") is not None:
+            lora["layers"] = tuple(lora["layers"])
         dimensions = tuple(Dimension(**dimension) for dimension in description["dimensions"])
         description["backbone_fingerprint"][:12]
-        parsed = JudgeSettings(lora=lora, **settings)
+        parsed = JudgeSettings(lora=LoraSettings(**lora), **settings)
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: {error}") from None
-    for name, hint in get_type_hints(JudgeSettings).items():
-        accepted = get_args(hint) if get_origin(hint) is Literal else ()
-        if accepted and getattr(parsed, name) not in accepted:
-            raise UserError(f"{path}: {name} {getattr(parsed, name)!r}; accepted: {', '.join(accepted)}")
+    for values in (parsed, parsed.lora):
+        for name, hint in get_type_hints(type(values)).items():
+            accepted = get_args(hint) if get_origin(hint) is Literal else ()
+            if accepted and getattr(values, name) not in accepted:
+                raise UserError(f"{path}: {name} {getattr(values, name)!r}; accepted: {', '.join(accepted)}")
     return parsed, dimensions

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,10 +18,14 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
 from .heads import Head, HeadName, build_head
-from .lora import LoraSettings, add_lora
+from .lora import LoraSettings, adapt, trained_in_full
+from .parts import weights_of
 from .pooling import PoolingName, build_pooling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LongClips = Literal["refuse", "window"]
+EncodedClip = list[Tensor]
+"""Audio states `(states, audio size)` of each window of a clip."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,16 @@ class JudgeSettings:
     Attributes:
         backbone: "nano", a hub id or a folder in the hub's layout.
         revision: Commit, tag or branch on the hub.
-        dtype: Of the frozen backbone weights; adapter and head are float32.
+        dtype: Of the frozen backbone weights; head and, unless `lora.dtype` says otherwise, adapter are float32.
         attention: Attention kernel.
-        quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
+        quantization: "nf4" keeps the linear layers of the language model in 4 bits (QLoRA).
         pooling: How hidden states become one vector per pair.
         padding_side: Side of the padding in a batch; scores do not depend on it.
-        lora: Where adapters go.
+        lora: What of the backbone is trained.
         head: How the pooled vector becomes a score.
+        long_clips: What happens to a clip that is longer than the backbone hears. "refuse": an error. "window": it is
+            cut into the fewest windows of equal length that are short enough, a pair is heard once for each combination
+            of windows of its clips, and what the head reads is the mean of these, each weighted by its duration.
     """
 
     backbone: str = "nano"
@@ -47,16 +56,31 @@ class JudgeSettings:
     padding_side: Literal["left", "right"] = "right"
     lora: LoraSettings = field(default_factory=LoraSettings)
     head: HeadName = "regression"
+    long_clips: LongClips = "refuse"
 
 
 class EmpathyJudge(nn.Module):
     """Scores pairs of context and response audio on each dimension's rating scale."""
 
-    def __init__(self, settings: JudgeSettings, dimensions: Sequence[Dimension]) -> None:
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        dimensions: Sequence[Dimension],
+        *,
+        device_map: Literal["auto"] | None = None,
+        weights: bool = True,
+    ) -> None:
         """Load the backbone, freeze it, and add adapters (fresh) and head (fresh, from torch's seed).
 
+        Args:
+            settings: What to build.
+            dimensions: What it scores.
+            device_map: "auto" spreads the backbone over the GPUs that there are, then main memory.
+            weights: False = shapes alone, on the meta device, to count with.
+
         Raises:
-            UserError: If the backbone cannot be loaded, a LoRA part does not exist or the head does not fit the scales.
+            UserError: If the backbone cannot be loaded, a part to train does not exist or the head does not fit the
+                scales.
         """
         super().__init__()
         self.settings = settings
@@ -68,10 +92,12 @@ class EmpathyJudge(nn.Module):
                 DTYPES[settings.dtype],
                 settings.attention,
                 settings.quantization,
+                device_map,
+                weights,
             )
         )
         self.network = self.backbone.network  # registers its weights with this module
-        self.adapter: tuple[PeftModel | None] = (add_lora(self.backbone, settings.lora),)  # a tuple hides it from torch
+        self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
         self.head: Head = build_head(settings.head, self.backbone.hidden_size, dimensions)
 
@@ -81,16 +107,17 @@ class EmpathyJudge(nn.Module):
         return self.head.linear.weight.device
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Scores in rating points `(batch, dimensions)`, float32."""
+        """Scores in rating points `(pairs, dimensions)`, float32."""
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs) -> Tensor:
-        """What the head reads `(batch, hidden)`, float32."""
-        hidden = self.backbone.hidden_states(inputs)
+        """What the head reads `(pairs, hidden)`, float32."""
+        hidden = self.backbone.hidden_states(inputs).to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
+            pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
+            return pooled if inputs.shares is None else inputs.shares @ pooled
 
-    def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, Tensor] | None = None) -> Inputs:
+    def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
         """Decode the clips of these pairs and build what `forward` reads, on the CPU.
 
         Args:
@@ -98,52 +125,87 @@ class EmpathyJudge(nn.Module):
             audio: Audio states of each clip, from `encode_clips`. With it no clip is decoded.
 
         Raises:
-            AudioError: If a clip cannot be read or is longer than the backbone hears.
+            AudioError: If a clip cannot be read, or is longer than the backbone hears and may not be cut.
         """
         sources = [[*(turn.audio for turn in pair.context), pair.response] for pair in pairs]
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            lengths = [self.backbone.audio_tokens(len(samples)) for samples in decoded]
-            clips, states = self.backbone.prepare_clips(decoded), None
+            tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
+            clips, states = self.backbone.prepare_clips([window for windows in decoded for window in windows]), None
         else:
-            lengths = [len(audio[source]) * self.backbone.tokens_per_state for source in distinct]
-            clips, states = None, torch.cat([audio[source] for source in distinct])
-        counts = dict(zip(distinct, lengths, strict=True))
-        starts = dict(zip(distinct, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
-        rows = [torch.arange(starts[source], starts[source] + counts[source]) for row in sources for source in row]
-        per_pair = [[counts[source] for source in row] for row in sources]
-        ids, mask, is_audio = self.backbone.prepare_text(pairs, per_pair, self.settings.padding_side)
+            encoded = [audio[source] for source in distinct]
+            tokens = [[len(window) * self.backbone.tokens_per_state for window in windows] for windows in encoded]
+            clips, states = None, torch.cat([window for windows in encoded for window in windows])
+        spans = dict(zip(distinct, _spans(tokens), strict=True))
+        # a row for each combination of the windows of a pair's clips; nearly always that is one
+        combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
+        rows = [row for choices in combinations for row in choices]
+        repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
+        counts = [[len(span) for span in row] for row in rows]
+        ids, mask, is_audio = self.backbone.prepare_text(repeated, counts, self.settings.padding_side)
         return Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=_last_of_each_row(is_audio, [row[-1] for row in per_pair]),
-            audio_index=torch.cat(rows),
+            response_mask=_last_of_each_row(is_audio, [row[-1] for row in counts]),
+            audio_index=torch.cat([torch.tensor(span) for row in rows for span in row]),
             clips=clips,
             audio_states=states,
+            shares=_shares(combinations) if len(rows) > len(pairs) else None,
         )
 
     @torch.no_grad()
-    def encode_clips(self, samples: Sequence[np.ndarray]) -> list[Tensor]:
-        """Audio states of each decoded clip `(states, audio size)`, on the CPU: what the audio tower makes of
-        it now."""
-        prepared = self.backbone.prepare_clips(samples)
+    def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
+        """What the audio tower makes now of decoded clips, each a list of windows: audio states `(states, audio size)`
+        for each window, on the CPU."""
+        flat = [window for windows in clips for window in windows]
+        prepared = self.backbone.prepare_clips(flat)
         on_device = Clips(prepared.features.to(self.device), prepared.lengths.to(self.device))
         packed = self.backbone.encode_audio(on_device).cpu()
-        tokens = [self.backbone.audio_tokens(len(clip)) for clip in samples]
-        return list(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
+        tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
+        states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
+        return [[next(states) for _ in windows] for windows in clips]
 
     def trainable(self) -> dict[str, Tensor]:
-        """Names and values of the weights that training changes: adapters, pooling, head."""
+        """Names and values of the weights that training changes: of the backbone, pooling, head."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
-    def decode(self, source: AudioSource, name: str | None = None) -> np.ndarray:
-        """Samples `(samples,)` at the backbone's rate.
+    def trained_in_full(self) -> dict[str, Tensor]:
+        """Names (inside the network) and values of the backbone's own weights that training changes."""
+        names = trained_in_full(self.backbone, self.settings.lora)
+        return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
+
+    def decode(self, source: AudioSource, name: str | None = None) -> list[np.ndarray]:
+        """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut.
 
         Raises:
-            AudioError: If the clip cannot be read or is longer than the backbone hears.
+            AudioError: If the clip cannot be read, or is longer than the backbone hears and may not be cut.
         """
-        return decode(source, self.backbone.sampling_rate, self.backbone.max_seconds, name)
+        rate, limit = self.backbone.sampling_rate, self.backbone.max_seconds
+        if self.settings.long_clips == "refuse":
+            return [decode(source, rate, limit, name)]
+        samples = decode(source, rate, None, name)
+        return np.array_split(samples, math.ceil(len(samples) / int(limit * rate)))
+
+
+def _spans(tokens: Sequence[Sequence[int]]) -> Iterator[list[range]]:
+    """For each clip, where the audio tokens of its windows stand in the row of all."""
+    start = 0
+    for windows in tokens:
+        spans = []
+        for count in windows:
+            spans.append(range(start, start + count))
+            start += count
+        yield spans
+
+
+def _shares(combinations: Sequence[Sequence[Sequence[range]]]) -> Tensor:
+    """Weight of each row in its pair `(pairs, rows)`: the product of its windows' durations, in sum 1."""
+    blocks = []
+    for choices in combinations:
+        durations = torch.tensor([math.prod(len(span) for span in row) for row in choices], dtype=torch.float64)
+        blocks.append((durations / durations.sum()).float()[None])
+    return torch.block_diag(*blocks)
 
 
 def _last_of_each_row(mask: Tensor, counts: Sequence[int]) -> Tensor:

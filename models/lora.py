@@ -1,96 +1,125 @@
-"""LoRA (Hu et al., 2022) on named parts of a backbone, and nowhere else."""
+"""What of a backbone is trained: LoRA (Hu et al., 2022) on named parts, other parts in full, and nothing else."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from rich.table import Table
 from torch import nn
 
 from ..data_modules.errors import UserError
-from .backbones.common.base import Backbone, Part
+from .backbones.common.base import Backbone, PartName
+from .parts import part_of, weights_of
 
-PartName = Literal["language_model", "projector", "audio_tower"]
+LoraMethod = Literal["lora", "rslora", "dora"]
+TrainedDtype = Literal["float32", "backbone"]
+JOINER: PartName = "joiner"
+"""Has no pre-trained weights: where there is one, it is trained in full."""
 
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Where LoRA goes and how large it is.
+    """Where LoRA goes, how large it is, and what is trained beside it.
 
     Attributes:
         parts: Parts whose linear layers get an adapter. Empty = train the head alone.
         rank: Rank of the update.
-        alpha: The update is scaled by alpha / rank.
+        alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
         dropout: Dropout on the adapter's input while training.
+        method: "lora", "rslora" (Kalajdzievski, 2023) or "dora" (Liu et al., 2024).
+        layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
+            from 0; negative numbers count from the end. None = all.
+        full: Parts whose weights are all trained themselves.
+        dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: FSDP and ZeRO-3 shard weights of
+            one dtype together (DeepSpeed#8072, accelerate#3985). float32 is better for everything else.
     """
 
     parts: list[PartName] = field(default_factory=lambda: ["language_model"])
     rank: int = 16
     alpha: float = 32.0
     dropout: float = 0.0
+    method: LoraMethod = "lora"
+    layers: tuple[int, int] | None = None
+    full: list[PartName] = field(default_factory=list)
+    dtype: TrainedDtype = "float32"
 
 
-def add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
-    """Put LoRA on the parts that the settings name, in place.
+def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
+    """Put LoRA on the parts that the settings name, in place, and free those that are trained in full.
 
     Returns:
-        PEFT's handle for saving and loading, or None when no part is named.
+        PEFT's handle for saving and loading, or None when no part gets LoRA.
 
     Raises:
-        UserError: If a named part has no linear layer of the expected names.
+        UserError: If there is no such part, it has no linear layer of the expected names, or it is named twice.
     """
-    if not settings.parts:
-        return None
-    for name in settings.parts:
+    for name in [*settings.parts, *settings.full]:
         if name not in backbone.parts:
-            raise UserError(f"LoRA on {name!r}: accepted: {', '.join(backbone.parts)}")
-        if not _targets(backbone.network, backbone.parts[name]):
-            raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
+            raise UserError(f"train {name!r}: backbone {backbone.name} has no such part; accepted: {_names(backbone)}")
+    if both := set(settings.parts) & {*settings.full, JOINER}:
+        raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; accepted: either of the two")
+    handle = _add_lora(backbone, settings) if settings.parts else None
+    dtype = torch.float32 if settings.dtype == "float32" else None
+    for name in trained_in_full(backbone, settings):
+        for _, weight in weights_of(backbone, name):
+            if not weight.is_floating_point():
+                raise UserError(f"train {name} in full: its weights are in 4 bits; accepted: LoRA, or no quantization")
+            weight.data = weight.data.to(dtype)
+            weight.requires_grad_(True)
+    return handle
+
+
+def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
+    """Parts whose weights are all trained: those that the settings name, and a joiner."""
+    return [name for name in backbone.parts if name in settings.full or name == JOINER]
+
+
+def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     # One anchored pattern: a bare list such as ["q_proj"] would reach the audio tower too (ms-swift#1747)
-    pattern = "|".join(f"(?:{part_pattern(backbone.parts[name])})" for name in settings.parts)
+    pattern = "|".join(f"(?:{_pattern(backbone, name, settings.layers)})" for name in settings.parts)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType] PEFT takes fractions too
         lora_dropout=settings.dropout,
+        use_rslora=settings.method == "rslora",
+        use_dora=settings.method == "dora",
         target_modules=pattern,
     )
-    return get_peft_model(backbone.network, config)  # pyright: ignore[reportArgumentType]
+    in_float32 = settings.dtype == "float32"
+    return get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
 
 
-def part_pattern(part: Part) -> str:
-    """Regular expression that matches the full names of a part's linear layers inside the network."""
-    linears = "|".join(part.linears)
-    return rf"{re.escape(part.path)}\.(?:.*\.)?(?:{linears})"
+def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> str:
+    """Regular expression that matches the full names of a part's linear layers inside the network and nothing else.
 
-
-def parameter_table(backbone: Backbone, extra: dict[str, nn.Module]) -> Table:
-    """Parameters and trainable parameters per part, to be printed before training.
-
-    Args:
-        backbone: With LoRA on it.
-        extra: Other modules by name, such as the head.
+    Raises:
+        UserError: If it matches none.
     """
-    table = Table("part", "parameters", "trainable", "LoRA layers", title="What is trained")
-    modules = {name: backbone.network.get_submodule(part.path) for name, part in backbone.parts.items()}
-    total = [0, 0, 0]
-    for name, module in {**modules, **extra}.items():
-        every = sum(weight.numel() for weight in module.parameters())
-        trainable = sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
-        layers = len([key for key, _ in module.named_modules() if key.endswith("lora_A")])
-        total = [total[0] + every, total[1] + trainable, total[2] + layers]
-        table.add_row(name, f"{every:,}", f"{trainable:,}", str(layers))
-    table.add_row("all", *(f"{value:,}" for value in total), style="bold")
-    return table
-
-
-def _targets(network: nn.Module, part: Part) -> Sequence[str]:
-    pattern = part_pattern(part)
-    return [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and re.fullmatch(pattern, name)
+    part, pattern = backbone.parts[name], ""
+    linears = "|".join(part.linears)
+    if name == "language_model" and layers is not None:
+        path = part.layers or part.path
+        count = len(backbone.network.get_submodule(path))  # pyright: ignore[reportArgumentType] a list of layers
+        chosen = range(count)[slice(*layers)]
+        if not chosen:
+            raise UserError(f"lora_layers {list(layers)}: the language model of {backbone.name} has {count} layers")
+        pattern = rf"{re.escape(path)}\.(?:{'|'.join(map(str, chosen))})\.(?:.*\.)?(?:{linears})"
+    else:
+        pattern = re.escape(part.path) + (rf"\.(?:.*\.)?(?:{linears})" if linears else "")
+    matched = [
+        layer
+        for layer, module in backbone.network.named_modules()
+        if isinstance(module, nn.Linear) and re.fullmatch(pattern, layer)
     ]
+    if not matched:
+        raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
+    if foreign := [layer for layer in matched if part_of(backbone, layer) != name]:
+        raise RuntimeError(f"{pattern} of {name} matches {foreign[0]}, which belongs to another part")
+    return pattern
+
+
+def _names(backbone: Backbone) -> str:
+    return ", ".join(backbone.parts)

@@ -12,9 +12,12 @@ from torch import Tensor
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair
-from .judge import EmpathyJudge
+from .artifact import LoadedJudge
+from .judge import EmpathyJudge, EncodedClip
 
 _CACHE_BYTES = 512 * 2**20
+SPREAD = "auto"
+"""Device name of a judge that is spread over all GPUs, then main memory."""
 
 
 class PairScorer:
@@ -30,7 +33,7 @@ class PairScorer:
         """
         self.judge = judge
         self.batch_size = batch_size
-        self._states: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Tensor | AudioError]]:
@@ -48,11 +51,11 @@ class PairScorer:
                 yield pair, errors[0] if errors else next(scores)
 
     @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, Tensor]) -> Tensor:
+    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Tensor:
         inputs = self.judge.build_inputs(pairs, states)
         return self.judge(inputs.to(self.judge.device)).cpu()
 
-    def _encode(self, pairs: Sequence[Pair]) -> tuple[dict[AudioSource, Tensor], dict[AudioSource, AudioError]]:
+    def _encode(self, pairs: Sequence[Pair]) -> tuple[dict[AudioSource, EncodedClip], dict[AudioSource, AudioError]]:
         wanted = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
         states = {source: self._states[key] for source in wanted if (key := _key(source)) in self._states}
         failed: dict[AudioSource, AudioError] = {}
@@ -64,18 +67,22 @@ class PairScorer:
                 except AudioError as error:
                     failed[source] = error
         if readable:
-            made = self.judge.encode_clips([samples for _, samples in readable])
+            made = self.judge.encode_clips([windows for _, windows in readable])
             for (source, _), encoded in zip(readable, made, strict=True):
                 states[source] = encoded
                 self._keep(source, encoded)
         return states, failed
 
-    def _keep(self, source: AudioSource, encoded: Tensor) -> None:
+    def _keep(self, source: AudioSource, encoded: EncodedClip) -> None:
         self._states[_key(source)] = encoded
-        self._bytes += encoded.nbytes
+        self._bytes += _bytes(encoded)
         while self._bytes > _CACHE_BYTES:
             _, dropped = self._states.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            self._bytes -= _bytes(dropped)
+
+
+def _bytes(encoded: EncodedClip) -> int:
+    return sum(states.nbytes for states in encoded)
 
 
 def _key(source: AudioSource) -> Hashable:
@@ -84,6 +91,15 @@ def _key(source: AudioSource) -> Hashable:
         facts = Path(source).stat()
         return str(source), facts.st_mtime_ns, facts.st_size
     return source
+
+
+def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:
+    """A judge on its device; one that was spread when it was loaded stays where it is.
+
+    Raises:
+        UserError: If torch knows no such device or cannot use it here.
+    """
+    return loaded.judge if device == SPREAD else loaded.judge.to(choose_device(device))
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -97,7 +113,7 @@ def choose_device(name: str | None) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r}: accepted: cpu, or cuda where a GPU is usable: {reason}") from None
+        raise UserError(f"device {name!r}: accepted: auto, cpu, or cuda where a GPU is usable: {reason}") from None
     return device
 
 

@@ -18,12 +18,14 @@ from ..data_modules.errors import UserError
 from ..data_modules.rated_pairs import RatedPair
 from ..eval.statistics.agreement import spearman
 from ..models.artifact import Provenance, check_keys, describe
-from ..models.backbones.common.base import Inputs
+from ..models.backbones.common.base import Attention, Inputs, PartName, Quantization
 from ..models.heads import HeadName, HistogramHead
-from ..models.judge import EmpathyJudge, JudgeSettings
-from ..models.lora import LoraSettings, PartName, parameter_table
+from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
+from ..models.lora import LoraMethod, LoraSettings, TrainedDtype
 from ..models.losses import histogram_cross_entropy, masked_mse
+from ..models.parts import check_trainable, count_parameters, parameter_table
 from ..models.pooling import PoolingName
+from ..models.recompute import recompute_activations
 from .features import encode_all
 
 MONITOR = "val_spearman"
@@ -55,7 +57,8 @@ class JudgeModule(L.LightningModule):
         backbone: str = "nano",
         revision: str | None = None,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-        attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa",
+        attention: Attention = "sdpa",
+        quantization: Quantization = "none",
         pooling: PoolingName = "response_mean",
         head: HeadName = "regression",
         padding_side: Literal["left", "right"] = "right",
@@ -63,6 +66,13 @@ class JudgeModule(L.LightningModule):
         lora_rank: int = 16,
         lora_alpha: float = 32.0,
         lora_dropout: float = 0.0,
+        lora_method: LoraMethod = "lora",
+        lora_layers: tuple[int, int] | None = None,
+        full_parts: list[PartName] = [],  # noqa: B006 as above
+        trained_dtype: TrainedDtype = "float32",
+        expected_trainable: dict[str, int] | None = None,
+        gradient_checkpointing: bool = False,
+        long_clips: LongClips = "refuse",
         learning_rate: float = 2e-4,
         head_learning_rate: float = 1e-3,
         weight_decay: float = 0.01,
@@ -75,7 +85,8 @@ class JudgeModule(L.LightningModule):
             backbone: "nano", a hub id or a folder in the hub's layout.
             revision: Commit, tag or branch on the hub.
             dtype: Of the frozen backbone weights.
-            attention: Attention kernel.
+            attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
+            quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
             pooling: How hidden states become one vector per pair.
             head: How that vector becomes a score: regression on the mean, or the histogram of the raters' scores.
             padding_side: Side of the padding in a batch.
@@ -83,6 +94,17 @@ class JudgeModule(L.LightningModule):
             lora_rank: Rank of the update.
             lora_alpha: The update is scaled by alpha / rank.
             lora_dropout: Dropout on the adapter's input.
+            lora_method: lora, rslora (scaled by alpha / sqrt(rank)) or dora (magnitude and direction apart).
+            lora_layers: Layers of the language model that get an adapter: from the first up to but without the second;
+                negative numbers count from the end. By default all.
+            full_parts: Parts whose weights are all trained themselves, such as the projector.
+            trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for FSDP and
+                ZeRO-3, which want one dtype.
+            expected_trainable: Trainable parameters by part, as the table at the start of training shows them; training
+                refuses to start with others.
+            gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed:
+                less memory, about a third more time.
+            long_clips: What happens to clips longer than the backbone hears: refuse, or window (cut and averaged).
             learning_rate: Peak, of the adapters.
             head_learning_rate: Peak, of pooling and head.
             weight_decay: Of the weight matrices.
@@ -97,11 +119,23 @@ class JudgeModule(L.LightningModule):
             attention=attention,
             pooling=pooling,
             padding_side=padding_side,
-            lora=LoraSettings(lora_parts, lora_rank, lora_alpha, lora_dropout),
+            quantization=quantization,
+            lora=LoraSettings(
+                lora_parts,
+                lora_rank,
+                lora_alpha,
+                lora_dropout,
+                lora_method,
+                lora_layers,
+                full_parts,
+                trained_dtype,
+            ),
             head=head,
+            long_clips=long_clips,
         )
         self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
         self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
+        self.expected_trainable, self.gradient_checkpointing = expected_trainable, gradient_checkpointing
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self.judge: EmpathyJudge | None = None
         self._audio = None
@@ -152,11 +186,22 @@ class JudgeModule(L.LightningModule):
                     "dimension, or a dataset without this one"
                 )
         self.judge = EmpathyJudge(self.judge_settings, self.data.dimensions)
+        backbone = self.judge.backbone
+        if self.gradient_checkpointing and not recompute_activations(self.judge.network):
+            raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
         self.judge.head.start_at(self.data.train.scores.nanmean(0))
         self.data.collate = self.collate
+        counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head})
         if self.global_rank == 0:
-            extra = {"pooling": self.judge.pooling, "head": self.judge.head}
-            Console(stderr=True).print(parameter_table(self.judge.backbone, extra))
+            Console(stderr=True).print(parameter_table(counts))
+            unread = sum(pair.situation is not None for pair in self.data.train.pairs)
+            if unread and not backbone.reads_text:
+                Console(stderr=True).print(
+                    f"{unread} training pairs have a situation text, which backbone {backbone.name} cannot read",
+                    style="yellow",
+                    soft_wrap=True,
+                )
+        check_trainable(counts, self.expected_trainable or {})
 
     def on_fit_start(self) -> None:
         """Encode all clips once if the configuration says so."""

@@ -12,8 +12,9 @@ from rich.progress import track
 
 from ...data_modules.errors import AudioError, UserError
 from ...data_modules.schema import DatasetCard, Pair
-from ...models.artifact import LoadedJudge, load_any
-from ...models.scoring import PairScorer, choose_device
+from ...models.artifact import LoadedJudge, Placement, load_any
+from ...models.backbones.common.base import Quantization
+from ...models.scoring import SPREAD, PairScorer, placed
 from . import OK, score_table
 
 
@@ -26,19 +27,27 @@ class TrainedJudge:
         Args:
             loaded: From `load_judge`.
             name: How reports call it.
-            device: "cpu", "cuda", ...; None = a GPU if there is one.
+            device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
             batch_size: Pairs per forward pass.
         """
         self.name = name
         self.description = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
-        self._scorer = PairScorer(loaded.judge.to(choose_device(device)), batch_size)
+        self._scorer = PairScorer(placed(loaded, device), batch_size)
 
     @classmethod
-    def load(cls, folder: Path, backbone: str | None = None, device: str | None = None, batch_size: int = 16):
+    def load(
+        cls,
+        folder: Path,
+        backbone: str | None = None,
+        device: str | None = None,
+        quantization: Quantization | None = None,
+        batch_size: int = 16,
+    ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
-        return cls(load_any(folder, backbone), folder.resolve().name, device, batch_size)
+        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
+        return cls(loaded, folder.resolve().name, device, batch_size)
 
     def check_scales(self, card: DatasetCard) -> None:
         """The dataset rates the judge's dimensions on the scales that the judge was trained on.

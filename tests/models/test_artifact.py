@@ -16,6 +16,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import (
     LoadedJudge,
+    Placement,
     Provenance,
     describe,
     fingerprint,
@@ -237,7 +238,7 @@ def test_scales_in_another_order_are_refused(folder):
 def test_a_changed_backbone_is_refused(folder, make_backbone, tmp_path):
     other = str(make_backbone(tmp_path / "other", 5))
     with pytest.raises(UserError, match=rf"backbone '{other}' has other weights than the judge was trained on"):
-        load_judge(folder, other)
+        load_judge(folder, Placement(other))
 
 
 def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folder, pairs, tmp_path):
@@ -245,7 +246,7 @@ def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folde
     expected = scores_of(load_judge(folder).judge, pairs)
     edit(folder / JUDGE, lambda values: values["settings"].update(backbone=str(tmp_path / "gone")))
     refused(folder, f"backbone '{tmp_path / 'gone'}'")
-    assert torch.equal(expected, scores_of(load_judge(folder, str(moved)).judge, pairs))
+    assert torch.equal(expected, scores_of(load_judge(folder, Placement(str(moved))).judge, pairs))
 
 
 def test_another_schema_version_is_refused(folder):
@@ -269,7 +270,7 @@ def test_a_judge_file_with_a_wrong_setting_is_refused(key, value, folder):
 
 def test_a_judge_file_with_a_wrong_lora_part_is_refused(folder):
     edit(folder / JUDGE, lambda values: values["settings"]["lora"].update(parts=["decoder"]))
-    refused(folder, "LoRA on 'decoder'", "language_model, projector, audio_tower")
+    refused(folder, "train 'decoder'", "language_model, projector, audio_tower")
 
 
 # ---------------------------------------------------------------- files
@@ -328,7 +329,7 @@ def test_saving_and_loading_ask_no_hub(make_judge, tmp_path, monkeypatch, backbo
     judge.settings = replace(judge.settings, backbone="nano")
     save_judge(wrapped(judge), tmp_path / "judge", "card")
     assert asked == []
-    load_judge(tmp_path / "judge", str(backbone_folder))
+    load_judge(tmp_path / "judge", Placement(str(backbone_folder)))
     assert asked == []
     assert json.loads((tmp_path / "judge/adapter/adapter_config.json").read_text())["base_model_name_or_path"] == "nano"
 

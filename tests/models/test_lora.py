@@ -9,7 +9,8 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.common.base import Checkpoint, Part
-from empathy_judge.models.lora import LoraSettings, add_lora, parameter_table
+from empathy_judge.models.lora import LoraSettings, adapt
+from empathy_judge.models.parts import count_parameters, parameter_table
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
 LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
@@ -42,7 +43,7 @@ def test_each_part_gets_its_adapters_and_no_other_part_does(parts, make_judge):
 @pytest.mark.parametrize("parts", CHOICES, ids="+".join)
 def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
     judge = make_judge(LoraSettings(parts=parts, rank=3))
-    table = parameter_table(judge.backbone, {"pooling": judge.pooling, "head": judge.head})
+    table = parameter_table(count_parameters(judge.backbone, {"pooling": judge.pooling, "head": judge.head}))
     rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
     numbers = {row[0]: [int(re.sub(",", "", cell)) for cell in row[1:]] for row in rows}
     network = load_backbone(Checkpoint(str(backbone_folder))).network
@@ -71,7 +72,7 @@ def test_without_parts_only_the_head_is_trained(make_judge):
 def test_the_update_is_scaled_by_alpha_over_rank(backbone_folder):
     backbone = load_backbone(Checkpoint(str(backbone_folder)))
     plain = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj").weight.clone()
-    add_lora(backbone, LoraSettings(rank=2, alpha=6.0))
+    adapt(backbone, LoraSettings(rank=2, alpha=6.0))
     layer = backbone.network.get_submodule("language_model.layers.0.mlp.up_proj")
     down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     assert (up == 0).all()  # a fresh adapter changes nothing
@@ -85,4 +86,4 @@ def test_a_part_without_such_layers_is_refused(backbone_folder):
     backbone = load_backbone(Checkpoint(str(backbone_folder)))
     backbone.parts = {**backbone.parts, "projector": Part("multi_modal_projector", ("absent",))}
     with pytest.raises(UserError, match=r"LoRA on projector: backbone .* has no such linear layers"):
-        add_lora(backbone, LoraSettings(parts=["projector"]))
+        adapt(backbone, LoraSettings(parts=["projector"]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ....data_modules.schema import Pair
@@ -114,11 +115,15 @@ class AudioLanguageModel:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
         embeddings = self._embed(inputs.input_ids)
-        audio = self._project(states.to(embeddings))[inputs.audio_index]
+        audio = self._project(states.to(embeddings.device, self._projector_dtype()))[inputs.audio_index]
         is_audio = (inputs.input_ids == self._chat.audio_token_id)[..., None]
         embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+
+    def _projector_dtype(self) -> torch.dtype:
+        """Where the projector is trained in full, it is float32 beside a language model in bfloat16."""
+        return next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
 
     def save_processor(self, folder: str) -> None:
         """Write tokenizer and feature extractor."""

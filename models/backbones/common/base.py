@@ -85,6 +85,8 @@ class Inputs:
             `(audio tokens,)`.
         clips: The clips to encode; None where `audio_states` holds them encoded.
         audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
+        shares: Where long clips are cut into windows, a pair has several rows, and this is the weight of each row in
+            each pair `(pairs, batch)`; None = one row for each pair.
     """
 
     input_ids: Tensor
@@ -93,6 +95,7 @@ class Inputs:
     audio_index: Tensor
     clips: Clips | None = None
     audio_states: Tensor | None = None
+    shares: Tensor | None = None
 
     def to(self, device: torch.device) -> Inputs:
         """The same inputs on another device."""

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from transformers import AutoProcessor, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import AutoFeatureExtractor, AutoProcessor, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
 
 from ....data_modules.errors import UserError
 from .base import Checkpoint
@@ -24,6 +25,7 @@ def load_model(
     config: PreTrainedConfig | None = None,
     left_behind: str = r"^lm_head\.",
     unquantized: Sequence[str] = (),
+    key_mapping: dict[str, str] | None = None,
 ) -> Model:
     """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
 
@@ -37,30 +39,43 @@ def load_model(
         left_behind: Regular expression of keys that may be missing or unexpected, because they belong to what the judge
             does not use.
         unquantized: Modules that keep their precision when the rest is quantized.
+        key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
 
     Raises:
-        UserError: If weights are missing, surplus or misshapen, or the attention kernel is not installed.
+        UserError: If weights are missing, surplus or misshapen, are not in safetensors files, or the attention kernel
+            is not installed.
     """
-    if not checkpoint.weights:
-        config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]
-        with torch.device("meta"):
-            return model_class._from_config(config, dtype=checkpoint.dtype, attn_implementation=checkpoint.attention)
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": checkpoint.attention}
-    if config is not None:
-        options["config"] = config
-    if checkpoint.device_map is not None:
-        options["device_map"] = checkpoint.device_map
-    if checkpoint.quantization == "nf4":
-        options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
     try:
+        if not checkpoint.weights:
+            config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]
+            with torch.device("meta"):
+                return model_class._from_config(config, **options)
+        if config is not None:
+            options["config"] = config
+        if checkpoint.device_map is not None:
+            options["device_map"] = checkpoint.device_map
+        if checkpoint.quantization == "nf4":
+            options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
         with quiet_transformers():  # what it reports is an error below
             model, report = model_class.from_pretrained(
-                checkpoint.name, revision=checkpoint.revision, output_loading_info=True, **options
+                checkpoint.name,
+                revision=checkpoint.revision,
+                use_safetensors=True,  # a pickle can run code
+                key_mapping=key_mapping,
+                output_loading_info=True,
+                **options,
             )
-    except ImportError as error:  # flash attention or bitsandbytes is not there
-        raise UserError(f"backbone {checkpoint.name!r}: {' '.join(str(error).split())}") from None
-    except RuntimeError as error:  # a weight of another shape
-        raise UserError(f"backbone {checkpoint.name!r}: {' '.join(str(error).split())[:300]}") from None
+    except OSError as error:
+        raise UserError(
+            f"backbone {checkpoint.name!r}: {_one_line(error)} Weights are read from safetensors alone; convert a .bin "
+            f"that you trust once, by AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and copy "
+            "preprocessor_config.json and tokenizer files beside it"
+        ) from None
+    except (ImportError, ValueError) as error:  # an attention kernel or bitsandbytes that is not there or does not fit
+        raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None
+    except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
+        raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None
     check_report(checkpoint.name, report, left_behind)
     return model
 
@@ -90,21 +105,43 @@ def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesC
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=compute_dtype,
-        llm_int8_skip_modules=list(unquantized),
+        # matched from the start of a full name, as regular expressions
+        llm_int8_skip_modules=[rf".*{re.escape(name)}" for name in unquantized],
     )
 
 
-def load_processor(checkpoint: Checkpoint) -> Any:
+def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:
     """The processor (tokenizer and feature extractor) beside the weights.
+
+    Args:
+        checkpoint: Where it is.
+        options: For `AutoProcessor.from_pretrained`.
 
     Raises:
         UserError: If a file of it is missing or broken.
     """
+    return _load(AutoProcessor, "processor", checkpoint, **options)
+
+
+def load_feature_extractor(checkpoint: Checkpoint) -> Any:
+    """The feature extractor beside the weights, where a tokenizer would be of no use.
+
+    Raises:
+        UserError: If a file of it is missing or broken.
+    """
+    return _load(AutoFeatureExtractor, "feature extractor", checkpoint)
+
+
+def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
     try:
         with quiet_transformers():
-            return AutoProcessor.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+            return loader.from_pretrained(checkpoint.name, revision=checkpoint.revision, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: no processor: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"backbone {checkpoint.name!r}: no {what}: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 @contextmanager
