@@ -1,0 +1,114 @@
+"""Voxtral (Liu et al., 2025): Whisper's tower over whole windows of 30 s, four states side by side, Llama.
+
+As in the official encoder, the padding of a clip's last window is attended to and has audio tokens of its own: a clip
+costs 375 tokens for each 30 s begun. Token ids are those of the official template where the text between two clips is
+one piece (between several it would put empty lines).
+
+The tokenizer on the hub is a `tekken.json`. transformers reads it without `mistral-common`, so that package is not
+needed; its chat template is written out below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import VoxtralForConditionalGeneration
+
+from ...data_modules.schema import Pair
+from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.base import Checkpoint, Clips, Part, PartName
+from .common.chat import Chat
+from .common.loading import load_model, load_processor
+from .common.prompt import messages
+
+MAX_SECONDS = 2_400.0
+"""No file of the checkpoint sets a limit; 40 minutes are what its authors state."""
+PARTS: Mapping[PartName, Part] = {
+    "language_model": Part(
+        "language_model",
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        layers="language_model.layers",
+    ),
+    "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+    "audio_tower": Part(
+        "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+    ),
+}
+
+
+def load(checkpoint: Checkpoint) -> AudioLanguageModel:
+    """Load weights and processor from the hub or a folder; the LM head is left behind.
+
+    Raises:
+        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
+    """
+    network = load_model(
+        VoxtralForConditionalGeneration, checkpoint, unquantized=["audio_tower", "multi_modal_projector"]
+    ).model
+    # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
+    processor = load_processor(checkpoint, mistral_format=False)
+    tokenizer = processor.tokenizer
+    special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+    tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
+    return AudioLanguageModel(
+        network,
+        checkpoint,
+        processor=processor,
+        parts=PARTS,
+        ears=VoxtralEars(network.audio_tower, processor.feature_extractor),
+        chat=Chat(processor, "[AUDIO]", render=render, span=lambda count: "[BEGIN_AUDIO]" + "[AUDIO]" * count),
+        embed=network.get_input_embeddings(),
+        project=network.multi_modal_projector,
+        read=decoder(network.language_model),
+        hidden_size=network.config.text_config.hidden_size,
+    )
+
+
+def render(pair: Pair) -> str:
+    """The chat of a pair with one audio token for each clip."""
+    (message,) = messages(pair)
+    return "<s>[INST]" + "".join(piece.get("text", "[AUDIO]") for piece in message["content"]) + "[/INST]"
+
+
+class VoxtralEars:
+    """Implements `Ears`: spectrograms of clips padded to whole windows; each window goes through the tower alone."""
+
+    tokens_per_state = 1
+    max_seconds = MAX_SECONDS
+
+    def __init__(self, tower: Any, extractor: Any) -> None:
+        """Wrap the official tower and its `WhisperFeatureExtractor`."""
+        self._tower, self._extractor = tower, extractor
+        self.sampling_rate: int = extractor.sampling_rate
+        # a state is as wide as the feed-forward layers: four positions of the tower side by side
+        self.audio_size: int = tower.config.intermediate_size
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples: those of whole windows."""
+        config = self._tower.config
+        windows = -(-samples // self._extractor.n_samples)
+        return windows * config.max_source_positions * config.hidden_size // self.audio_size
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""
+        extractor = self._extractor
+        windows: list[Tensor] = []
+        for clip in clips:
+            made = extractor(
+                clip,
+                sampling_rate=self.sampling_rate,
+                padding=True,
+                pad_to_multiple_of=extractor.n_samples,
+                truncation=False,
+                return_tensors="pt",
+            )["input_features"]
+            windows += made[0].split(extractor.nb_max_frames, dim=-1)
+        return Clips(torch.stack(windows), torch.full((len(windows),), extractor.nb_max_frames))
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all windows one after the other `(states, audio size)`."""
+        return self._tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)

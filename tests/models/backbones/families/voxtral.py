@@ -1,0 +1,110 @@
+"""Voxtral: windows of 2 s in the miniature, 30 s on the hub.
+
+The official chat template needs `mistral-common`; `test_voxtral.py` compares with it where it is installed. Here the
+prompt is written out, and everything else is official: tokenizer, spectrograms, model.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import torch
+from empathy_judge.models.backbones.common.prompt import messages
+from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
+
+IS_ENCODER = False
+MAX_SECONDS = 2_400.0
+LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
+
+SECONDS = 2
+# Ids 24 and 25 are those of the hub; transformers' processor has the first written into it.
+SPECIAL = {0: "<unk>", 1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 11: "<pad>", 24: "[AUDIO]", 25: "[BEGIN_AUDIO]"}
+SPECIAL |= {5: "[AVAILABLE_TOOLS]", 6: "[/AVAILABLE_TOOLS]", 7: "[TOOL_RESULTS]", 8: "[/TOOL_RESULTS]"}
+SPECIAL |= {9: "[TOOL_CALLS]", 10: "[IMG]", 12: "[IMG_BREAK]", 13: "[IMG_END]", 14: "[PREFIX]", 15: "[MIDDLE]"}
+SPECIAL |= {16: "[SUFFIX]", 17: "[SYSTEM_PROMPT]", 18: "[/SYSTEM_PROMPT]", 19: "[TOOL_CONTENT]", 34: "[TRANSCRIBE]"}
+WORDS = ("th", "he", " t", "Re", "sp", "on", "se", " the", "Resp", "onse", "Response")
+PATTERN = (  # of Mistral's tekken tokenizers
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def build(folder, tools):
+    special = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(40)]
+    vocabulary = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS]
+    tekken = {
+        "config": {
+            "pattern": PATTERN,
+            "num_vocab_tokens": len(vocabulary),
+            "default_vocab_size": len(vocabulary) + len(special),
+            "default_num_special_tokens": len(special),
+            "version": "v7",
+        },
+        "vocab": [
+            {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+            for rank, token in enumerate(vocabulary)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(special)
+        ],
+        "audio": {
+            "sampling_rate": 16_000,
+            "frame_rate": 12.5,
+            "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},
+            "chunk_length_s": SECONDS,
+        },
+    }
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    WhisperFeatureExtractor(feature_size=128, chunk_length=SECONDS).save_pretrained(folder)
+    config = VoxtralConfig(
+        audio_config={
+            "model_type": "voxtral_encoder",
+            "num_mel_bins": 128,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+            "max_source_positions": 50 * SECONDS,
+        },
+        text_config={
+            "model_type": "llama",
+            "vocab_size": len(vocabulary) + len(special),
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+        },
+        audio_token_id=24,
+    )
+    model = VoxtralForConditionalGeneration(config).float()
+    tools.louder(model)
+    model.save_pretrained(folder)
+
+
+def official(folder):
+    model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
+    options = processor.audio_kwargs | {"pad_to_multiple_of": 16_000 * SECONDS, "max_source_positions": 100 * SECONDS}
+
+    @torch.no_grad()
+    def run(pair):
+        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        spans = ["[BEGIN_AUDIO]" + "[AUDIO]" * (25 * -(-len(clip) // (16_000 * SECONDS))) for clip in clips]
+        text = "".join(piece.get("text", "\0") for piece in messages(pair)[0]["content"])
+        text = "".join(piece + span for piece, span in zip(text.split("\0"), [*spans, ""], strict=True))
+        ids = processor.tokenizer(f"<s>[INST]{text}[/INST]", add_special_tokens=False, return_tensors="pt")["input_ids"]
+        features = processor._retrieve_input_features(clips, **options)
+        return ids, model.model(input_ids=ids, input_features=features).last_hidden_state
+
+    return run
+
+
+def other_layout(key):
+    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
+    if key.startswith("language_model.lm_head"):
+        return key.removeprefix("language_model.")
+    return "model." + key.replace("language_model.model.", "language_model.")
