@@ -1,0 +1,158 @@
+"""Gemma 3n (Google, 2025): conformer tower, projector, language model with embeddings of each token in every layer.
+
+The official processor gives each clip as many audio tokens as 30 s make (188), and the official model fills those that
+a shorter clip leaves over with the embedding of one token; the language model reads them. So does this file.
+
+In an official batch, frames that only padding made count as heard, so that a clip's states depend on the longest clip
+beside it. Here every clip has the states that the official encoder gives it alone.
+
+The vision tower needs the package timm: it is neither made nor read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModel, Gemma3nConfig
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedder, Gemma3nPreTrainedModel
+
+from .common.audio_language_model import AudioLanguageModel
+from .common.base import Checkpoint, Clips, Part, PartName
+from .common.chat import Chat
+from .common.loading import load_model
+from .common.speech_processor import SpeechProcessor
+
+PARTS: Mapping[PartName, Part] = {
+    "language_model": Part(
+        "language_model",
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        layers="language_model.layers",
+    ),
+    "projector": Part("embed_audio", ("embedding_projection",)),
+    "audio_tower": Part(
+        "audio_tower",
+        ("q_proj", "k_proj", "v_proj", "post", "ffw_layer_1", "ffw_layer_2", "linear_start", "linear_end"),
+        layers="audio_tower.conformer",
+    ),
+}
+LEFT_BEHIND = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
+LONGEST = 480_000
+"""Samples behind which the official feature extractor cuts."""
+
+
+class Gemma3nForAudio(Gemma3nPreTrainedModel):
+    """`Gemma3nModel` without its vision tower; its `forward` is `AudioLanguageModel.hidden_states`."""
+
+    def __init__(self, config: Gemma3nConfig) -> None:
+        super().__init__(config)
+        self.language_model = AutoModel.from_config(config.text_config)
+        self.audio_tower = AutoModel.from_config(config.audio_config)
+        self.embed_audio = Gemma3nMultimodalEmbedder(config.audio_config, config.text_config)  # pyright: ignore[reportArgumentType]
+        self.post_init()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings `(batch, tokens, hidden)`; the last tokens of the vocabulary have theirs in the projector."""
+        embeddings = self.language_model.embed_tokens(ids)
+        offset = self.embed_audio.vocab_offset
+        hard = self.embed_audio(input_ids=ids.clamp(min=offset)).to(embeddings)
+        return torch.where((ids >= offset)[..., None], hard, embeddings)
+
+    def project(self, states: Tensor) -> Tensor:
+        """Embeddings `(states, hidden)` of audio states; a state of zeros is one that a short clip leaves over."""
+        last = torch.tensor([[self.language_model.vocab_size - 1]], device=states.device)
+        left_over = self.embed_audio(input_ids=last)[0]
+        return torch.where(states.any(-1, keepdim=True), self.embed_audio(inputs_embeds=states), left_over)
+
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)`; see `audio_language_model.Read`."""
+        return self.language_model(
+            inputs_embeds=embeddings,
+            per_layer_inputs=self.language_model.get_per_layer_inputs(ids),
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+        ).last_hidden_state
+
+
+class ConformerEars:
+    """Implements `Ears`: the official encoder on each clip's real length; states of zeros up to a fixed number."""
+
+    tokens_per_state = 1
+
+    def __init__(self, tower: Any, extractor: Any, states: int) -> None:
+        """Wrap a tower.
+
+        Args:
+            tower: A `Gemma3nAudioEncoder`.
+            extractor: A `Gemma3nAudioFeatureExtractor`.
+            states: Of every clip, left-over ones included.
+        """
+        self._tower, self._extractor, self._states = tower, extractor, states
+        self.sampling_rate: int = extractor.sampling_rate
+        frames = states * tower.config.conf_reduction_factor
+        for time_stride, _ in tower.config.sscp_conv_stride_size:
+            frames *= time_stride
+        self.max_seconds = min(LONGEST, frames * extractor.hop_length) / self.sampling_rate
+        self.audio_size: int = tower.config.hidden_size
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples: the same for all."""
+        return self._states
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(clips, frames, bins)`, each made alone: padding would become frames of its own."""
+        made = [torch.from_numpy(self._extractor([clip])["input_features"][0]) for clip in clips]
+        return Clips(pad_sequence(made, batch_first=True), torch.tensor([len(frames) for frames in made]))
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other `(clips * states, audio size)`."""
+        tower = self._tower
+        features = clips.features.to(tower.subsample_conv_projection.input_proj_linear.weight.dtype)
+        # one by one: what the first convolution makes of padding is not zero, and the second would look at it
+        rows = [
+            tower.subsample_conv_projection(row[None, :frames])[0]
+            for row, frames in zip(features, clips.lengths.tolist(), strict=True)
+        ]
+        states = pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=states.device)
+        padding = torch.arange(states.shape[1], device=states.device) >= lengths[:, None]
+        for block in tower.conformer:
+            states = block(states, padding)
+        step = tower.config.conf_reduction_factor
+        states = states[:, ::step].masked_fill(padding[:, ::step, None], 0)
+        return nn.functional.pad(states, (0, 0, 0, self._states - states.shape[1])).flatten(0, 1)
+
+
+def load(checkpoint: Checkpoint) -> AudioLanguageModel:
+    """Load weights, tokenizer and feature extractor from the hub or a folder; LM head and vision are left behind.
+
+    Raises:
+        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
+    """
+    network = load_model(
+        Gemma3nForAudio, checkpoint, left_behind=LEFT_BEHIND, unquantized=["audio_tower", "embed_audio", "altup"]
+    )
+    processor = SpeechProcessor(checkpoint)
+    tokens = processor.tokenizer
+    config: Any = network.config
+    return AudioLanguageModel(
+        network,
+        checkpoint,
+        processor=processor,
+        parts=PARTS,
+        ears=ConformerEars(network.audio_tower, processor.feature_extractor, config.audio_soft_tokens_per_image),
+        chat=Chat(
+            processor,
+            tokens.audio_token,
+            span=lambda count: f"\n\n{tokens.boa_token}{tokens.audio_token * count}{tokens.eoa_token}\n\n",
+        ),
+        embed=network.embed,
+        project=network.project,
+        read=network.read,
+        hidden_size=config.text_config.hidden_size,
+    )

@@ -1,0 +1,90 @@
+"""Gemma 3n: clips that leave tokens over, vision that is not there, keys and values that layers share."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.lora import LoraSettings
+from safetensors.torch import load_file, save_file
+
+RATE, WINDOW = 16_000, 81_920
+
+
+@pytest.fixture(scope="module")
+def folder(make_family) -> Path:
+    return make_family("gemma3n").folder
+
+
+def changed(folder: Path, tmp_path: Path, change) -> Path:
+    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
+    tensors = load_file(copy / "model.safetensors")
+    change(tensors)
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noise):
+    backbone = load_backbone(Checkpoint(str(folder)))
+    states = backbone.encode_audio(backbone.prepare_clips([noise(RATE), noise(WINDOW)])).reshape(2, 32, -1)
+    heard = states.any(-1)
+    assert heard[0].tolist() == [True] * 7 + [False] * 25  # 97 frames, one state for each 16
+    assert heard[1].all()
+    embedded = backbone.network.project(states[0])
+    assert (embedded[7:] == embedded[7]).all()
+    assert (embedded[:7] != embedded[7]).any(-1).all()
+
+
+@torch.no_grad()
+def test_a_pair_of_the_longest_clips_equals_the_official_one(make_family, make_judge, noise, same):
+    family = make_family("gemma3n")
+    judge = make_judge(LoraSettings(parts=[]), backbone=str(family.folder))
+    pair = Pair("x", Clip(noise(WINDOW), RATE), (Turn("user", Clip(noise(WINDOW - 1, 1), RATE)),))
+    inputs = judge.build_inputs([pair])
+    ids, expected = family.official(pair)
+    assert torch.equal(inputs.input_ids, ids)
+    assert same(judge.backbone.hidden_states(inputs), expected)
+
+
+def test_vision_is_neither_made_nor_read_and_timm_not_imported(folder, tmp_path):
+    assert any("vision" in key for key in load_file(folder / "model.safetensors"))
+
+    def drop(tensors):
+        for key in [key for key in tensors if "vision" in key]:
+            del tensors[key]
+
+    backbone = load_backbone(Checkpoint(str(changed(folder, tmp_path, drop))))
+    assert not any("vision" in name for name, _ in backbone.network.named_modules())
+    assert "timm" not in sys.modules
+
+
+def test_keys_and_values_of_layers_that_share_them_are_passed_over(folder, tmp_path):
+    """Checkpoints may hold them; the official class does not read them either."""
+    name = "model.language_model.layers.{}.self_attn.k_proj.weight"
+
+    def add(tensors):
+        tensors[name.format(3)] = tensors[name.format(1)].clone()
+
+    load_backbone(Checkpoint(str(changed(folder, tmp_path, add))))
+
+
+def test_a_foreign_tensor_is_refused(folder, tmp_path):
+    def add(tensors):
+        tensors["model.audio_tower.surplus"] = torch.zeros(3)
+
+    with pytest.raises(UserError, match="surplus"):
+        load_backbone(Checkpoint(str(changed(folder, tmp_path, add))))
+
+
+def test_without_weights_nothing_is_allocated(folder):
+    backbone = load_backbone(Checkpoint(str(folder), weights=False))
+    assert all(weight.is_meta for weight in backbone.network.parameters())
+    assert backbone.max_seconds == 5.12
