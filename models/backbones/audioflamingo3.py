@@ -56,7 +56,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         embed=network.get_input_embeddings(),
         project=network.multi_modal_projector,
         read=decoder(network.language_model),
-        hidden_size=network.config.text_config.hidden_size,
+        hidden_size=network.language_model.config.hidden_size,
     )
 
 
