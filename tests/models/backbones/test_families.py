@@ -126,7 +126,10 @@ def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path
     origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
     save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
     loaded = load_judge(tmp_path / "judge").judge
-    assert torch.equal(loaded(loaded.build_inputs(pairs)), before)
+    weights = loaded.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in judge.state_dict().items())
+    # equal weights elsewhere in memory: MKL may round the last bit differently
+    assert (loaded(loaded.build_inputs(pairs)) - before).abs().max() <= 2e-6
 
 
 def rewritten(family, tmp_path, rename) -> Path:
