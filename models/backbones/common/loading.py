@@ -26,6 +26,7 @@ def load_model(
     left_behind: str = r"^lm_head\.",
     unquantized: Sequence[str] = (),
     key_mapping: dict[str, str] | None = None,
+    attention: dict[str, str] | None = None,
 ) -> Model:
     """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
 
@@ -40,12 +41,14 @@ def load_model(
             does not use.
         unquantized: Modules that keep their precision when the rest is quantized.
         key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
+        attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
+            `checkpoint`.
 
     Raises:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, or the attention kernel
             is not installed.
     """
-    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": checkpoint.attention}
+    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": attention or checkpoint.attention}
     try:
         if not checkpoint.weights:
             config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]

@@ -1,0 +1,127 @@
+"""Gemma 4 E2B in miniature: its tower's clipping at work, its last layers with shared keys and values."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+from empathy_judge.models.backbones.common.prompt import messages
+from transformers import (
+    AutoTokenizer,
+    Gemma4AudioFeatureExtractor,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
+    Gemma4ImageProcessorPil,
+    Gemma4Processor,
+    GemmaTokenizer,
+)
+
+IS_ENCODER = False
+MAX_SECONDS = 30.0
+# the last two of four layers share keys and values and have no layers of their own for them
+LORA_LAYERS = {"language_model": 4 * 7 - 2 * 2, "projector": 1, "audio_tower": 2 * 11}
+
+SPECIAL = {
+    "image_token": "<|image|>",
+    "audio_token": "<|audio|>",
+    "boi_token": "<|image>",
+    "eoi_token": "<image|>",
+    "boa_token": "<|audio>",
+    "eoa_token": "<audio|>",
+}
+# What the hub's template makes of messages of a user.
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|turn>' + message['role'] + '\n' }}"
+    "{% for item in message['content'] %}{% if item['type'] == 'audio' %}{{ '<|audio|>' }}"
+    "{% elif item['type'] == 'text' %}{{ item['text'] | trim }}{% endif %}{% endfor %}{{ '<turn|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}"
+)
+BINS = 32
+
+
+def _tokenizer():
+    first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>"]
+    text = [*first, *(f"<0x{byte:02X}>" for byte in range(256)), "\n", "\n\n", "▁", *map(chr, range(33, 127))]
+    tokenizer = GemmaTokenizer(
+        vocab={token: number for number, token in enumerate([*text, *SPECIAL.values()])},
+        merges=[("\n", "\n")],
+        extra_special_tokens=SPECIAL,
+        chat_template=TEMPLATE,
+    )
+    tokenizer.add_tokens(["<|turn>", "<turn|>", "<|video|>"], special_tokens=True)
+    return tokenizer
+
+
+def build(folder, tools):
+    tokenizer = _tokenizer()
+    config = Gemma4Config(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "vocab_size_per_layer_input": len(tokenizer),
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": 30,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+        audio_config={
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "subsampling_conv_channels": [BINS, 8],
+            "output_proj_dims": 40,
+        },
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "position_embedding_size": 16,
+        },
+        audio_token_id=tokenizer.convert_tokens_to_ids("<|audio|>"),
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image|>"),
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video|>"),
+    )
+    model = Gemma4ForConditionalGeneration(config)
+    tools.louder(model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 1 and ("scale" in name or "norm" in name):
+                weight.add_(0.3 * torch.randn(weight.shape))
+            if name.endswith("q_norm.weight"):  # or else softmax makes a large difference of the last bit
+                weight.mul_(0.2)
+        for name, bound in model.named_buffers():
+            if name.endswith(("put_min", "put_max")):
+                bound.fill_(-1.0 if name.endswith("min") else 1.0)
+            elif name.endswith("layer_scalar"):
+                bound.fill_(0.7)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    Gemma4AudioFeatureExtractor(feature_size=BINS).save_pretrained(folder)
+
+
+def official(folder):
+    model = Gemma4ForConditionalGeneration.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    extractor = Gemma4AudioFeatureExtractor.from_pretrained(folder)
+    # its video processor cannot be made without torchvision
+    with mock.patch.object(Gemma4Processor, "check_argument_for_proper_class"):
+        processor = Gemma4Processor(extractor, Gemma4ImageProcessorPil(), tokenizer, None, tokenizer.chat_template)
+
+    @torch.no_grad()
+    def run(pair):
+        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
+        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        inputs = processor(text=chat, audio=clips, add_special_tokens=False, return_tensors="pt")
+        return inputs["input_ids"], model.model(**inputs).last_hidden_state
+
+    return run
