@@ -67,6 +67,8 @@ def load_model(
                 use_safetensors=True,  # a pickle can run code
                 key_mapping=key_mapping,
                 output_loading_info=True,
+                # an adapter beside the weights would be loaded unasked, and its report take the place of theirs
+                adapter_kwargs={"subfolder": "no_adapter"},
                 **options,
             )
     except OSError as error:
