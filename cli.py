@@ -201,7 +201,9 @@ def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the configuration."""
     from .train.fit import train as run
 
-    print(f"best checkpoint: {run(arguments)}")
+    best = run(arguments)
+    if best is not None:  # None after a dry run
+        print(f"best checkpoint: {best}")
     return DONE
 
 

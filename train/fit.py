@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import ArgumentParser
+import torch
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from rich.console import Console
@@ -17,11 +18,14 @@ from rich.console import Console
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..models.checkpoints import BEST, LAST, read_checkpoint
+from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
+DRY_RUN = "--dry-run"
+_DRY_RUN_ONLY = ("dry_run", "clip_seconds", "gpu_gib")
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
     "callbacks",
@@ -43,8 +47,12 @@ _EXPECTED_WARNINGS = (
 )
 
 
-def build_parser() -> ArgumentParser:
-    """Parser of the train command: every value of model, data and trainer, from YAML and from the command line."""
+def build_parser(dry_run: bool = False) -> ArgumentParser:
+    """Parser of the train command: every value of model, data and trainer, from YAML and from the command line.
+
+    Args:
+        dry_run: Without need for a run folder.
+    """
     parser = ArgumentParser(
         prog="empathy-judge train",
         description="Train a judge on rated pairs.",
@@ -56,27 +64,39 @@ def build_parser() -> ArgumentParser:
         action="config",
         help="YAML file, repeatable; a later file overrides an earlier one, and arguments override files",
     )
-    parser.add_argument("--run", type=str, required=True, help="folder of this run: checkpoints, logs, resolved config")
+    parser.add_argument(
+        "--run", type=str, required=not dry_run, help="folder of this run: checkpoints, logs, resolved config"
+    )
     parser.add_argument("--resume", type=bool, default=False, help="continue from the last checkpoint in --run")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
     parser.add_argument("--patience", type=int, default=3, help="validations without a better Spearman before stopping")
+    parser.add_argument(
+        DRY_RUN, action="store_true", help="train nothing: say what would be trained and what memory a step needs"
+    )
+    parser.add_argument("--clip-seconds", type=float, default=8.0, help="length of every clip in a dry run")
+    parser.add_argument("--gpu-gib", type=float, help="memory of a GPU to fit; by default that of the GPU here, if any")
     parser.add_class_arguments(JudgeModule, "model")
     parser.add_class_arguments(PairDataModule, "data", skip={"seed"}, instantiate=False)
     parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
     return parser
 
 
-def train(arguments: Sequence[str]) -> Path:
+def train(arguments: Sequence[str]) -> Path | None:
     """Train as the arguments say.
 
     Returns:
-        The best checkpoint by validation Spearman.
+        The best checkpoint by validation Spearman; None after a dry run.
 
     Raises:
         UserError: If the run folder is taken, there is nothing to resume, or the data is not usable.
     """
+    if DRY_RUN in arguments:
+        _dry_run(build_parser(dry_run=True).parse_args(_config_first(arguments)))
+        return None
     parser = build_parser()
     config = parser.parse_args(_config_first(arguments))
+    for name in _DRY_RUN_ONLY:
+        config.pop(name)
     run = Path(config.run)
     start = _starting_point(run, config.resume)
     run.mkdir(parents=True, exist_ok=True)
@@ -150,6 +170,28 @@ def fit(
         path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: validation Spearman was undefined after every epoch")
     return path
+
+
+def _dry_run(config: Namespace) -> None:
+    """Print what would be trained and what memory a step needs, without weights and without data."""
+    from .memory import GIB, memory_table, step_memory
+
+    settings = JudgeModule(**config.model.as_dict()).judge_settings
+    found = step_memory(
+        settings,
+        batch=config.data.batch_size,
+        seconds=config.clip_seconds,
+        mixed_precision=str(config.trainer.precision).endswith("-mixed"),
+        gradient_checkpointing=config.model.gradient_checkpointing,
+    )
+    gpu = config.gpu_gib * GIB if config.gpu_gib else None
+    if gpu is None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0).total_memory
+    for table in (parameter_table(found.parts), memory_table(found, config.data.batch_size, config.clip_seconds, gpu)):
+        Console().print(table)
+    if not found.tower_counted:
+        print("not counted: what the trained audio tower keeps for its backward pass")
+    check_trainable(found.parts, config.model.expected_trainable or {})
 
 
 def _config_first(arguments: Sequence[str]) -> list[str]:

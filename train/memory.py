@@ -1,0 +1,269 @@
+"""How much memory a training step needs, from the shapes of the model alone: no weight is read, nothing computed."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from ..data_modules.audio import Clip
+from ..data_modules.errors import UserError
+from ..data_modules.schema import Dimension, Pair, Turn
+from ..models.backbones.common.base import Clips, Inputs
+from ..models.judge import EmpathyJudge, JudgeSettings
+from ..models.parts import Count, count_parameters, part_of
+from ..models.recompute import recompute_activations
+
+GIB = 2**30
+CUDA_CONTEXT = int(0.7 * GIB)
+"""What the CUDA runtime and its libraries take beside tensors: assumed, it differs between drivers."""
+# NF4: half a byte, a byte of scale for 64 values, 4 bytes of the scales' scale for 256 scales (Dettmers et al., 2023)
+_NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory of one training step on one device, in bytes.
+
+    Attributes:
+        parts: Parameters of each part of the judge, as they are trained.
+        tokens: Tokens of a pair: text, and audio of both clips.
+        weights: Frozen and trained weights.
+        gradients: Of the trained weights.
+        optimizer: AdamW's two moments of every trained weight.
+        activations: The most that forward and backward pass hold at once beside these.
+        tower_counted: False if the audio tower is trained and its activations could not be counted.
+    """
+
+    parts: Mapping[str, Count]
+    tokens: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    tower_counted: bool
+
+    @property
+    def total(self) -> int:
+        """All of it, and the CUDA runtime."""
+        return self.weights + self.gradients + self.optimizer + self.activations + CUDA_CONTEXT
+
+
+def step_memory(
+    settings: JudgeSettings, *, batch: int, seconds: float, mixed_precision: bool, gradient_checkpointing: bool
+) -> StepMemory:
+    """Count the memory of one optimisation step under DDP: every device holds all of it.
+
+    The model is built without weights, and forward and backward pass are run on tensors without content, of which every
+    allocation is followed. Attention counts as the fused kernels (SDPA, FlashAttention) do it, unless it is "eager".
+
+    Args:
+        settings: The judge.
+        batch: Pairs in a batch.
+        seconds: Length of the context and of the response (seconds).
+        mixed_precision: True under `precision: bf16-mixed`: trained weights are float32, products bfloat16.
+        gradient_checkpointing: True if layers are computed again in the backward pass.
+
+    Raises:
+        UserError: If the backbone cannot be loaded, or hears less than `seconds`.
+    """
+    as_trained = _without_weights(settings)
+    counts = count_parameters(as_trained.backbone, {"pooling": as_trained.pooling, "head": as_trained.head})
+    trained = sum(count.trainable_bytes for count in counts.values())
+    weights = sum(count.bytes for count in counts.values())
+    if settings.quantization == "nf4":
+        weights -= _saved_by_nf4(as_trained)
+    # autocast computes with adapters in the dtype of the frozen weights
+    computing = replace(settings, lora=replace(settings.lora, dtype="backbone")) if mixed_precision else settings
+    judge = _without_weights(computing)
+    if gradient_checkpointing:
+        recompute_activations(judge.network)
+    pair = _pair(judge, seconds)
+    activations, tower_counted = _activations(judge, pair, batch)
+    return StepMemory(
+        parts=counts,
+        tokens=judge.build_inputs([pair]).input_ids.shape[1],
+        weights=weights,
+        gradients=trained,
+        optimizer=2 * trained,
+        activations=activations,
+        tower_counted=tower_counted,
+    )
+
+
+def _without_weights(settings: JudgeSettings) -> EmpathyJudge:
+    shapes = replace(settings, quantization="none")  # whose matrices are counted at their true size afterwards
+    return EmpathyJudge(shapes, [Dimension("any", 1, 5, 1)], weights=False)
+
+
+def _saved_by_nf4(judge: EmpathyJudge) -> int:
+    """Bytes by which the language model's matrices shrink in 4 bits; adapters keep their precision."""
+    matrices = {
+        name: module.weight
+        for name, module in judge.network.named_modules()
+        if isinstance(module, nn.Linear) and "lora_" not in name and part_of(judge.backbone, name) == "language_model"
+    }
+    return round(sum(weight.nbytes - weight.numel() * _NF4_BYTES for weight in matrices.values()))
+
+
+def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
+    if seconds > judge.backbone.max_seconds and judge.settings.long_clips == "refuse":
+        raise UserError(
+            f"--clip-seconds {seconds:g}: backbone {judge.backbone.name} hears at most {judge.backbone.max_seconds:g} s"
+        )
+    rate = judge.backbone.sampling_rate
+    context, response = (Clip(np.full(round(seconds * rate), level, np.float32), rate) for level in (0.0, 0.1))
+    return Pair("any", response, (Turn("user", context),))
+
+
+def _activations(judge: EmpathyJudge, pair: Pair, batch: int) -> tuple[int, bool]:
+    """The most that forward and backward pass hold beside the weights and their gradients (bytes), and whether the
+    audio tower's share is in it."""
+    one = judge.build_inputs([pair])
+    assert one.clips is not None
+    clips, counted = _repeated(one.clips, batch), True
+    with ExitStack() as stack:
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        if judge.settings.attention != "eager":
+            stack.enter_context(_fused_attention())
+        live = stack.enter_context(LiveMemory(judge.parameters()))
+        try:
+            states = judge.backbone.encode_audio(Clips(_empty(clips.features), _empty(clips.lengths)))
+        except DataDependentOutputException:  # a family whose tower asks how long a clip is while it computes
+            count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
+            states = torch.empty((count, judge.backbone.audio_size), dtype=_dtype(judge), device="meta")
+            counted = False
+        inputs = Inputs(
+            input_ids=_empty(one.input_ids, batch),
+            attention_mask=_empty(one.attention_mask, batch),
+            response_mask=_empty(one.response_mask, batch),
+            audio_index=_empty(one.audio_index.repeat(batch)),
+            audio_states=states,
+        )
+        del states
+        hidden = judge.backbone.hidden_states(inputs)
+        if hidden.requires_grad:
+            hidden.float().sum().backward()
+        gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
+    tower_trained = any(
+        weight.requires_grad and part_of(judge.backbone, name) == "audio_tower"
+        for name, weight in judge.network.named_parameters()
+    )
+    return live.peak - gradients, counted or not tower_trained
+
+
+def _dtype(judge: EmpathyJudge) -> torch.dtype:
+    return next(weight for weight in judge.network.parameters() if weight.is_floating_point()).dtype
+
+
+def _repeated(clips: Clips, times: int) -> Clips:
+    rows = [times] + [1] * (clips.features.ndim - 1)
+    return Clips(clips.features.repeat(rows), clips.lengths.repeat(times))
+
+
+def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:
+    shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+    return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+
+class LiveMemory(TorchDispatchMode):
+    """Follows every allocation: bytes that live now, and the most that lived at once."""
+
+    def __init__(self, there: Iterable[Tensor]) -> None:
+        """Start to follow.
+
+        Args:
+            there: Tensors that are not counted, because they lived before.
+        """
+        super().__init__()
+        self.now = self.peak = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in there}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.index.Tensor and _takes_padding_away(*args):
+            mask = args[1][0]  # how much, nobody knows without values; count as if there were none
+            made = args[0].new_empty((mask.numel(), *args[0].shape[mask.ndim :]))
+        else:
+            made = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(made):
+            if isinstance(tensor, Tensor) and not func.is_view:  # a view allocates nothing
+                self._follow(tensor.untyped_storage())
+        return made
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:
+            self._known.add(key)
+            self.now += size
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def _takes_padding_away(states: Tensor, indices: list[Tensor | None]) -> bool:
+    mask = indices[0]
+    return states.device.type == "meta" and mask is not None and mask.dtype == torch.bool
+
+
+@contextmanager
+def _fused_attention() -> Iterator[None]:
+    """Lets SDPA allocate what its fused kernels do; without a device it would fall back to whole attention matrices.
+
+    A patch and not a `TorchFunctionMode`, which is not in force while layers are computed again in the backward pass.
+    """
+    plain = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = lambda query, key, value, attn_mask=None, **_: _FusedKernel.apply(
+        query, key, value, attn_mask
+    )
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = plain
+
+
+class _FusedKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        made = query.new_empty(*query.shape[:-1], value.shape[-1])
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        bias = None if mask is None else query.new_empty(mask.shape)  # kernels take it as numbers
+        ctx.save_for_backward(query, key, value, made, sums, *([] if bias is None else [bias]))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value = ctx.saved_tensors[:3]
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
+
+
+def memory_table(found: StepMemory, batch: int, seconds: float, gpu_bytes: float | None) -> Table:
+    """What `train --dry-run` prints under the table of parameters."""
+    title = f"A step on {batch} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
+    table = Table("memory on each GPU", "GiB", title=title)
+    for name in ("weights", "gradients", "optimizer", "activations"):
+        table.add_row(name, _gib(getattr(found, name)))
+    table.add_row("CUDA runtime (assumed)", _gib(CUDA_CONTEXT))
+    table.add_row("all", _gib(found.total), style="bold")
+    if gpu_bytes is not None:
+        share = found.total / gpu_bytes
+        verdict = "fits" if share <= 0.95 else "does not fit"
+        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", f"{math.ceil(100 * share)} %")
+    return table
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
