@@ -1,0 +1,25 @@
+"""Granite Speech Plus: as Granite Speech, but its projector sees one more layer of the encoder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from transformers import GraniteSpeechPlusForConditionalGeneration
+
+_spec = importlib.util.spec_from_file_location("granite_speech_family", Path(__file__).with_name("granite_speech.py"))
+assert _spec is not None
+assert _spec.loader is not None
+plain = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(plain)
+
+IS_ENCODER, MAX_SECONDS, LORA_LAYERS = plain.IS_ENCODER, plain.MAX_SECONDS, plain.LORA_LAYERS
+other_layout = plain.other_layout
+
+
+def build(folder, tools):
+    plain.build(folder, tools, GraniteSpeechPlusForConditionalGeneration, {"cat_hidden_layers": [1]})
+
+
+def official(folder):
+    return plain.official(folder, GraniteSpeechPlusForConditionalGeneration)
