@@ -46,12 +46,13 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         "",
         "## How it was made",
         "",
-        f"- backbone: `{settings['backbone']}`, frozen; LoRA rank {lora['rank']} on {', '.join(lora['parts']) or 'nothing'}",
+        f"- backbone: `{settings['backbone']}`, {_precision(settings)}, attention kernel {settings['attention']}",
+        f"- trained of it: {_trained(lora)}; the rest is frozen",
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
         f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
         f"- target: {origin['target']} of the ratings of a pair",
         f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
-        f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz",
+        f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz; {_long(description)}",
         "",
         "## Limits",
         "",
@@ -60,6 +61,31 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         "",
     ]
     return "\n".join(lines)
+
+
+def _precision(settings: Mapping[str, Any]) -> str:
+    four_bits = settings.get("quantization") == "nf4"
+    return f"language model in 4 bits (NF4), the rest in {settings['dtype']}" if four_bits else settings["dtype"]
+
+
+def _trained(lora: Mapping[str, Any]) -> str:
+    trained = []
+    if lora["parts"]:
+        layers = lora.get("layers")
+        where = f" (its layers {layers[0]} up to {layers[1]})" if layers else ""
+        method = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA"}[lora.get("method", "lora")]
+        trained.append(f"{method} of rank {lora['rank']} on {', '.join(lora['parts'])}{where}")
+    trained += [f"{part} in full" for part in lora.get("full", [])]
+    return "; ".join(trained) or "nothing"
+
+
+def _long(description: Mapping[str, Any]) -> str:
+    if description["settings"].get("long_clips") != "window":
+        return "longer ones are refused"
+    return (
+        f"longer clips are cut into windows of equal length, at most {description['max_seconds']:g} s, and averaged by "
+        "duration"
+    )
 
 
 def _agreement(report: Mapping[str, Any] | None) -> list[str]:

@@ -36,12 +36,9 @@ class Count:
 
 def part_of(backbone: Backbone, name: str) -> PartName | None:
     """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
-    found = [
-        (len(part.path), key)
-        for key, part in backbone.parts.items()
-        if name == part.path or name.startswith(f"{part.path}.")
-    ]
-    return max(found)[1] if found else None
+    paths = {key: part.path for key, part in backbone.parts.items()}
+    found = [key for key, path in paths.items() if name == path or name.startswith(f"{path}.")]
+    return max(found, key=lambda key: len(paths[key]), default=None)
 
 
 def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Parameter]]:

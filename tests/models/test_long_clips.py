@@ -1,0 +1,101 @@
+"""Clips longer than the backbone hears: refused, or heard in windows that are averaged by duration."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.card import render_card
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.features import encode_all
+
+RATE, LIMIT = 16_000, 10  # the miniature hears 10 s
+
+
+def noise(seconds: float, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(scale=0.2, size=round(seconds * RATE)).astype(np.float32)
+
+
+def pair(context: np.ndarray | None, response: np.ndarray) -> Pair:
+    turns = () if context is None else (Turn("user", Clip(context, RATE)),)
+    return Pair("x", Clip(response, RATE), turns)
+
+
+@pytest.fixture(scope="module")
+def judge(make_judge):
+    return make_judge(LoraSettings(parts=[]), long_clips="window")
+
+
+@torch.no_grad()
+def pooled(judge, *pairs: Pair) -> torch.Tensor:
+    return judge.pooled(judge.build_inputs(pairs))
+
+
+def test_a_long_clip_is_refused_unless_it_may_be_cut(make_judge, judge):
+    long = pair(noise(1), noise(12))
+    with pytest.raises(AudioError, match="10 s"):
+        make_judge(LoraSettings(parts=[])).build_inputs([long])
+    assert [len(window) for window in judge.decode(long.response)] == [6 * RATE, 6 * RATE]
+    assert [len(window) for window in judge.decode(Clip(noise(10), RATE))] == [10 * RATE]
+    assert [len(window) for window in judge.decode(Clip(noise(20.5), RATE))] == [109_334, 109_333, 109_333]
+
+
+def test_what_the_head_reads_is_the_mean_over_windows(judge):
+    context, response = noise(3), noise(21, 1)
+    parts = np.array_split(response, 3)
+    expected = sum(pooled(judge, pair(context, part)) for part in parts) / 3
+    assert (pooled(judge, pair(context, response)) - expected).abs().max() <= 1e-5
+    assert (pooled(judge, pair(context, parts[0])) - expected).abs().max() > 1e-3  # windows differ
+
+
+def test_windows_of_context_and_response_are_combined(judge):
+    context, response = noise(15), noise(11, 1)
+    expected = sum(
+        pooled(judge, pair(one, two)) for one in np.array_split(context, 2) for two in np.array_split(response, 2)
+    )
+    assert (pooled(judge, pair(context, response)) - expected / 4).abs().max() <= 1e-5
+
+
+def test_each_window_weighs_as_much_as_it_lasts(judge):
+    """Windows of one clip differ by a sample at most; the weights are those of their audio tokens."""
+    long = pair(None, noise(20.51))
+    inputs = judge.build_inputs([long])
+    tokens = [judge.backbone.audio_tokens(len(window)) for window in judge.decode(long.response)]
+    assert inputs.shares.shape == (1, 3)
+    torch.testing.assert_close(inputs.shares[0], torch.tensor(tokens) / sum(tokens))
+
+
+def test_a_long_pair_does_not_touch_the_others(judge):
+    short, long = pair(noise(2), noise(3, 1)), pair(noise(2, 2), noise(25, 3))
+    both = pooled(judge, long, short, long)
+    assert (both[1] - pooled(judge, short)[0]).abs().max() <= 1e-5
+    assert (both[0] - both[2]).abs().max() <= 1e-5
+    assert judge.build_inputs([short]).shares is None
+
+
+@torch.no_grad()
+def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge):
+    pairs = [pair(noise(2), noise(3, 1)), pair(noise(13, 2), noise(25, 3))]
+    direct = judge(judge.build_inputs(pairs))
+    cached = judge(judge.build_inputs(pairs, encode_all(judge, pairs)))
+    assert (direct - cached).abs().max() <= 1e-5
+    scored = torch.stack([scores for _, scores in PairScorer(judge, batch_size=1).score(pairs)])
+    assert (direct - scored).abs().max() <= 1e-5
+
+
+def test_the_policy_is_in_the_artifact(judge, tmp_path):
+    origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
+    description = describe(judge, origin)
+    card = render_card(description, None)
+    assert "longer clips are cut into windows of equal length, at most 10 s, and averaged by duration" in card
+    save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
+    stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
+    assert (stored["settings"]["long_clips"], stored["max_seconds"]) == ("window", 10.0)
+    assert len(load_judge(tmp_path / "judge").judge.decode(Clip(noise(12), RATE))) == 2
