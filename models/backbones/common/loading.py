@@ -73,9 +73,10 @@ def load_model(
             )
     except OSError as error:
         raise UserError(
-            f"backbone {checkpoint.name!r}: {_one_line(error)} Weights are read from safetensors alone; convert a .bin "
-            f"that you trust once, by AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and copy "
-            "preprocessor_config.json and tokenizer files beside it"
+            f"backbone {checkpoint.name!r}: {_one_line(error)} Weights are read from safetensors alone. On the hub, "
+            "they may be in a pull request of SFconvertbot: give its revision, such as refs/pr/1. Or convert a .bin "
+            f"that you trust: AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and "
+            "copy preprocessor_config.json and tokenizer files beside it"
         ) from None
     except (ImportError, ValueError) as error:  # an attention kernel or bitsandbytes that is not there or does not fit
         raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None

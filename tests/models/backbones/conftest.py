@@ -122,6 +122,12 @@ def language_model(request: pytest.FixtureRequest, make_family: Callable[[str], 
     return make_family(request.param)
 
 
+@pytest.fixture(params=[name for name in FAMILIES if _module(FOLDER / f"{name}.py").IS_ENCODER])
+def encoder(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+    """Each encoder in turn."""
+    return make_family(request.param)
+
+
 @pytest.fixture(scope="session")
 def noise() -> Callable[..., np.ndarray]:
     """A clip that is loud up to its end, where cutting it differs most from padding it: samples, seed."""

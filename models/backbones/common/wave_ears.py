@@ -1,0 +1,79 @@
+"""Towers that hear samples: convolutions over the waveform, then a transformer, as in wav2vec 2.0 and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .base import Clips
+from .pair_encoder import MAX_SECONDS, pack
+
+
+class WaveEars:
+    """Implements `Ears`: the states of all layers, equal to those of each clip alone.
+
+    The convolutions run clip by clip: where they have a group norm (`feat_extract_norm: group`), it normalises over
+    time, so that padding would change every frame. The transformer runs on the batch, with its padding masked.
+    """
+
+    tokens_per_state = 1
+    max_seconds = MAX_SECONDS
+
+    def __init__(self, tower: Any, extractor: Any, run: Callable[[Tensor, Tensor], list[Tensor]]) -> None:
+        """Wrap a tower.
+
+        Args:
+            tower: With `feature_extractor`, and a configuration that tells its kernels and strides.
+            extractor: A `Wav2Vec2FeatureExtractor`.
+            run: From what the convolutions make of clips `(rows, frames, channels)` and the mask of real frames
+                `(rows, frames)` to the states of all layers, each `(rows, frames, size)`.
+        """
+        self._tower, self._extractor, self._run = tower, extractor, run
+        self.sampling_rate: int = extractor.sampling_rate
+        self.audio_size: int = (tower.config.num_hidden_layers + 1) * tower.config.hidden_size
+
+    def audio_tokens(self, samples: int) -> int:
+        """Frames of a clip of so many samples."""
+        config = self._tower.config
+        for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+            samples = (samples - kernel) // stride + 1
+        return samples
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Samples, normalised clip by clip where the checkpoint wants it `(rows, samples)`."""
+        rows = [
+            self._extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt")["input_values"][0]
+            for clip in clips
+        ]
+        lengths = torch.tensor([len(row) for row in rows])
+        return Clips(nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths)
+
+    def encode(self, clips: Clips) -> Tensor:
+        """States of all layers side by side `(states, layers * size)`."""
+        samples = clips.features.to(self._tower.dtype)
+        rows = [
+            self._tower.feature_extractor(row[None, :length])[0].T
+            for row, length in zip(samples, clips.lengths.tolist(), strict=True)
+        ]
+        lengths = torch.tensor([len(row) for row in rows], device=samples.device)
+        features = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        real = torch.arange(features.shape[1], device=samples.device) < lengths[:, None]
+        return pack(self._run(features, real), real)
+
+
+def embedded(tower: Any, hidden: Tensor, real: Tensor) -> Tensor:
+    """What the first layer reads: projected features `(rows, frames, size)` and their position by convolution.
+
+    Args:
+        tower: With a transformer in `encoder`.
+        hidden: Projected features.
+        real: True where a frame belongs to a clip `(rows, frames)`.
+    """
+    hidden = hidden.masked_fill(~real[..., None], 0.0)  # as the zeros that the convolution pads with
+    hidden = hidden + tower.encoder.pos_conv_embed(hidden)
+    # with "stable" layer norm each layer has its own in front; the last one behind all layers is not in these states
+    return hidden if tower.config.do_stable_layer_norm else tower.encoder.layer_norm(hidden)

@@ -1,0 +1,52 @@
+"""HuBERT (Hsu et al., 2021): convolutions over the waveform and a transformer, trained to predict clusters of sound.
+
+Exact: every layer's states equal `hidden_states` of `HubertModel` on each clip alone (transformers 5: the last ones are
+those before the layer norm behind all layers, where there is one). The hub has most of its checkpoints as pickles only;
+see `common/loading.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoConfig, HubertModel
+from transformers.masking_utils import create_bidirectional_mask
+
+from ...data_modules.errors import UserError
+from .common.base import Checkpoint, Part
+from .common.loading import load_feature_extractor
+from .common.pair_encoder import PairEncoder, load_tower
+from .common.wave_ears import WaveEars, embedded
+
+PART = Part(
+    "encoder",
+    ("q_proj", "k_proj", "v_proj", "out_proj", "intermediate_dense", "output_dense"),
+    layers="encoder.encoder.layers",
+)
+
+
+def load(checkpoint: Checkpoint) -> PairEncoder:
+    """Load encoder and feature extractor from the hub or a folder; heads of recognizers are left behind.
+
+    Raises:
+        UserError: If the checkpoint lacks weights of the encoder or has weights that belong to none, or if its
+            positions go through a batch norm.
+    """
+    config = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+    if config.conv_pos_batch_norm:
+        raise UserError(f"backbone {checkpoint.name!r}: conv_pos_batch_norm lets padding in; accepted: false")
+    tower = load_tower(HubertModel, checkpoint, config)
+    extractor = load_feature_extractor(checkpoint)
+    ears = WaveEars(tower, extractor, lambda features, real: layer_states(tower, features, real))
+    layers = config.num_hidden_layers + 1
+    return PairEncoder(tower, checkpoint, extractor=extractor, ears=ears, layers=layers, part=PART)
+
+
+def layer_states(tower: Any, features: Tensor, real: Tensor) -> list[Tensor]:
+    """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`."""
+    states = [embedded(tower, tower.feature_projection(features), real)]
+    mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
+    for layer in tower.encoder.layers:
+        states.append(layer(states[-1], attention_mask=mask))
+    return states

@@ -1,0 +1,256 @@
+"""What must hold for every encoder without a language model, and for what joins its clips."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.common.joiner import OTHER, PADDING, RESPONSE, USER, WIDTH, Joiner
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5, 1),)
+
+
+@pytest.fixture(scope="module")
+def clips(noise) -> list[Clip]:
+    return [Clip(noise(samples, seed), RATE) for seed, samples in enumerate([20_000, 9_999, 31_360, 7_001])]
+
+
+@pytest.fixture(scope="module")
+def pairs(clips) -> list[Pair]:
+    """A context, none, two turns, the same two turns of other speakers; the response always the same."""
+    first, second, third, response = clips
+    return [
+        Pair("context", response, (Turn("user", first),)),
+        Pair("alone", response),
+        Pair("turns", response, (Turn("user", second), Turn("assistant", third))),
+        Pair("roles", response, (Turn("assistant", second), Turn("user", third))),
+    ]
+
+
+def judge_of(encoder, parts=(), **settings) -> EmpathyJudge:
+    """A judge as after training: everything that is trained is off its first value."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
+        judge = EmpathyJudge(JudgeSettings(backbone=str(encoder.folder), lora=lora, **settings), SCALES)
+        for weight in judge.trainable().values():
+            weight.add_(0.1 * torch.randn(weight.shape))
+    return judge.eval()
+
+
+@torch.no_grad()
+def test_states_of_a_mixed_batch_equal_the_official_ones_of_each_clip(encoder, clips, same):
+    backbone = load_backbone(Checkpoint(str(encoder.folder)))
+    states = backbone.encode_audio(backbone.prepare_clips([clip.samples for clip in clips]))
+    layers = len(backbone.network.joiner.layer_weights)
+    counts = [backbone.audio_tokens(len(clip.samples)) for clip in clips]
+    for clip, found in zip(clips, states.split(counts), strict=True):
+        expected = encoder.official(clip.samples)
+        assert found.shape == expected.shape == (len(found), backbone.audio_size)
+        for layer, official in zip(found.chunk(layers, -1), expected.chunk(layers, -1), strict=True):
+            assert same(layer, official)
+
+
+@torch.no_grad()
+def test_layers_of_the_tower_change_its_states(encoder, clips):
+    """Otherwise equal states would say little about any one layer."""
+    layers = encoder.official(clips[0].samples).chunk(3, -1)
+    for before, after in itertools.pairwise(layers):
+        assert (after - before).std() > 0.05 * before.std()
+
+
+@torch.no_grad()
+def test_weights_in_bfloat16_make_nearly_the_same_states(encoder, clips):
+    samples = [clip.samples for clip in clips]
+    exact = load_backbone(Checkpoint(str(encoder.folder)))
+    rough = load_backbone(Checkpoint(str(encoder.folder), dtype=torch.bfloat16))
+    states = rough.encode_audio(rough.prepare_clips(samples))
+    assert states.dtype == torch.bfloat16
+    expected = exact.encode_audio(exact.prepare_clips(samples))
+    assert torch.cosine_similarity(states.float(), expected, dim=-1).min() > 0.98
+    assert all(weight.dtype == torch.float32 for weight in rough.network.joiner.parameters())
+
+
+@torch.no_grad()
+def test_the_side_of_the_padding_does_not_matter(encoder, pairs):
+    left, right = (judge_of(encoder, padding_side=side) for side in ("left", "right"))
+    assert (left(left.build_inputs(pairs)) - right(right.build_inputs(pairs))).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_a_pair_without_context_has_a_score_and_context_matters(encoder, pairs):
+    judge = judge_of(encoder)
+    scores = judge(judge.build_inputs(pairs))
+    assert scores.isfinite().all()
+    context, alone, turns, roles = scores.flatten().tolist()
+    assert min(abs(a - b) for a, b in [(context, alone), (context, turns), (turns, roles)]) > 1e-4
+
+
+@torch.no_grad()
+def test_turns_of_one_speaker_have_no_order(encoder, clips):
+    judge = judge_of(encoder)
+    turns = [Turn("user", clips[0]), Turn("user", clips[1])]
+    forth, back = (Pair("pair", clips[3], tuple(order)) for order in (turns, turns[::-1]))
+    assert (judge(judge.build_inputs([forth])) - judge(judge.build_inputs([back]))).abs().max() <= 1e-5
+
+
+def test_the_joiner_is_trained_with_or_without_lora(encoder, pairs):
+    names = {f"network.joiner.{name}" for name, _ in Joiner(3, 32).named_parameters()}
+    for parts in ([], ["audio_tower"]):
+        judge = judge_of(encoder, parts)
+        assert {name for name in judge.trainable() if name.startswith("network.joiner.")} == names
+        (judge(judge.build_inputs(pairs)) * torch.tensor([[1.0], [-0.7], [0.3], [0.9]])).sum().backward()
+        for name, weight in judge.trainable().items():
+            assert weight.grad is not None, name
+            assert weight.grad.any(), name
+
+
+@torch.no_grad()
+def test_every_adapter_changes_the_states(encoder, clips):
+    """Also where the official code reads the weights of a linear layer past what PEFT puts around it."""
+    judge = judge_of(encoder, ["audio_tower"])
+    prepared = judge.backbone.prepare_clips([clips[0].samples])
+    before = judge.backbone.encode_audio(prepared)
+    adapters = {name: weight for name, weight in judge.trainable().items() if "lora_B" in name}
+    assert len(adapters) == encoder.lora_layers["audio_tower"]
+    for name, weight in adapters.items():
+        kept = weight.clone()
+        weight.zero_()
+        assert (judge.backbone.encode_audio(prepared) - before).abs().max() > 1e-3, name
+        weight.copy_(kept)
+
+
+def test_a_joiner_is_the_same_for_the_same_seed(encoder):
+    def first(seed: int) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return load_backbone(Checkpoint(str(encoder.folder))).network.joiner.input.weight
+
+    assert torch.equal(first(1), first(1))
+    assert not torch.equal(first(1), first(2))
+
+
+def test_shapes_alone_take_no_memory(encoder):
+    real = load_backbone(Checkpoint(str(encoder.folder))).network.state_dict()
+    empty = load_backbone(Checkpoint(str(encoder.folder), weights=False)).network.state_dict()
+    assert {key: weight.shape for key, weight in empty.items()} == {key: weight.shape for key, weight in real.items()}
+    assert all(weight.is_meta for weight in empty.values())
+
+
+def test_four_bits_are_refused(encoder):
+    with pytest.raises(UserError, match=r"quantization nf4 .* accepted: none"):
+        load_backbone(Checkpoint(str(encoder.folder), quantization="nf4"))
+
+
+def test_a_pickle_is_not_opened(encoder, tmp_path):
+    folder = Path(shutil.copytree(encoder.folder, tmp_path / "pickled"))
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"no file named model\.safetensors.*save_pretrained") as found:
+        load_backbone(Checkpoint(str(folder)))
+    assert "\n" not in str(found.value)
+
+
+def test_a_file_cut_short_is_refused_in_one_line(encoder, tmp_path):
+    folder = Path(shutil.copytree(encoder.folder, tmp_path / "cut"))
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r"deserializing header") as found:
+        load_backbone(Checkpoint(str(folder)))
+    assert "\n" not in str(found.value)
+
+
+# the joiner by itself
+
+
+@pytest.fixture
+def joiner() -> Joiner:
+    """Two layers of width 3; every weight off its first value."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        joiner = Joiner(2, 3)
+        for weight in joiner.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape))
+    return joiner
+
+
+@torch.no_grad()
+def test_layers_are_summed_by_the_softmax_of_their_weights(joiner):
+    states = torch.randn(5, 6)
+    joiner.layer_weights.copy_(torch.tensor([0.0, 3.0]).log().clamp(min=-50.0))
+    assert torch.allclose(joiner.project(states), joiner.input(joiner.input_norm(states[:, 3:])))
+    joiner.layer_weights.copy_(torch.tensor([1.0, 3.0]).log())
+    expected = joiner.input(joiner.input_norm(0.25 * states[:, :3] + 0.75 * states[:, 3:]))
+    assert torch.allclose(joiner.project(states), expected, atol=1e-6)
+    assert torch.equal(Joiner(4, 3).layer_weights.softmax(-1), torch.full((4,), 0.25))
+
+
+@torch.no_grad()
+def test_padding_changes_nothing_and_context_tokens_stay_what_they_were(joiner):
+    segments = torch.tensor([[USER, USER, OTHER, RESPONSE, RESPONSE]])
+    audio = torch.randn(1, 5, WIDTH)
+    alone = joiner(audio, segments)
+    assert torch.equal(alone[0, :3], (audio + joiner.segments(segments))[0, :3])
+    for before, after in ((2, 1), (0, 3), (3, 0)):
+        padded = nn_pad(segments, before, after, PADDING)
+        noisy = torch.cat([1e3 * torch.randn(1, before, WIDTH), audio, 1e3 * torch.randn(1, after, WIDTH)], 1)
+        assert (joiner(noisy, padded)[:, before : before + 5] - alone).abs().max() <= 1e-5
+
+
+def nn_pad(values: torch.Tensor, before: int, after: int, value: int) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (before, after), value=value)
+
+
+@torch.no_grad()
+def test_without_context_only_the_learned_token_is_attended_to(joiner):
+    segments = torch.tensor([[RESPONSE, RESPONSE, PADDING]])
+    audio = torch.randn(1, 3, WIDTH)
+    tokens = audio + joiner.segments(segments)
+    only = joiner.attention.in_proj_weight[2 * WIDTH :] @ joiner.no_context + joiner.attention.in_proj_bias[2 * WIDTH :]
+    joined = tokens + joiner.attention.out_proj(only)
+    expected = joiner.output_norm(joined + joiner.feed_forward(joined))
+    assert torch.allclose(joiner(audio, segments)[:, :2], expected[:, :2], atol=1e-5)
+
+
+def test_one_response_frame_does_not_see_another(joiner):
+    segments = torch.tensor([[USER, RESPONSE, RESPONSE]])
+    audio = torch.randn(1, 3, WIDTH, requires_grad=True)
+    joiner(audio, segments)[0, 1].sum().backward()
+    assert audio.grad is not None
+    assert audio.grad[0, 0].any()
+    assert audio.grad[0, 1].any()
+    assert not audio.grad[0, 2].any()
+
+
+def test_it_computes_under_autocast(joiner):
+    segments = torch.tensor([[USER, RESPONSE, RESPONSE], [RESPONSE, PADDING, PADDING]])
+    states = torch.randn(6, 6)
+    exact = joiner(joiner.project(states).unflatten(0, (2, 3)), segments)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = joiner(joiner.project(states).unflatten(0, (2, 3)), segments)
+    assert (
+        torch.cosine_similarity(rough.float()[segments == RESPONSE], exact[segments == RESPONSE], dim=-1).min() > 0.99
+    )
+
+
+def test_tokens_say_what_they_are_part_of(encoder, pairs):
+    backbone = load_backbone(Checkpoint(str(encoder.folder)))
+    pairs = [replace(pairs[1], situation="Late."), pairs[2]]
+    ids, mask, is_audio = backbone.prepare_text(pairs, [[2], [1, 2, 3]], "left")
+    assert ids.tolist() == [[PADDING] * 4 + [RESPONSE] * 2, [USER] + [OTHER] * 2 + [RESPONSE] * 3]
+    assert torch.equal(mask, (ids > 0).long())
+    assert torch.equal(is_audio, ids > 0)
+    right, _, _ = backbone.prepare_text(pairs, [[2], [1, 2, 3]], "right")
+    assert right[0].tolist() == [RESPONSE] * 2 + [PADDING] * 4

@@ -1,0 +1,93 @@
+"""Training a judge on an encoder: the tower stays, the joiner learns, and the clips are encoded once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
+
+
+@pytest.fixture(scope="module")
+def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights; loudness is to be heard, so that samples are not normalised."""
+    folder = tmp_path_factory.mktemp("hubert")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = HubertModel(
+            HubertConfig(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=48,
+                conv_dim=(16,) * 7,
+                num_conv_pos_embeddings=16,
+                num_conv_pos_embedding_groups=2,
+                feat_extract_norm="layer",
+                conv_bias=True,
+            )
+        )
+    with torch.no_grad():
+        for name, weight in model.feature_extractor.named_parameters():
+            if name.endswith("conv.bias"):
+                weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
+    model.save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
+    return folder
+
+
+def scores_of(judge, pairs) -> np.ndarray:
+    return torch.stack([scores for _, scores in PairScorer(judge, 4).score(pairs)]).numpy()
+
+
+@pytest.fixture
+def run_on(train_arguments, hubert_folder, tmp_path):
+    """Train the joiner alone: name of the run, whether clips are encoded once, epochs."""
+
+    def run(name: str, *, cached: bool, epochs: int):
+        words = train_arguments(
+            tmp_path / name,
+            model__backbone=str(hubert_folder),
+            model__lora_parts="[]",
+            model__cache_audio=str(cached).lower(),
+            model__head_learning_rate=0.003,
+            trainer__gradient_clip_val=1.0,
+            trainer__max_epochs=epochs,
+        )
+        train(words)
+        return load_run(tmp_path / name / "checkpoints" / "last.ckpt")
+
+    return run
+
+
+def test_a_joiner_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_folder, tmp_path):
+    loaded = run_on("run", cached=True, epochs=12)
+    fresh = load_backbone(Checkpoint(str(hubert_folder))).network.encoder.state_dict()
+    assert all(torch.equal(weight, fresh[name]) for name, weight in loaded.judge.network.encoder.state_dict().items())
+    assert loaded.judge.network.joiner.layer_weights.abs().max() > 1e-3  # zero at first
+    part = PairDataset.load(dataset_folder).subset("train")
+    found = scores_of(loaded.judge, part.pairs)
+    for column, name in enumerate(("empathy", "warmth")):
+        assert (spearman(found[:, column], part.mean_scores()[name].to_numpy()).value or 0) > 0.8
+
+    save_judge(loaded, tmp_path / "judge", "card")
+    assert not (tmp_path / "judge" / "adapter").exists()
+    assert np.abs(scores_of(load_judge(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
+
+
+def test_clips_that_were_encoded_once_train_the_same_joiner(run_on):
+    once, anew = (
+        dict(run_on(str(cached), cached=cached, epochs=1).judge.network.joiner.named_parameters())
+        for cached in (True, False)
+    )
+    for name, weight in once.items():
+        assert (weight - anew[name]).abs().max() <= 1e-4, name
