@@ -21,7 +21,7 @@ Tower = TypeVar("Tower", bound=PreTrainedModel)
 
 MAX_SECONDS = 30.0
 """Longest clip (seconds) of the encoders that set no limit themselves: about twice what they were trained on (HuBERT:
-250,000 samples, 15.6 s), as memory grows with its square. With `long_clips: window` longer clips are heard in windows."""
+250,000 samples, 15.6 s), as memory grows with its square. `long_clips: window` hears longer clips in windows."""
 
 _LEFT_BEHIND = (
     r"^(lm_head|projector|classifier|tdnn|objective)\.|^layer_weights$|^feature_extractor\.(weight|bias)$"
