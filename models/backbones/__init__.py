@@ -11,7 +11,7 @@ import pkgutil
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import AutoConfig
+from transformers import PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .common.base import Backbone, Checkpoint
@@ -32,12 +32,14 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     name = checkpoint.name
     found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
     try:
-        model_type = AutoConfig.from_pretrained(found.name, revision=found.revision).model_type
+        # not AutoConfig: it would ask whether to run code out of the repository
+        config, _ = PreTrainedConfig.get_config_dict(found.name, revision=found.revision)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
         ) from None
+    model_type = str(config.get("model_type"))
     if module_name(model_type) not in families():
         raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families())}")
     backbone: Backbone = importlib.import_module(f".{module_name(model_type)}", __name__).load(found)
@@ -52,5 +54,7 @@ def families() -> list[str]:
 
 
 def module_name(model_type: str) -> str:
-    """The file of a family; some model types have a hyphen."""
-    return model_type.replace("-", "_")
+    """The file of a family; some model types have a hyphen, and an Omni thinker may have been saved alone."""
+    if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: its file says what to use instead
+        return "phi4_multimodal"
+    return model_type.removesuffix("_thinker").replace("-", "_")

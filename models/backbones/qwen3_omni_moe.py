@@ -1,0 +1,173 @@
+"""Qwen3-Omni (Xu et al., 2025), its thinker alone: AuT tower, projector of two layers, Qwen3 as a mixture of experts.
+
+Exact: hidden states equal those of the official feature extractor and encoder on each clip alone, and of the official
+language model on each pair. Clips of an official batch change each other: the longest ends in its mirror image, the
+others in zeros, which also decides how their frames are rounded; and the convolutions see the padding of clips under a
+second. Neither processor nor tower limits a clip; what does are the positions of the language model. Without images the
+three rows of these are equal.
+
+LoRA reaches the attention: experts are no linear layers but stacked weights, and stay frozen. For the same reason NF4
+leaves them whole, which is nearly all of the language model.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Qwen3OmniMoeThinkerConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeAudioEncoder,
+    Qwen3OmniMoePreTrainedModel,
+    Qwen3OmniMoeThinkerTextModel,
+)
+
+from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.base import Checkpoint, Clips, Part, PartName
+from .common.chat import Chat
+from .common.speech_processor import SpeechProcessor
+from .common.thinker import load_thinker
+
+PARTS: Mapping[PartName, Part] = {
+    "language_model": Part("language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"),
+    "projector": Part("projector", ("proj1", "proj2")),
+    "audio_tower": Part(
+        "audio_tower",
+        ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        layers="audio_tower.layers",
+    ),
+}
+
+
+class Listener(Qwen3OmniMoePreTrainedModel):
+    """What of a thinker is needed to listen."""
+
+    def __init__(self, config: Qwen3OmniMoeThinkerConfig) -> None:
+        super().__init__(config)  # pyright: ignore[reportArgumentType] the annotation names the whole model's
+        self.audio_tower = Qwen3OmniMoeAudioEncoder._from_config(config.audio_config)
+        self.language_model = Qwen3OmniMoeThinkerTextModel._from_config(config.text_config)
+        self.post_init()
+
+
+def load(checkpoint: Checkpoint) -> AudioLanguageModel:
+    """Load the thinker out of a whole Omni checkpoint, or one that was saved alone, from the hub or a folder.
+
+    Raises:
+        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
+    """
+    network: Any = load_thinker(Listener, checkpoint)
+    # of a type that it knows as mixture of experts, PEFT 0.21 breaks a pattern down to names; the tower has them too
+    network.config.model_type = "listener"
+    processor = SpeechProcessor(checkpoint)
+    tower, text = network.audio_tower, network.language_model
+    network.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
+    del tower.proj1, tower.act, tower.proj2
+    return AudioLanguageModel(
+        network,
+        checkpoint,
+        processor=processor,
+        parts=PARTS,
+        ears=ChunkEars(tower, processor.feature_extractor, text.config.max_position_embeddings),
+        chat=Chat(processor, processor.tokenizer.audio_token),
+        embed=text.embed_tokens,
+        project=network.projector,
+        read=decoder(text),
+        hidden_size=text.config.hidden_size,
+    )
+
+
+class ChunkEars:
+    """Implements `Ears`: chunks of 1 s through the convolutions, attention within windows of 8 s (on the hub)."""
+
+    tokens_per_state = 1
+
+    def __init__(self, tower: Any, extractor: Any, positions: int) -> None:
+        """Wrap a tower.
+
+        Args:
+            tower: A `Qwen3OmniMoeAudioEncoder`; its `forward` is not called.
+            extractor: A `WhisperFeatureExtractor`.
+            positions: Of the language model; a clip may take half of them, so that context and response both fit.
+        """
+        self._tower, self._extractor = tower, extractor
+        self._chunk: int = 2 * tower.n_window
+        self.sampling_rate: int = extractor.sampling_rate
+        self.max_seconds = float(
+            positions // 2 // _thrice_halved(self._chunk) * self._chunk * extractor.hop_length // self.sampling_rate
+        )
+        self.audio_size: int = tower.config.d_model
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples."""
+        whole, rest = divmod(samples // self._extractor.hop_length, self._chunk)
+        return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(clips, bins, frames)` of each clip alone, then padded to the longest."""
+        made = [
+            self._extractor(
+                clip, sampling_rate=self.sampling_rate, padding=True, truncation=False, return_tensors="pt"
+            )["input_features"][0]
+            for clip in clips
+        ]
+        padded = pad_sequence([spectrogram.T for spectrogram in made], batch_first=True).transpose(1, 2)
+        return Clips(padded, torch.tensor([spectrogram.shape[1] for spectrogram in made]))
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other `(states, audio size)`."""
+        tower, chunk, lengths = self._tower, self._chunk, clips.lengths.tolist()
+        pieces = [
+            piece
+            for spectrogram, length in zip(clips.features, lengths, strict=True)
+            for piece in spectrogram[:, :length].T.split(chunk)
+        ]
+        # the last chunk of a clip is padded to the length of its first; what is behind that does not exist
+        widths = [min(length, chunk) for length in lengths for _ in range(-(-length // chunk))]
+        padded = pad_sequence(pieces, batch_first=True).transpose(1, 2)
+        states = torch.cat(
+            [
+                self._convolve(part, width)
+                for part, width in zip(
+                    padded.split(tower.conv_chunksize),
+                    torch.tensor(widths, device=padded.device).split(tower.conv_chunksize),
+                    strict=True,
+                )
+            ]
+        )
+        states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
+        counts = torch.tensor([_thrice_halved(len(piece)) for piece in pieces], device=states.device)
+        states = states[torch.arange(states.shape[1], device=states.device) < counts[:, None]]
+        window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
+        bounds = [0]
+        for count in (self.audio_tokens(length * self._extractor.hop_length) for length in lengths):
+            bounds += [bounds[-1] + min(end, count) for end in range(window, count + window, window)]
+        limits = torch.tensor(bounds, dtype=torch.int32, device=states.device)
+        for layer in tower.layers:
+            states = layer(states, limits)[0]
+        return tower.ln_post(states)
+
+    def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
+        """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""
+        tower = self._tower
+        states = chunks[:, None].to(tower.conv2d1.weight.dtype)
+        for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
+            states, widths = gelu(convolution(states)), _halved(widths)
+            inside = torch.arange(states.shape[-1], device=states.device) < widths[:, None]
+            states = states * inside[:, None, None]
+        return tower.conv_out(states.permute(0, 3, 1, 2).flatten(2))
+
+
+def _halved(frames):
+    """Positions behind a convolution of stride 2."""
+    return (frames + 1) // 2
+
+
+def _thrice_halved(frames):
+    """Audio states of so many frames of one chunk."""
+    return _halved(_halved(_halved(frames)))

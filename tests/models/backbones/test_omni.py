@@ -1,0 +1,157 @@
+"""Omni checkpoints: only the half of the thinker that listens is read, wherever it lies."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+
+import pytest
+import torch
+import transformers
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.common.base import Checkpoint
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+)
+
+THINKERS = {
+    "qwen2_5_omni": Qwen2_5OmniThinkerForConditionalGeneration,
+    "qwen3_omni_moe": Qwen3OmniMoeThinkerForConditionalGeneration,
+}
+HEARD = ("thinker.audio_tower.", "thinker.model.")
+
+
+@pytest.fixture(params=THINKERS)
+def omni(request, make_family):
+    return make_family(request.param)
+
+
+@pytest.fixture
+def read(monkeypatch) -> set[str]:
+    """Keys of the tensors that transformers reads from safetensors files; it opens a slice of each and reads some."""
+    keys = set()
+
+    class Slice:
+        def __init__(self, key, tensor):
+            self.key, self.tensor = key, tensor
+
+        def __getitem__(self, index):
+            keys.add(self.key)
+            return self.tensor[index]
+
+        def __getattr__(self, name):
+            return getattr(self.tensor, name)
+
+    class File:
+        def __init__(self, *arguments, **options):
+            self.file = safe_open(*arguments, **options)
+
+        def get_slice(self, key):
+            return Slice(key, self.file.get_slice(key))
+
+        def get_tensor(self, key):
+            keys.add(key)
+            return self.file.get_tensor(key)
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def __enter__(self):
+            self.file.__enter__()
+            return self
+
+        def __exit__(self, *reason):
+            return self.file.__exit__(*reason)
+
+    monkeypatch.setattr(transformers.modeling_utils, "safe_open", File)
+    return keys
+
+
+def weights_of(folder) -> dict[str, torch.Tensor]:
+    return dict(load_backbone(Checkpoint(str(folder))).network.state_dict())
+
+
+def same(some, others) -> bool:
+    return some.keys() == others.keys() and all(torch.equal(some[key], others[key]) for key in some)
+
+
+def test_nothing_else_is_read_or_allocated(omni, read):
+    network = load_backbone(Checkpoint(str(omni.folder))).network
+    with safe_open(omni.folder / "model.safetensors", framework="pt") as file:
+        keys = set(file.keys())
+    assert read == {key for key in keys if key.startswith(HEARD)}
+    left = {key.split(".")[0] if not key.startswith("thinker.") else key.split(".")[1] for key in keys - read}
+    assert left == {"talker", "visual", "lm_head", "token2wav" if "2_5" in omni.name else "code2wav"}
+    assert set(dict(network.named_children())) == {"audio_tower", "language_model", "projector"}
+
+
+def test_without_weights_nothing_is_read(omni, read):
+    network = load_backbone(Checkpoint(str(omni.folder), weights=False)).network
+    assert not read
+    assert all(weight.is_meta for weight in network.parameters())
+    counted = {key: value.shape for key, value in network.state_dict().items()}
+    assert counted == {key: value.shape for key, value in weights_of(omni.folder).items()}
+
+
+def test_a_thinker_that_was_saved_alone_is_the_same(omni, tmp_path):
+    config = AutoConfig.from_pretrained(omni.folder).thinker_config
+    thinker = THINKERS[omni.name].from_pretrained(omni.folder, config=config)
+    thinker.save_pretrained(tmp_path)
+    for file in omni.folder.glob("*"):
+        if not (tmp_path / file.name).exists():
+            shutil.copy(file, tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).model_type == f"{omni.name}_thinker"
+    tensors = load_file(tmp_path / "model.safetensors")
+    if any(key.startswith("thinker.") for key in tensors):  # as it was read, so it is written
+        tensors = {key.removeprefix("thinker."): value for key, value in tensors.items()}
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert not any(key.startswith(("thinker.", "talker.")) for key in tensors)
+    assert same(weights_of(tmp_path), weights_of(omni.folder))
+
+
+def test_a_key_of_the_thinker_that_belongs_to_none_of_its_parts_is_refused(omni, tmp_path):
+    folder = shutil.copytree(omni.folder, tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["thinker.ears.weight"] = torch.zeros(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"unexpected \['thinker.ears.weight'\]"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+def test_stacked_experts_are_the_same_as_single_ones(make_family, tmp_path):
+    """The hub has a key for every expert, transformers 5 a stack of all."""
+    omni = make_family("qwen3_omni_moe")
+    folder = shutil.copytree(omni.folder, tmp_path / "copy")
+    stacks, tensors = defaultdict(dict), {}
+    for key, value in load_file(folder / "model.safetensors").items():
+        if key.startswith("thinker.") and ".experts." in key:
+            layer, _, rest = key.partition(".experts.")
+            number, name, _ = rest.split(".")
+            stacks[f"{layer}.experts"][int(number), name] = value
+        else:
+            tensors[key] = value
+    assert len(stacks) == 2
+    for layer, experts in stacks.items():
+        gate, up, down = (
+            torch.stack([experts[number, name] for number in range(4)])
+            for name in ("gate_proj", "up_proj", "down_proj")
+        )
+        tensors[f"{layer}.gate_up_proj"], tensors[f"{layer}.down_proj"] = torch.cat([gate, up], dim=1), down
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert same(weights_of(folder), weights_of(omni.folder))
+
+
+@torch.no_grad()
+def test_short_clips_are_heard_as_if_alone(omni, noise):
+    """Under a second, an official batch lets the padding of a clip into its convolutions."""
+    ears = load_backbone(Checkpoint(str(omni.folder))).ears
+    clips = [noise(length, length) for length in (800, 4_000, 15_999, 16_000, 16_001, 40_000)]
+    together = ears.encode(ears.prepare(clips))
+    alone = torch.cat([ears.encode(ears.prepare([clip])) for clip in clips])
+    assert together.shape == alone.shape
+    assert (together - alone).abs().max() <= 1e-5
