@@ -14,7 +14,14 @@ from .base import Checkpoint
 from .loading import check_report, quiet_transformers
 
 
-def merge_own_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, required: bool) -> None:
+def merge_own_adapter(
+    model: PreTrainedModel,
+    checkpoint: Checkpoint,
+    *,
+    required: bool,
+    subfolder: str = "",
+    targets: str | None = None,
+) -> None:
     """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
 
     A weight becomes `W + scale * B A`, rounded once to its own type; in float32 this is the unmerged model to rounding.
@@ -23,13 +30,19 @@ def merge_own_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, require
         model: Without any adapter.
         checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be.
         required: The model's configuration says that there is one.
+        subfolder: Where they lie in the repository.
+        targets: Regular expression of the modules that it is on; by default what its configuration says.
 
     Raises:
         UserError: If it is missing though required, broken, or does not fit the model.
     """
     found = {
         name: cached_file(
-            checkpoint.name, name, revision=checkpoint.revision, _raise_exceptions_for_missing_entries=False
+            checkpoint.name,
+            name,
+            revision=checkpoint.revision,
+            subfolder=subfolder,
+            _raise_exceptions_for_missing_entries=False,
         )
         for name in ("adapter_config.json", "adapter_model.safetensors")
     }
@@ -39,7 +52,9 @@ def merge_own_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, require
     if missing:
         raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
     try:
-        config = PeftConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+        config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
+        if targets is not None:
+            config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
         with quiet_transformers():  # what it reports is an error below
             report = model.load_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too

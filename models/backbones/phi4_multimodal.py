@@ -1,0 +1,189 @@
+"""Phi-4-multimodal (Abouelenin et al., 2025): conformer tower, projector of two layers, Phi-4-mini with a speech LoRA.
+
+Read in the layout of transformers (on the hub: revision refs/pr/70). Its speech adapter, which the authors switch on
+where there is audio, is merged into the weights.
+
+The official tower does not mask padding (its mask adds 1 where it should rule out), so that in an official batch a
+clip hears the silence that fills it up. Here every clip has the states that the official tower gives it alone. Longer
+clips than 40 s are cut into windows there, and the zeros that fill up the last window are heard: so they are here.
+
+Rotary positions are scaled otherwise in texts of more than 4,096 tokens: here in each pair by its own length.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
+
+from ...data_modules.errors import UserError
+from ...data_modules.schema import Pair
+from .common.audio_language_model import AudioLanguageModel, Read, decoder
+from .common.base import Checkpoint, Clips, Part, PartName
+from .common.chat import Chat
+from .common.loading import load_model
+from .common.own_adapter import merge_own_adapter
+from .common.prompt import messages
+from .common.speech_processor import SpeechProcessor
+
+PARTS: Mapping[PartName, Part] = {
+    "language_model": Part(
+        "language_model", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), layers="language_model.layers"
+    ),
+    "projector": Part("projector", ("up", "down")),
+    "audio_tower": Part(
+        "audio_tower",
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
+        layers="audio_tower.encoders",
+    ),
+}
+LEFT_BEHIND = r"^(lm_head|model\.embed_tokens_extend\.image_embed)\."
+SPEECH_ADAPTER = r"model\.layers\.\d+\.(self_attn\.(qkv|o)_proj|mlp\.(gate_up|down)_proj)"
+"""What the adapter is on; the names in its own configuration are those of layers of the tower too."""
+MAX_SECONDS = 1_800.0
+"""The authors' longest: speech of 30 minutes to summarize."""
+WINDOW = 500
+"""Audio states that the tower sees at once (40 s); a constant of the official `forward`."""
+
+
+class ConformerEars:
+    """Implements `Ears`: the official tower on each clip's real length, its layers in batches."""
+
+    tokens_per_state = 1
+    max_seconds = MAX_SECONDS
+
+    def __init__(self, tower: Any, extractor: Any) -> None:
+        """Wrap a `Phi4MultimodalAudioModel` and a `Phi4MultimodalFeatureExtractor`."""
+        self._tower, self._extractor = tower, extractor
+        self.sampling_rate: int = extractor.sampling_rate
+        self.audio_size: int = tower.config.hidden_size
+
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples."""
+        frames = (samples - self._extractor.win_length) // self._extractor.hop_length + 1
+        return -(-frames // self._extractor.audio_compression_rate)
+
+    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(clips, frames, bins)`, each made alone."""
+        made = [self._extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
+        return Clips(pad_sequence(made, batch_first=True), torch.tensor([len(frames) for frames in made]))
+
+    def encode(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other `(states, audio size)`."""
+        tower = self._tower
+        frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
+        # one by one: what a convolution makes of padding is not zero, and the next would look at it
+        rows = [
+            tower.embed(row[None, :length], None)[0][0]
+            for row, length in zip(frames, clips.lengths.tolist(), strict=True)
+        ]
+        windows = [window for row in rows for window in _windows(row)]
+        states = pad_sequence(windows, batch_first=True)
+        lengths = torch.tensor([len(window) for window in windows], device=states.device)
+        padding = torch.arange(states.shape[1], device=states.device) >= lengths[:, None]
+        bias = tower.relative_attention_bias_layer(states)
+        mask = bias.masked_fill(padding[:, None, None], torch.finfo(bias.dtype).min)
+        for layer in tower.encoders:
+            states = layer(states, mask)
+        real = [len(piece) for row in rows for piece in row.split(WINDOW)]
+        return torch.cat([window[:length] for window, length in zip(states, real, strict=True)])
+
+
+def _windows(row: Tensor) -> Sequence[Tensor]:
+    """A clip's states `(states, size)` as the tower sees them; where they are cut, zeros fill the last window."""
+    if len(row) <= WINDOW:
+        return [row]
+    return nn.functional.pad(row, (0, 0, 0, -len(row) % WINDOW)).split(WINDOW)
+
+
+def load(checkpoint: Checkpoint) -> AudioLanguageModel:
+    """Load weights, speech adapter, tokenizer and feature extractor; LM head and all vision are left behind.
+
+    Raises:
+        UserError: If the files are in the layout that needs code of its own, or the checkpoint or its adapter lacks
+            weights of the model or has weights that belong to none.
+    """
+    refuse_own_code(checkpoint)
+    config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+    config.vision_config.num_hidden_layers = 0
+    kernel = checkpoint.attention
+    model = load_model(
+        Phi4MultimodalForCausalLM,
+        checkpoint,
+        config=config,
+        left_behind=LEFT_BEHIND,
+        unquantized=["embed_tokens_extend"],
+        # the tower's attention has a bias, which flash attention does not know
+        attention={"": kernel, "audio_config": "sdpa" if kernel == "flash_attention_2" else kernel},
+    )
+    if checkpoint.weights:
+        merge_own_adapter(model, checkpoint, required=False, subfolder="speech-lora", targets=SPEECH_ADAPTER)
+    network = take_apart(model.model)
+    processor = SpeechProcessor(checkpoint)
+    return AudioLanguageModel(
+        network,
+        checkpoint,
+        processor=processor,
+        parts=PARTS,
+        ears=ConformerEars(network["audio_tower"], processor.feature_extractor),
+        chat=Chat(processor, processor.tokenizer.audio_token, render=renderer(processor.tokenizer.audio_token)),
+        embed=model.get_input_embeddings(),
+        project=network["projector"],
+        read=reader(network["language_model"]),
+        hidden_size=config.hidden_size,
+    )
+
+
+def refuse_own_code(checkpoint: Checkpoint) -> None:
+    """Tell the layout on the hub's main branch from that of transformers.
+
+    Raises:
+        UserError: If it is the former.
+    """
+    settings, _ = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)
+    if settings["model_type"] != "phi4_multimodal":
+        raise UserError(
+            f"backbone {checkpoint.name!r}: these files need code of their own, which is never run; accepted: the "
+            "layout of transformers, which is revision refs/pr/70 of microsoft/Phi-4-multimodal-instruct"
+        )
+
+
+def take_apart(model: Any) -> nn.ModuleDict:
+    """The three parts side by side; in the official class two of them lie in the embeddings of the third."""
+    audio = model.embed_tokens_extend.audio_embed
+    del model.embed_tokens_extend
+    layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
+    return nn.ModuleDict({"language_model": model, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
+
+
+def renderer(audio_token: str) -> Callable[[Pair], str]:
+    """The chat of a pair as the model card writes it; the tokenizer's template takes the message as one text."""
+
+    def render(pair: Pair) -> str:
+        (message,) = messages(pair)
+        content = "".join(piece.get("text", audio_token) for piece in message["content"])
+        return f"<|user|>{content}<|end|><|assistant|>"
+
+    return render
+
+
+def reader(language_model: Any) -> Read:
+    """The language model, long pairs apart from short ones where the length decides how positions are scaled."""
+    read = decoder(language_model)
+    longest_short = language_model.config.rope_parameters.get("original_max_position_embeddings")
+
+    def by_length(ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        if longest_short is None:
+            return read(ids, embeddings, mask, positions)
+        long = positions.amax(-1) >= longest_short
+        groups = [rows for rows in (long.nonzero()[:, 0], (~long).nonzero()[:, 0]) if len(rows)]
+        hidden = [read(ids[rows], embeddings[rows], mask[rows], positions[rows]) for rows in groups]
+        return torch.cat(hidden)[torch.cat(groups).argsort()]
+
+    return by_length
