@@ -1,0 +1,81 @@
+"""Sharded weights give the gradients of one process, with dtypes that the strategies take and layers computed again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.recompute import recompute_activations
+
+backbone, data, out, store, rank = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+mesh = dist.init_device_mesh("cpu", (2,))
+pairs = PairDataset.load(data).pairs[:4]
+
+
+def gradients(dtype, trained_dtype, sharded):
+    torch.manual_seed(0)
+    lora = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=["projector"], dtype=trained_dtype)
+    judge = EmpathyJudge(JudgeSettings(backbone=backbone, dtype=dtype, lora=lora), [Dimension("any", 1, 5, 1)])
+    with torch.no_grad():
+        for name, weight in judge.trainable().items():
+            weight.add_(0.02 * torch.randn(weight.shape).to(weight.dtype))
+    recompute_activations(judge.network)
+    if sharded:
+        for part in judge.backbone.parts.values():
+            for layer in judge.network.get_submodule(part.layers) if part.layers else ():
+                fully_shard(layer, mesh=mesh)
+    mine = pairs[2 * rank : 2 * rank + 2] if sharded else pairs
+    judge(judge.build_inputs(mine)).mean().backward()
+    found = {}
+    for name, weight in judge.trainable().items():
+        if sharded and hasattr(weight.grad, "full_tensor"):
+            found[name] = weight.grad.full_tensor().float()
+        else:
+            found[name] = weight.grad.float().clone()
+            if sharded:
+                dist.all_reduce(found[name])
+                found[name] /= 2
+    return found
+
+
+results = {"plain": gradients("float32", "float32", False), "sharded": gradients("float32", "float32", True)}
+results["half"] = gradients("bfloat16", "backbone", True)
+results["mixed"] = gradients("bfloat16", "float32", True)
+if rank == 0:
+    torch.save(results, out)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_shards_give_the_gradients_of_one_process(backbone_folder, dataset_folder, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    out, store = tmp_path / "results.pt", tmp_path / "store"
+    words = [sys.executable, tmp_path / "program.py", backbone_folder, dataset_folder, out, store]
+    processes = [subprocess.Popen([*map(str, words), str(rank)]) for rank in range(2)]
+    try:
+        assert [process.wait(240) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    found = torch.load(out, weights_only=True)
+    assert found["plain"].keys() == found["sharded"].keys() == found["half"].keys()
+    for name, expected in found["plain"].items():
+        assert expected.any(), name
+        assert (found["sharded"][name] - expected).abs().max() <= 1e-4 * expected.abs().max(), name
+        for kind in ("half", "mixed"):  # of one dtype, as FSDP1 and ZeRO-3 need it, and of two
+            rough = found[kind][name]
+            assert torch.nn.functional.cosine_similarity(rough.flatten(), expected.flatten(), dim=0) > 0.95, (
+                kind,
+                name,
+            )
