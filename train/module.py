@@ -21,9 +21,9 @@ from ..models.artifact import Provenance, check_keys, describe
 from ..models.backbones.common.base import Attention, Inputs, PartName, Quantization
 from ..models.heads import HeadName, HistogramHead
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
-from ..models.lora import LoraMethod, LoraSettings, TrainedDtype
+from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
 from ..models.losses import histogram_cross_entropy, masked_mse
-from ..models.parts import check_trainable, count_parameters, parameter_table
+from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
 from .features import encode_all
@@ -98,15 +98,15 @@ class JudgeModule(L.LightningModule):
             lora_layers: Layers of the language model that get an adapter: from the first up to but without the second;
                 negative numbers count from the end. By default all.
             full_parts: Parts whose weights are all trained themselves, such as the projector.
-            trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for ZeRO-3 and
-                FSDP1, which want one dtype.
+            trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for ZeRO-3
+                and FSDP1, which want one dtype.
             expected_trainable: Trainable parameters by part, as the table at the start of training shows them; training
                 refuses to start with others.
             gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed:
                 less memory, about a third more time.
             long_clips: What happens to clips longer than the backbone hears: refuse, or window (cut and averaged).
-            learning_rate: Peak, of the adapters.
-            head_learning_rate: Peak, of pooling and head.
+            learning_rate: Peak, of the adapters and of parts of the backbone that are trained in full.
+            head_learning_rate: Peak, of what starts from nothing: pooling, head, and the joiner where there is one.
             weight_decay: Of the weight matrices.
             warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
             cache_audio: Compute the output of a frozen audio tower once and keep it in memory (float32).
@@ -286,9 +286,14 @@ class JudgeModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
+        judge = self.built
+        # what has no pre-trained weights may move faster
+        fresh = {name for name in judge.trainable() if not name.startswith("network.")}
+        if JOINER in judge.backbone.parts:
+            fresh |= {f"network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
         groups: dict[tuple[float, float], list[Tensor]] = {}
         for name, weight in self.built.trainable().items():
-            rate = self.learning_rate if "lora_" in name else self.head_learning_rate
+            rate = self.head_learning_rate if name in fresh else self.learning_rate
             decay = self.weight_decay if weight.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(weight)
         optimizer = torch.optim.AdamW(

@@ -57,7 +57,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
 
 def load_as(model_class: Any, checkpoint: Checkpoint) -> AudioLanguageModel:
     """`load` for a class of this build."""
-    model = load_model(model_class, checkpoint, unquantized=["encoder", "projector"])
+    model = load_model(model_class, checkpoint, unquantized=["encoder", "projector"], own_adapter=True)
     if checkpoint.weights:
         merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)
     network, processor = model.model, load_processor(checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,14 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import AutoFeatureExtractor, AutoProcessor, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils.hub import cached_file
 
 from ....data_modules.errors import UserError
 from .base import Checkpoint
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+# Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
 
 
 def load_model(
@@ -27,6 +31,7 @@ def load_model(
     unquantized: Sequence[str] = (),
     key_mapping: dict[str, str] | None = None,
     attention: dict[str, str] | None = None,
+    own_adapter: bool = False,
 ) -> Model:
     """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
 
@@ -43,10 +48,11 @@ def load_model(
         key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
         attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
             `checkpoint`.
+        own_adapter: True where the family merges the adapter that lies beside its weights.
 
     Raises:
-        UserError: If weights are missing, surplus or misshapen, are not in safetensors files, or the attention kernel
-            is not installed.
+        UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
+            them that nobody asked for, or the attention kernel is not installed.
     """
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": attention or checkpoint.attention}
     try:
@@ -54,6 +60,8 @@ def load_model(
             config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]
             with torch.device("meta"):
                 return model_class._from_config(config, **options)
+        if not own_adapter:
+            _refuse_adapter(checkpoint)
         if config is not None:
             options["config"] = config
         if checkpoint.device_map is not None:
@@ -84,6 +92,25 @@ def load_model(
         raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None
     check_report(checkpoint.name, report, left_behind)
     return model
+
+
+def _refuse_adapter(checkpoint: Checkpoint) -> None:
+    """An adapter of somebody else beside the weights is neither loaded unasked nor passed over in silence.
+
+    Raises:
+        UserError: If there is one.
+    """
+    there = cached_file(
+        checkpoint.name,
+        "adapter_config.json",
+        revision=checkpoint.revision,
+        _raise_exceptions_for_missing_entries=False,
+    )
+    if there is not None:
+        raise UserError(
+            f"backbone {checkpoint.name!r}: has an adapter (adapter_config.json) beside its weights, which would not "
+            "be used; accepted: weights that it was merged into (PeftModel.merge_and_unload), or a folder without it"
+        )
 
 
 def check_report(name: str, report: dict[str, Any], left_behind: str) -> None:

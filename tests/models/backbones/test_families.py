@@ -178,3 +178,10 @@ def test_shards_are_read(family, tmp_path):
     plain, sharded = weights_of(family.folder), weights_of(folder)
     assert plain.keys() == sharded.keys()
     assert all(torch.equal(plain[key], sharded[key]) for key in plain)
+
+
+def test_an_adapter_of_somebody_else_beside_the_weights_is_refused(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "adapted"))
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"]}')
+    with pytest.raises(UserError, match="adapter"):
+        load_backbone(Checkpoint(str(folder)))
