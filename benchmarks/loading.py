@@ -1,0 +1,180 @@
+"""Memory to load the thinker out of a whole Qwen2.5-Omni checkpoint, against the official class for the whole.
+
+A checkpoint of random weights (3 GB) is written in the hub's layout: thinker, talker and vocoder, bfloat16, in shards.
+Each side loads it in a process of its own and then reads every weight that it holds once, as moving it to a GPU would:
+weights that are only mapped from the file would not count otherwise. Peaks are above what the process had after its
+imports. Resident memory is anonymous memory (copies) plus pages mapped from files, which the system can drop and read
+again; both are sampled every two milliseconds, the peak of their sum is the kernel's. In another type than that of the
+file, weights are copies and their pages in the file stay mapped until all are read. Run: `python benchmarks/loading.py`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from empathy_judge.models.backbones import load_backbone, qwen2_5_omni
+from empathy_judge.models.backbones.common.base import Checkpoint
+from safetensors.torch import save_file
+from transformers import (
+    Qwen2_5OmniConfig,
+    Qwen2_5OmniForConditionalGeneration,
+    Qwen2Tokenizer,
+    WhisperFeatureExtractor,
+)
+
+LIMIT = 1.2
+"""Largest ratio of peak memory to the thinker's own bytes that passes, in the type of the file."""
+SHARD = 500_000_000
+CONFIG = Qwen2_5OmniConfig(
+    thinker_config={
+        "audio_config": {
+            "d_model": 768,
+            "encoder_layers": 12,
+            "encoder_attention_heads": 12,
+            "encoder_ffn_dim": 3072,
+            "output_dim": 1024,
+        },
+        "vision_config": {"depth": 8, "hidden_size": 768, "intermediate_size": 2048, "out_hidden_size": 1024},
+        "text_config": {
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
+        },
+    },
+    talker_config={
+        "embedding_size": 1024,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "head_dim": 64,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
+    },
+)
+
+
+def main() -> None:
+    """Print both sides; exit with 1 if the thinker takes too much."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", nargs=2, metavar=("SIDE", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(*options.measure)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        size = write_checkpoint(Path(folder))
+        print(f"checkpoint: {size / 1e6:.0f} MB; of it the listening half of the thinker:", end=" ", flush=True)
+        sides = {}
+        for side in ("thinker", "thinker in float32", "whole"):
+            command = [sys.executable, __file__, "--measure", side, folder]
+            ran = subprocess.run(command, check=True, capture_output=True, text=True)
+            sides[side] = json.loads(ran.stdout.splitlines()[-1])
+    stored, converted = sides["thinker"]["weights"], sides["thinker in float32"]["weights"]
+    print(f"{stored / 1e6:.0f} MB")
+    for (side, found), own in zip(sides.items(), (stored, converted, stored), strict=True):
+        weights, peak, anonymous, mapped = (found[key] / 1e6 for key in ("weights", "peak", "anonymous", "mapped"))
+        print(
+            f"{side}: {weights:.0f} MB in {found['seconds']:.1f} s; peak above imports {peak:.0f} MB (anonymous "
+            f"{anonymous:.0f}, mapped {mapped:.0f}), {found['peak'] / own:.2f} times the thinker's bytes (anonymous "
+            f"{found['anonymous'] / own:.2f})"
+        )
+    sys.exit(0 if sides["thinker"]["peak"] <= LIMIT * stored else 1)
+
+
+def write_checkpoint(folder: Path) -> int:
+    """Write random weights under the names and in the shapes of the whole model; returns their bytes."""
+    with torch.device("meta"):
+        shapes = Qwen2_5OmniForConditionalGeneration(CONFIG).state_dict()
+    noise = torch.randn(max(tensor.numel() for tensor in shapes.values())).mul_(0.02).bfloat16()
+    files, total = {}, 0
+    for number, keys in enumerate(shards({key: 2 * tensor.numel() for key, tensor in shapes.items()})):
+        name = f"model-{number + 1:05d}.safetensors"
+        shard = {hub_key(key): noise[: shapes[key].numel()].reshape(shapes[key].shape).clone() for key in keys}
+        save_file(shard, folder / name, metadata={"format": "pt"})
+        files |= dict.fromkeys(shard, name)
+        total += sum(tensor.nbytes for tensor in shard.values())
+    index = {"metadata": {"total_size": total}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    CONFIG.save_pretrained(folder)
+    torch.save({}, folder / "spk_dict.pt")  # the official class asks for speakers
+    tokenizer = Qwen2Tokenizer(extra_special_tokens={"audio_token": "<|AUDIO|>"})
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=128, chunk_length=300).save_pretrained(folder)
+    return total
+
+
+def shards(sizes: dict[str, int]) -> Iterator[list[str]]:
+    """Keys in their order, so many together that their bytes fill a file."""
+    keys, filled = [], 0
+    for key, size in sizes.items():
+        if keys and filled + size > SHARD:
+            yield keys
+            keys, filled = [], 0
+        keys.append(key)
+        filled += size
+    yield keys
+
+
+def hub_key(path: str) -> str:
+    """The hub's name of a weight, of its path in the modules of transformers 5."""
+    for part, name in {"audio_tower": "audio_tower", "visual": "visual", "language_model": "model"}.items():
+        path = path.replace(f"thinker.model.{part}.", f"thinker.{name}.")
+    return path
+
+
+def measure(side: str, folder: str) -> dict[str, float]:
+    """Load in this process; bytes above what it has now, and seconds."""
+    load = {
+        "thinker": lambda: load_backbone(Checkpoint(folder, dtype=torch.bfloat16)).network,
+        "thinker in float32": lambda: load_backbone(Checkpoint(folder, dtype=torch.float32)).network,
+        "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
+    }[side]
+    assert qwen2_5_omni  # imported before the baseline
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak starts anew
+    before, highest, done = status(), {"RssAnon": 0, "RssFile": 0}, threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            now = status()
+            highest.update({key: max(value, now[key]) for key, value in highest.items()})
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    network = load()
+    seconds = time.perf_counter() - start
+    for weight in network.parameters():
+        weight.sum()
+    done.set()
+    watcher.join()
+    return {
+        "weights": sum(weight.nbytes for weight in network.parameters()),
+        "peak": status()["VmHWM"] - before["VmRSS"],
+        "anonymous": highest["RssAnon"] - before["RssAnon"],
+        "mapped": highest["RssFile"] - before["RssFile"],
+        "seconds": seconds,
+    }
+
+
+def status() -> dict[str, int]:
+    """Memory of this process (bytes), by the kernel's names."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(":", 1) for line in lines if line.startswith(("Vm", "Rss")))
+    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
+
+
+if __name__ == "__main__":
+    main()
