@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,17 @@ from .pooling import PoolingName, build_pooling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LongClips = Literal["refuse", "window"]
-EncodedClip = list[Tensor]
-"""Audio states `(states, audio size)` of each window of a clip."""
+
+
+class EncodedWindow(NamedTuple):
+    """Audio states of a window of a clip `(states, audio size)`, and how many audio tokens carry it."""
+
+    states: Tensor
+    heard: int
+
+
+EncodedClip = list[EncodedWindow]
+"""A clip is one window, unless it is longer than the backbone hears and may be cut."""
 
 
 @dataclass(frozen=True)
@@ -132,23 +141,26 @@ class EmpathyJudge(nn.Module):
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
             tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
+            heard = [[self.backbone.heard_tokens(len(window)) for window in windows] for windows in decoded]
             clips, states = self.backbone.prepare_clips([window for windows in decoded for window in windows]), None
         else:
             encoded = [audio[source] for source in distinct]
-            tokens = [[len(window) * self.backbone.tokens_per_state for window in windows] for windows in encoded]
-            clips, states = None, torch.cat([window for windows in encoded for window in windows])
-        spans = dict(zip(distinct, _spans(tokens), strict=True))
+            each = self.backbone.tokens_per_state
+            tokens = [[len(window.states) * each for window in windows] for windows in encoded]
+            heard = [[window.heard for window in windows] for windows in encoded]
+            clips, states = None, torch.cat([window.states for windows in encoded for window in windows])
+        spans = dict(zip(distinct, _spans(tokens, heard), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
         repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
-        counts = [[len(span) for span in row] for row in rows]
+        counts = [[len(span.tokens) for span in row] for row in rows]
         ids, mask, is_audio = self.backbone.prepare_text(repeated, counts, self.settings.padding_side)
         return Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=_last_of_each_row(is_audio, [row[-1] for row in counts]),
-            audio_index=torch.cat([torch.tensor(span) for row in rows for span in row]),
+            response_mask=_heard_of_the_last(is_audio, [row[-1] for row in rows]),
+            audio_index=torch.cat([torch.tensor(span.tokens) for row in rows for span in row]),
             clips=clips,
             audio_states=states,
             shares=_shares(combinations) if len(rows) > len(pairs) else None,
@@ -164,7 +176,10 @@ class EmpathyJudge(nn.Module):
         packed = self.backbone.encode_audio(on_device).cpu()
         tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
         states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
-        return [[next(states) for _ in windows] for windows in clips]
+        return [
+            [EncodedWindow(next(states), self.backbone.heard_tokens(len(window))) for window in windows]
+            for windows in clips
+        ]
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
@@ -188,27 +203,36 @@ class EmpathyJudge(nn.Module):
         return np.array_split(samples, math.ceil(len(samples) / int(limit * rate)))
 
 
-def _spans(tokens: Sequence[Sequence[int]]) -> Iterator[list[range]]:
-    """For each clip, where the audio tokens of its windows stand in the row of all."""
+class _Span(NamedTuple):
+    """Where the audio tokens of a window stand in the row of all, and how many of them carry it."""
+
+    tokens: range
+    heard: int
+
+
+def _spans(tokens: Sequence[Sequence[int]], heard: Sequence[Sequence[int]]) -> Iterator[list[_Span]]:
+    """For each clip the spans of its windows."""
     start = 0
-    for windows in tokens:
+    for counts, carrying in zip(tokens, heard, strict=True):
         spans = []
-        for count in windows:
-            spans.append(range(start, start + count))
+        for count, carried in zip(counts, carrying, strict=True):
+            spans.append(_Span(range(start, start + count), carried))
             start += count
         yield spans
 
 
-def _shares(combinations: Sequence[Sequence[Sequence[range]]]) -> Tensor:
+def _shares(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor:
     """Weight of each row in its pair `(pairs, rows)`: the product of its windows' durations, in sum 1."""
     blocks = []
     for choices in combinations:
-        durations = torch.tensor([math.prod(len(span) for span in row) for row in choices], dtype=torch.float64)
+        durations = torch.tensor([math.prod(span.heard for span in row) for row in choices], dtype=torch.float64)
         blocks.append((durations / durations.sum()).float()[None])
     return torch.block_diag(*blocks)
 
 
-def _last_of_each_row(mask: Tensor, counts: Sequence[int]) -> Tensor:
-    """Keep the last `counts[i]` True entries of row i of `(batch, tokens)`."""
-    rank_from_end = mask.flip(-1).cumsum(-1).flip(-1)
-    return mask & (rank_from_end <= torch.tensor(counts)[:, None])
+def _heard_of_the_last(is_audio: Tensor, last: Sequence[_Span]) -> Tensor:
+    """Of each row's last clip, the audio tokens that carry it `(batch, tokens)`."""
+    rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
+    first = torch.tensor([len(span.tokens) for span in last])[:, None]
+    silent = torch.tensor([len(span.tokens) - span.heard for span in last])[:, None]
+    return is_audio & (rank_from_end <= first) & (rank_from_end > silent)

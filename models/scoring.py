@@ -82,7 +82,7 @@ class PairScorer:
 
 
 def _bytes(encoded: EncodedClip) -> int:
-    return sum(states.nbytes for states in encoded)
+    return sum(window.states.nbytes for window in encoded)
 
 
 def _key(source: AudioSource) -> Hashable:

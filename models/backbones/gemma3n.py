@@ -98,11 +98,17 @@ class ConformerEars:
         for time_stride, _ in tower.config.sscp_conv_stride_size:
             frames *= time_stride
         self.max_seconds = min(LONGEST, frames * extractor.hop_length) / self.sampling_rate
+        self._frames_per_state = frames // states
         self.audio_size: int = tower.config.hidden_size
 
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples: the same for all."""
         return self._states
+
+    def heard_tokens(self, samples: int) -> int:
+        """Those that are not left over."""
+        frames = (samples - self._extractor.frame_length - 1) // self._extractor.hop_length + 1
+        return -(-frames // self._frames_per_state)
 
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made alone: padding would become frames of its own."""
@@ -140,12 +146,13 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
     processor = SpeechProcessor(checkpoint)
     tokens = processor.tokenizer
     config: Any = network.config
+    ears = ConformerEars(network.audio_tower, processor.feature_extractor, config.audio_soft_tokens_per_image)
     return AudioLanguageModel(
         network,
         checkpoint,
         processor=processor,
         parts=PARTS,
-        ears=ConformerEars(network.audio_tower, processor.feature_extractor, config.audio_soft_tokens_per_image),
+        ears=ears,
         chat=Chat(
             processor,
             tokens.audio_token,
@@ -155,4 +162,5 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         project=network.project,
         read=network.read,
         hidden_size=config.text_config.hidden_size,
+        heard=ears.heard_tokens,
     )

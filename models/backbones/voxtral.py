@@ -54,17 +54,19 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
     tokenizer = processor.tokenizer
     special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
     tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
+    ears = VoxtralEars(network.audio_tower, processor.feature_extractor)
     return AudioLanguageModel(
         network,
         checkpoint,
         processor=processor,
         parts=PARTS,
-        ears=VoxtralEars(network.audio_tower, processor.feature_extractor),
+        ears=ears,
         chat=Chat(processor, "[AUDIO]", render=render, span=lambda count: "[BEGIN_AUDIO]" + "[AUDIO]" * count),
         embed=network.get_input_embeddings(),
         project=network.multi_modal_projector,
         read=decoder(network.language_model),
         hidden_size=network.language_model.config.hidden_size,
+        heard=ears.heard_tokens,
     )
 
 
@@ -86,12 +88,15 @@ class VoxtralEars:
         self.sampling_rate: int = extractor.sampling_rate
         # a state is as wide as the feed-forward layers: four positions of the tower side by side
         self.audio_size: int = tower.config.intermediate_size
+        self._per_window = tower.config.max_source_positions * tower.config.hidden_size // self.audio_size
 
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples: those of whole windows."""
-        config = self._tower.config
-        windows = -(-samples // self._extractor.n_samples)
-        return windows * config.max_source_positions * config.hidden_size // self.audio_size
+        return -(-samples // self._extractor.n_samples) * self._per_window
+
+    def heard_tokens(self, samples: int) -> int:
+        """Those of the clip itself, without the silence that fills its last window."""
+        return -(-samples * self._per_window // self._extractor.n_samples)
 
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""

@@ -64,6 +64,7 @@ class AudioLanguageModel:
         project: Callable[[Tensor], Tensor],
         read: Read,
         hidden_size: int,
+        heard: Callable[[int], int] | None = None,
     ) -> None:
         """Put the pieces of a family together.
 
@@ -79,6 +80,7 @@ class AudioLanguageModel:
             read: The language model without its head. Of these three, none may hold on to a linear layer itself: LoRA
                 replaces it inside its parent.
             hidden_size: Width of the language model.
+            heard: See `heard_tokens`; by default all audio tokens carry the clip.
         """
         self.network = network
         self.name, self.revision = checkpoint.name, checkpoint.revision
@@ -89,10 +91,15 @@ class AudioLanguageModel:
         self.hidden_size = hidden_size
         self._processor, self._chat = processor, chat
         self._embed, self._project, self._read = embed, project, read
+        self._heard = heard or ears.audio_tokens
 
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples."""
         return self.ears.audio_tokens(samples)
+
+    def heard_tokens(self, samples: int) -> int:
+        """How many of these, from the first, carry the clip."""
+        return self._heard(samples)
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """What the audio tower reads of mono clips `(samples,)`."""

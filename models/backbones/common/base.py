@@ -80,7 +80,7 @@ class Inputs:
     Attributes:
         input_ids: `(batch, tokens)`; each audio token stands for one audio state after the projector.
         attention_mask: `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side.
-        response_mask: `(batch, tokens)`, True where an audio token of the response stands.
+        response_mask: `(batch, tokens)`, True where an audio token stands that carries the response.
         audio_index: For each audio token of `input_ids` in reading order, its row after the projector
             `(audio tokens,)`.
         clips: The clips to encode; None where `audio_states` holds them encoded.
@@ -138,6 +138,10 @@ class Backbone(Protocol):
 
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
+        ...
+
+    def heard_tokens(self, samples: int) -> int:
+        """How many of these, from the first, carry the clip; others stand for silence that a family fills up with."""
         ...
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:

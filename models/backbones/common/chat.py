@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from ....data_modules.errors import UserError
 from ....data_modules.schema import Pair
 from .prompt import messages
+
+_MARKUP = re.compile(r"<.*>|\[.*\]")
 
 
 class Chat:
@@ -38,6 +41,9 @@ class Chat:
         self._render = render or (
             lambda pair: processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
         )
+        # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
+        added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
+        self._markup = sorted({audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
         self._span = span or (lambda count: audio_token * count)
 
     def prepare(
@@ -63,7 +69,7 @@ class Chat:
         return made["input_ids"], made["attention_mask"], is_audio
 
     def _text(self, pair: Pair, counts: Sequence[int]) -> str:
-        for token in {self.audio_token, *self.tokenizer.all_special_tokens}:
+        for token in self._markup:
             if pair.situation and token in pair.situation:
                 raise UserError(f"pair {pair.pair_id!r}: situation text may not contain {token}")
         pieces = self._render(pair).split(self.audio_token)

@@ -168,7 +168,9 @@ def load_feature_extractor(checkpoint: Checkpoint) -> Any:
 def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
     try:
         with quiet_transformers():
-            return loader.from_pretrained(checkpoint.name, revision=checkpoint.revision, **options)
+            return loader.from_pretrained(
+                checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options
+            )
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: no {what}: {_one_line(error)}") from None
 

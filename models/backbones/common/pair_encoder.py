@@ -74,6 +74,10 @@ class PairEncoder:
         """Audio tokens of a clip of so many samples."""
         return self._ears.audio_tokens(samples)
 
+    def heard_tokens(self, samples: int) -> int:
+        """All of these: states of silence behind a clip are not kept."""
+        return self._ears.audio_tokens(samples)
+
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """What the audio tower reads of mono clips `(samples,)`."""
         return self._ears.prepare(clips)

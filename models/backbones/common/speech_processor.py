@@ -27,7 +27,7 @@ class SpeechProcessor:
         try:
             with quiet_transformers():
                 files = {"pretrained_model_name_or_path": checkpoint.name, "revision": checkpoint.revision}
-                self.tokenizer: Any = AutoTokenizer.from_pretrained(**files)
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(**files, trust_remote_code=False)
                 settings, _ = ProcessorMixin.get_processor_dict(**files)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]

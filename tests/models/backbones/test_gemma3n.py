@@ -38,6 +38,10 @@ def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noi
     heard = states.any(-1)
     assert heard[0].tolist() == [True] * 7 + [False] * 25  # 97 frames, one state for each 16
     assert heard[1].all()
+    for samples in (800, 2_561, 3_000, 5_120, 8_000, 33_333, WINDOW):  # the response is pooled over these alone
+        states = backbone.encode_audio(backbone.prepare_clips([noise(samples)]))
+        assert backbone.heard_tokens(samples) == states.any(-1).sum(), samples
+    states = backbone.encode_audio(backbone.prepare_clips([noise(RATE)])).reshape(1, 32, -1)
     embedded = backbone.network.project(states[0])
     assert (embedded[7:] == embedded[7]).all()
     assert (embedded[:7] != embedded[7]).any(-1).all()

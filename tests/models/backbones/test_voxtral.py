@@ -121,3 +121,13 @@ def test_a_missing_tokenizer_is_named(family, tmp_path):
     (folder / "tekken.json").unlink()
     with pytest.raises(UserError, match="no processor"):
         load_backbone(Checkpoint(str(folder)))
+
+
+def test_the_response_is_pooled_over_what_was_said_and_not_over_the_silence_behind_it(family, pair):
+    """40,000 samples are 31.25 of the 50 tokens of two windows."""
+    inputs = judge_of(family).build_inputs([pair])
+    places = inputs.response_mask[0].nonzero()[:, 0].tolist()
+    assert places == list(range(57, 57 + 32))
+    one = judge_of(family)
+    states = one.encode_clips([one.decode(pair.response)])
+    assert [(len(window.states), window.heard) for window in states[0]] == [(50, 32)]
