@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3OmniMoeThinkerConfig
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeAudioEncoder,
     Qwen3OmniMoePreTrainedModel,
@@ -33,6 +34,10 @@ from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.speech_processor import SpeechProcessor
 from .common.thinker import load_thinker
+
+# transformers 5.17 stacks the experts of the hub's files for the whole model alone, not for its language model
+if get_checkpoint_conversion_mapping("qwen3_omni_moe_text") is None:
+    register_checkpoint_conversion_mapping("qwen3_omni_moe_text", get_checkpoint_conversion_mapping("qwen2_moe") or [])
 
 PARTS: Mapping[PartName, Part] = {
     "language_model": Part("language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"),

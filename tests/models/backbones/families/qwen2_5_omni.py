@@ -115,7 +115,7 @@ class WithoutVision(Qwen2_5OmniProcessor):
 def official(folder):
     whole = Qwen2_5OmniConfig.from_pretrained(folder)
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
-    nothing = SimpleNamespace(model_input_names=[])
+    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
     extractor = WhisperFeatureExtractor.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     processor = WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=CHAT_TEMPLATE)
@@ -125,7 +125,7 @@ def official(folder):
         chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
         clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
         inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
-        return inputs["input_ids"], model.model(**inputs).last_hidden_state
+        return inputs["input_ids"], model(**inputs, output_hidden_states=True).hidden_states[-1]
 
     return run
 

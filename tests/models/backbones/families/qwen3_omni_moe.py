@@ -117,9 +117,9 @@ class WithoutVision(Qwen3OmniMoeProcessor):
 
 def official(folder):
     whole = Qwen3OmniMoeConfig.from_pretrained(folder)
-    model = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
-    thinker = model.model
-    nothing = SimpleNamespace(model_input_names=[])
+    thinker = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
+    language_model = getattr(thinker.model, "language_model", thinker.model)  # as in transformers 5.23, as in 5.17
+    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
     extractor = WhisperFeatureExtractor.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     processor = WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=CHAT_TEMPLATE)
@@ -138,12 +138,10 @@ def official(folder):
         text = "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
         inputs = tokenizer(text, return_tensors="pt")
         embeddings = thinker.get_input_embeddings()(inputs["input_ids"])
-        is_audio = (inputs["input_ids"] == processor.audio_token_id)[..., None]
+        is_audio = (inputs["input_ids"] == tokenizer.convert_tokens_to_ids("<|audio_pad|>"))[..., None]
         embeddings = embeddings.masked_scatter(is_audio, torch.cat(states))
         positions, _ = thinker.get_rope_index(**inputs)
-        read = thinker.language_model(
-            inputs_embeds=embeddings, attention_mask=inputs["attention_mask"], position_ids=positions
-        )
+        read = language_model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"], position_ids=positions)
         return inputs["input_ids"], read.last_hidden_state
 
     return run
