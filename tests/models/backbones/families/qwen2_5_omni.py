@@ -101,7 +101,7 @@ def build(folder, tools):
             },
         )
     )
-    tools.louder(model.thinker)
+    tools.louder(model.thinker, 6)
     model.save_pretrained(folder)
 
 

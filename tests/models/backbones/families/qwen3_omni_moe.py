@@ -104,7 +104,7 @@ def build(folder, tools):
             | {"upsample_rates": [2, 2], "upsampling_ratios": [2]},
         )
     )
-    tools.louder(model.thinker)
+    tools.louder(model.thinker, 6)
     model.save_pretrained(folder)
 
 
