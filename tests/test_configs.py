@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from empathy_judge.models.backbones import families
 from empathy_judge.train.fit import build_parser
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -24,6 +27,18 @@ def test_every_recipe_is_valid_and_begins_with_its_command(path):
     assert config.data.batch_size >= 1
     assert config.trainer.max_epochs >= 1
     assert config.run
+
+
+def test_the_readme_names_every_family_with_the_checkpoint_of_its_recipe():
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)`.*? \| (\S+(?:, revision \S+)?) \|", readme, flags=re.MULTILINE))
+    assert set(rows) == set(families())
+    for name, checkpoint in rows.items():
+        model = yaml.safe_load((CONFIGS[0].parent / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
+        revision = f", revision {model['revision']}" if "revision" in model else ""
+        assert checkpoint == model["backbone"] + revision
+    lines = len((Path(__file__).parents[1] / "models/backbones/qwen2_audio.py").read_text().splitlines())
+    assert f"`qwen2_audio.py` has {lines} lines" in readme
 
 
 def test_there_are_recipes():

@@ -7,17 +7,13 @@ see `common/loading.py`.
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
 from transformers import AutoConfig, HubertModel
-from transformers.masking_utils import create_bidirectional_mask
 
 from ...data_modules.errors import UserError
 from .common.base import Checkpoint, Part
 from .common.loading import load_feature_extractor
 from .common.pair_encoder import PairEncoder, load_tower
-from .common.wave_ears import WaveEars, embedded
+from .common.wave_ears import WaveEars, layer_states
 
 PART = Part(
     "encoder",
@@ -38,15 +34,8 @@ def load(checkpoint: Checkpoint) -> PairEncoder:
         raise UserError(f"backbone {checkpoint.name!r}: conv_pos_batch_norm lets padding in; accepted: false")
     tower = load_tower(HubertModel, checkpoint, config)
     extractor = load_feature_extractor(checkpoint)
-    ears = WaveEars(tower, extractor, lambda features, real: layer_states(tower, features, real))
+    ears = WaveEars(
+        tower, extractor, lambda features, real: layer_states(tower, tower.feature_projection(features), real)
+    )
     layers = config.num_hidden_layers + 1
     return PairEncoder(tower, checkpoint, extractor=extractor, ears=ears, layers=layers, part=PART)
-
-
-def layer_states(tower: Any, features: Tensor, real: Tensor) -> list[Tensor]:
-    """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`."""
-    states = [embedded(tower, tower.feature_projection(features), real)]
-    mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
-    for layer in tower.encoder.layers:
-        states.append(layer(states[-1], attention_mask=mask))
-    return states

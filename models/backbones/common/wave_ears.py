@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.masking_utils import create_bidirectional_mask
 
 from .base import Clips
 from .pair_encoder import MAX_SECONDS, pack
@@ -77,3 +78,12 @@ def embedded(tower: Any, hidden: Tensor, real: Tensor) -> Tensor:
     hidden = hidden + tower.encoder.pos_conv_embed(hidden)
     # with "stable" layer norm each layer has its own in front; the last one behind all layers is not in these states
     return hidden if tower.config.do_stable_layer_norm else tower.encoder.layer_norm(hidden)
+
+
+def layer_states(tower: Any, hidden: Tensor, real: Tensor) -> list[Tensor]:
+    """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`; see `embedded`."""
+    states = [embedded(tower, hidden, real)]
+    mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
+    for layer in tower.encoder.layers:
+        states.append(layer(states[-1], attention_mask=mask))
+    return states

@@ -1,0 +1,278 @@
+"""Memory and time of one optimisation step and of one scoring batch, beside what `train --dry-run` predicts.
+
+A checkpoint of random weights is written in the hub's layout and loaded by the code that loads real ones. The shapes
+`7b` are those of Qwen/Qwen2-Audio-7B-Instruct and of the thinker of Qwen/Qwen2.5-Omni-7B (16 GB of disk, a GPU); small
+ones run anywhere. Steps are those of training: forward and backward pass, AdamW; on a GPU with bfloat16 weights and
+`bf16-mixed`, memory being what the allocator held at most; on the CPU in float32 (its bfloat16 takes seconds a layer),
+every allocation of a step being followed. One line of JSON for each case goes to `--out`.
+Run: `python benchmarks/step.py` on a CPU, `python benchmarks/step.py --shapes 7b` on a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones.common.base import Inputs
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.memory import LiveMemory, StepMemory, step_memory
+from empathy_judge.train.nano.architecture import build_processor
+from safetensors.torch import save_file
+from transformers import (
+    PreTrainedConfig,
+    Qwen2_5OmniConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+LIMIT = 0.15
+"""Largest share by which the prediction may be off."""
+SHARD = 2_000_000_000
+STEPS = 5
+RATE = 16_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured."""
+
+    family: str
+    quantization: str
+    gradient_checkpointing: bool
+    batch: int
+    seconds: float
+
+
+def main() -> None:
+    """Print a line for each case; exit with 1 if a prediction is off by more than the limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", choices=["small", "7b"], default="small")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--families", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each clip")
+    parser.add_argument("--out", type=Path, help="file that a line of JSON for each case is added to")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    worst = 0.0
+    for family in options.families:
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(family, options.shapes, Path(folder))
+            for quantization, checkpointing in (("none", False), ("none", True), ("nf4", True)):
+                case = Case(family, quantization, checkpointing, options.batch, options.seconds)
+                found = {"shapes": options.shapes, **asdict(case), **measure(case, folder, device)}
+                print(json.dumps(found), flush=True)
+                if options.out is not None:
+                    with open(options.out, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(found) + "\n")
+                worst = max(worst, abs(found["predicted_over_measured"] - 1))
+    print(f"largest error of a prediction: {worst:.0%}")
+    sys.exit(0 if worst <= LIMIT else 1)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+_SMALL_TOWER = {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024}
+_SMALL_TEXT = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 8_192}
+
+
+def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
+    """Configuration, class, and what the hub's keys begin with."""
+    small = shapes == "small"
+    text = {"model_type": "qwen2", "vocab_size": 156_032, "intermediate_size": 11_008}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    config = Qwen2AudioConfig(
+        audio_config={"model_type": "qwen2_audio_encoder", **(_SMALL_TOWER if small else {})},
+        text_config={**text, **(_SMALL_TEXT | heads if small else {})},
+    )
+    return config, Qwen2AudioForConditionalGeneration, ""
+
+
+def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
+    """As `qwen2_audio`; the checkpoint is that of the whole model without talker and vocoder, which are never read."""
+    small = shapes == "small"
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    config = Qwen2_5OmniConfig(
+        thinker_config={
+            "audio_config": _SMALL_TOWER | {"output_dim": 512} if small else {},
+            "vision_config": {"depth": 0},
+            "text_config": {"rope_parameters": rope, **(_SMALL_TEXT | heads if small else {})},
+        }
+    )
+    return config, Qwen2_5OmniThinkerForConditionalGeneration, "thinker."
+
+
+SHAPES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
+    "qwen2_audio": qwen2_audio,
+    "qwen2_5_omni": qwen2_5_omni,
+}
+
+
+def write_checkpoint(family: str, shapes: str, folder: Path) -> None:
+    """Write random weights, and a processor with a small vocabulary."""
+    config, model_class, prefix = SHAPES[family](shapes)
+    with torch.device("meta"):
+        model = model_class._from_config(getattr(config, "thinker_config", config))
+    weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
+    noise = torch.randn(max(shape.numel() for shape in weights.values())).mul_(0.02).bfloat16()
+    files: dict[str, str] = {}
+    shard: dict[str, torch.Tensor] = {}
+    total = 0
+    for key, shape in weights.items():
+        shard[key] = noise[: shape.numel()].reshape(shape).clone()
+        if sum(tensor.nbytes for tensor in shard.values()) > SHARD or key == list(weights)[-1]:
+            name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
+            save_file(shard, folder / name, metadata={"format": "pt"})
+            files |= dict.fromkeys(shard, name)
+            total += sum(tensor.nbytes for tensor in shard.values())
+            shard = {}
+    index = {"metadata": {"total_size": total}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    processor = build_processor(["How well does the voice of the response fit the context?"])
+    ids = processor.tokenizer.convert_tokens_to_ids
+    config.update({"audio_token_id": ids("<|AUDIO|>")} if family == "qwen2_audio" else {})
+    config.save_pretrained(folder)
+    processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
+    processor.save_pretrained(folder)
+    processor.feature_extractor.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["extra_special_tokens"] = {"audio_token": "<|AUDIO|>"}  # as Omni's tokenizer has it
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def measure(case: Case, folder: str, device: torch.device) -> dict[str, float | str]:
+    """Run steps and a scoring batch; memory in bytes, times in seconds."""
+    mixed_precision = device.type == "cuda"
+    settings = JudgeSettings(
+        backbone=folder,
+        dtype="bfloat16" if mixed_precision else "float32",
+        quantization=case.quantization,  # pyright: ignore[reportArgumentType] one of the two
+        lora=LoraSettings(rank=16, alpha=32.0, dropout=0.05),
+    )
+    predicted = step_memory(
+        settings,
+        batch=case.batch,
+        seconds=case.seconds,
+        mixed_precision=mixed_precision,
+        gradient_checkpointing=case.gradient_checkpointing,
+    )
+    start = time.perf_counter()
+    judge = EmpathyJudge(settings, [Dimension("any", 1, 5, 1)]).to(device)
+    loading = time.perf_counter() - start
+    if case.gradient_checkpointing:
+        recompute_activations(judge.network)
+    for name, module in judge.named_modules():
+        module.train("lora_" in name)  # the frozen backbone is in evaluation mode
+    pairs = make_pairs(case)
+    inputs = judge.build_inputs(pairs).to(device)
+    optimizer = torch.optim.AdamW(judge.trainable().values(), lr=1e-4)
+    memory, seconds = run_steps(judge, inputs, optimizer)
+    tokens = int(inputs.attention_mask.sum())
+    scoring = score(judge, pairs)
+    del judge, optimizer, inputs
+    gc.collect()
+    return {
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokens": tokens,
+        "load_seconds": round(loading, 2),
+        "step_seconds": round(seconds, 3),
+        "tokens_per_second": round(tokens / seconds),
+        "score_seconds": round(scoring, 3),
+        "predicted_bytes": round(expected(predicted)),
+        "measured_bytes": memory,
+        "predicted_over_measured": round(expected(predicted) / memory, 3),
+    }
+
+
+def expected(predicted: StepMemory) -> float:
+    """The prediction without the CUDA runtime, which no allocator sees."""
+    return predicted.weights + predicted.gradients + predicted.optimizer + predicted.activations
+
+
+def make_pairs(case: Case) -> list[Pair]:
+    """Noise, different in each clip."""
+    noise = np.random.default_rng(0).normal(scale=0.1, size=(case.batch, 2, round(case.seconds * RATE)))
+    clips = [[Clip(samples.astype(np.float32), RATE) for samples in pair] for pair in noise]
+    return [Pair(f"{n}", response, (Turn("user", context),)) for n, (context, response) in enumerate(clips)]
+
+
+def run_steps(judge: EmpathyJudge, inputs: Inputs, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+    """Most memory of a step (bytes), and the median time of one (seconds)."""
+    device = judge.device.type
+    step(judge, inputs, optimizer)  # the optimizer makes its moments
+    there = [*judge.parameters(), *(value for state in optimizer.state.values() for value in state.values())]
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        step(judge, inputs, optimizer)
+        torch.cuda.synchronize()
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        with LiveMemory(there) as live:
+            step(judge, inputs, optimizer)
+        memory = live.peak + sum(map(stored_bytes, there))
+    times = []
+    for _ in range(STEPS if device == "cuda" else 1):
+        start = time.perf_counter()
+        step(judge, inputs, optimizer)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return memory, sorted(times)[len(times) // 2]
+
+
+def stored_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor, with the scales of one in 4 bits."""
+    state = getattr(tensor, "quant_state", None)
+    return tensor.nbytes + (0 if state is None else state.absmax.nbytes + state.state2.absmax.nbytes)
+
+
+def step(judge: EmpathyJudge, inputs: Inputs, optimizer: torch.optim.Optimizer) -> None:
+    """One optimisation step, as training makes it."""
+    with torch.autocast(judge.device.type, torch.bfloat16, enabled=judge.device.type == "cuda"):
+        loss = (judge(inputs) / 4).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def score(judge: EmpathyJudge, pairs: list[Pair]) -> float:
+    """Seconds to score a batch, audio included, after one for warming up."""
+    judge.eval()
+    for _ in range(2):
+        scorer = PairScorer(judge, len(pairs))
+        renamed = [replace(pair, pair_id=f"again {pair.pair_id}") for pair in pairs]
+        start = time.perf_counter()
+        values = [scores for _, scores in scorer.score(renamed)]
+        seconds = time.perf_counter() - start
+    assert all(torch.as_tensor(value).isfinite().all() for value in values)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
