@@ -1,7 +1,7 @@
 """wav2vec 2.0 (Baevski et al., 2020): convolutions over the waveform and a transformer, trained to tell frames apart.
 
-Exact: every layer's states equal `hidden_states` of `Wav2Vec2Model` on each clip alone (transformers 5: the last ones are
-those before the layer norm behind all layers, where there is one). Also XLS-R and other checkpoints of this type.
+Exact: every layer's states equal `hidden_states` of `Wav2Vec2Model` on each clip alone (transformers 5: the last ones
+are those before the layer norm behind all layers, where there is one). Also XLS-R and other checkpoints of this type.
 """
 
 from __future__ import annotations
