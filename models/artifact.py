@@ -26,7 +26,7 @@ from ..data_modules.schema import Dimension
 from .backbones.common.base import Quantization
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
-from .lora import LoraSettings
+from .lora import LoraSettings, trained_in_full
 from .parts import part_of
 
 SCHEMA_VERSION = 1
@@ -71,6 +71,7 @@ def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
         "backbone_fingerprint": fingerprint(judge),
         "unquantized_fingerprint": fingerprint(judge, quantizable=False),
         "reads_text": judge.backbone.reads_text,
+        "trained_in_full": trained_in_full(judge.backbone, judge.settings.lora),
         "sampling_rate": judge.backbone.sampling_rate,
         "max_seconds": judge.backbone.max_seconds,
         "dimensions": [asdict(dimension) for dimension in judge.dimensions],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -47,7 +47,8 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         "## How it was made",
         "",
         f"- backbone: `{settings['backbone']}`, {_precision(settings)}, attention kernel {settings['attention']}",
-        f"- trained of it: {_trained(lora)}; the rest is frozen",
+        f"- trained of it: {_trained(lora, description.get('trained_in_full', []))}; the rest is frozen",
+        *([] if description.get("reads_text", True) else ["- the text about a situation is not read"]),
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
         f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
         f"- target: {origin['target']} of the ratings of a pair",
@@ -68,14 +69,14 @@ def _precision(settings: Mapping[str, Any]) -> str:
     return f"language model in 4 bits (NF4), the rest in {settings['dtype']}" if four_bits else settings["dtype"]
 
 
-def _trained(lora: Mapping[str, Any]) -> str:
+def _trained(lora: Mapping[str, Any], in_full: Sequence[str]) -> str:
     trained = []
     if lora["parts"]:
         layers = lora.get("layers")
         where = f" (its layers {layers[0]} up to {layers[1]})" if layers else ""
         method = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA"}[lora.get("method", "lora")]
         trained.append(f"{method} of rank {lora['rank']} on {', '.join(lora['parts'])}{where}")
-    trained += [f"{part} in full" for part in lora.get("full", [])]
+    trained += [f"{part} in full" for part in in_full]
     return "; ".join(trained) or "nothing"
 
 
