@@ -38,15 +38,14 @@ def real_step(settings: JudgeSettings, gradient_checkpointing: bool) -> tuple[Em
     return judge, live.peak - gradients
 
 
-@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+LANGUAGE_MODEL = LoraSettings(rank=4)
+ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=["projector"])
+
+
 @pytest.mark.parametrize(
-    "lora",
-    [
-        LoraSettings(rank=4),
-        LoraSettings(rank=4, layers=(3, 4)),
-        LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=["projector"]),
-    ],
-    ids=["language model", "one layer", "all parts"],
+    ("lora", "gradient_checkpointing"),
+    [(LANGUAGE_MODEL, False), (LoraSettings(rank=4, layers=(3, 4)), False), (ALL_PARTS, False), (ALL_PARTS, True)],
+    ids=["language model", "one layer", "all parts", "all parts, computed again"],
 )
 def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointing, backbone_folder):
     settings = JudgeSettings(backbone=str(backbone_folder), lora=lora)
@@ -89,12 +88,11 @@ def test_mixed_precision_halves_what_is_kept_and_not_what_is_trained(backbone_fo
     assert 0.5 < half.weights / whole.weights < 0.56
 
 
-def test_longer_clips_and_larger_batches_need_more(backbone_folder):
+def test_longer_clips_in_larger_batches_need_more(backbone_folder):
     settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
     options = {"mixed_precision": False, "gradient_checkpointing": False}
     small = step_memory(settings, batch=2, seconds=2.0, **options)
-    assert step_memory(settings, batch=4, seconds=2.0, **options).activations > 1.8 * small.activations
-    assert step_memory(settings, batch=2, seconds=6.0, **options).activations > 2 * small.activations
+    assert step_memory(settings, batch=4, seconds=4.0, **options).activations > 3 * small.activations
     with pytest.raises(UserError, match=r"--clip-seconds 11: backbone .* hears at most 10 s"):
         step_memory(settings, batch=2, seconds=11.0, **options)
 
