@@ -36,9 +36,12 @@ class Count:
 
 def part_of(backbone: Backbone, name: str) -> PartName | None:
     """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
-    paths = {key: part.path for key, part in backbone.parts.items()}
-    found = [key for key, path in paths.items() if name == path or name.startswith(f"{path}.")]
-    return max(found, key=lambda key: len(paths[key]), default=None)
+    innermost: PartName | None = None
+    for key, part in backbone.parts.items():
+        inside = name == part.path or name.startswith(f"{part.path}.")
+        if inside and (innermost is None or len(part.path) > len(backbone.parts[innermost].path)):
+            innermost = key
+    return innermost
 
 
 def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Parameter]]:

@@ -50,5 +50,5 @@ def wrap(network: Qwen2AudioModel, processor: Any, checkpoint: Checkpoint) -> Au
         embed=network.get_input_embeddings(),
         project=network.multi_modal_projector,
         read=decoder(network.language_model),
-        hidden_size=network.config.text_config.hidden_size,
+        hidden_size=network.language_model.config.hidden_size,
     )
