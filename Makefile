@@ -26,6 +26,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/bootstrap.py
+	$(BIN)/python benchmarks/loading.py
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

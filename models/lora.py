@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from ..data_modules.errors import UserError
@@ -80,6 +81,7 @@ def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName
 def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     # One anchored pattern: a bare list such as ["q_proj"] would reach the audio tower too (ms-swift#1747)
     pattern = "|".join(f"(?:{_pattern(backbone, name, settings.layers)})" for name in settings.parts)
+    expected = _linears(backbone, pattern)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType] PEFT takes fractions too
@@ -89,7 +91,22 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
         target_modules=pattern,
     )
     in_float32 = settings.dtype == "float32"
-    return get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
+    handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
+    # Of a model type that it knows as mixture of experts, PEFT 0.21 makes bare names of the pattern
+    adapted = {layer for layer, module in backbone.network.named_modules() if isinstance(module, LoraLayer)}
+    if wrong := sorted(adapted.symmetric_difference(expected)):
+        state = "got LoRA unasked" if wrong[0] in adapted else "got no LoRA"
+        raise RuntimeError(f"{wrong[0]} {state}: PEFT did not keep to {pattern}")
+    return handle
+
+
+def _linears(backbone: Backbone, pattern: str) -> list[str]:
+    """Full names of the linear layers that a regular expression matches."""
+    return [
+        layer
+        for layer, module in backbone.network.named_modules()
+        if isinstance(module, nn.Linear) and re.fullmatch(pattern, layer)
+    ]
 
 
 def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> str:
@@ -109,11 +126,7 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
         pattern = rf"{re.escape(path)}\.(?:{'|'.join(map(str, chosen))})\.(?:.*\.)?(?:{linears})"
     else:
         pattern = re.escape(part.path) + (rf"\.(?:.*\.)?(?:{linears})" if linears else "")
-    matched = [
-        layer
-        for layer, module in backbone.network.named_modules()
-        if isinstance(module, nn.Linear) and re.fullmatch(pattern, layer)
-    ]
+    matched = _linears(backbone, pattern)
     if not matched:
         raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
     if foreign := [layer for layer in matched if part_of(backbone, layer) != name]:

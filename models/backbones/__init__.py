@@ -10,14 +10,20 @@ import importlib
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .common.base import Backbone, Checkpoint
+from .common.loading import one_line
 
 NANO = "nano"
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
+TRANSFORMERS = "transformers>=5.17,<6"
+"""What every family here can be used with."""
 
 
 def load_backbone(checkpoint: Checkpoint) -> Backbone:
@@ -27,7 +33,8 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
         checkpoint: Its `name` is "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
 
     Raises:
-        UserError: If there is no such checkpoint, or no file for its family.
+        UserError: If there is no such checkpoint, no file for its family, the installed transformers lacks the family,
+            or a value of config.json is not what the family takes.
     """
     name = checkpoint.name
     found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
@@ -42,10 +49,31 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     model_type = str(config.get("model_type"))
     if module_name(model_type) not in families():
         raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families())}")
-    backbone: Backbone = importlib.import_module(f".{module_name(model_type)}", __name__).load(found)
+    family = _family(name, model_type)
+    try:
+        backbone: Backbone = family.load(found)
+    except StrictDataclassError as error:
+        raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name = name
     backbone.network.requires_grad_(False).eval()
     return backbone
+
+
+def _family(name: str, model_type: str) -> Any:
+    """The file of a family, imported.
+
+    Raises:
+        UserError: If it needs what the installed `transformers` does not have.
+    """
+    try:
+        return importlib.import_module(f".{module_name(model_type)}", __name__)
+    except ImportError as error:
+        if error.name is not None and error.name.startswith(__name__.partition(".")[0]):
+            raise  # a name of ours: a bug
+        raise UserError(
+            f"backbone {name!r}: family {model_type!r} cannot be used with the installed transformers "
+            f"{transformers.__version__}; accepted: {TRANSFORMERS}: {one_line(error)}"
+        ) from None
 
 
 def families() -> list[str]:

@@ -70,9 +70,11 @@ class Gemma3nForAudio(Gemma3nPreTrainedModel):
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; see `audio_language_model.Read`."""
+        size = self.language_model.config.vocab_size_per_layer_input
         return self.language_model(
             inputs_embeds=embeddings,
-            per_layer_inputs=self.language_model.get_per_layer_inputs(ids),
+            # transformers 5.21 does it itself: hard tokens have no embeddings of each layer
+            per_layer_inputs=self.language_model.get_per_layer_inputs(ids.masked_fill(ids >= size, 0)),
             attention_mask=mask,
             position_ids=positions,
             use_cache=False,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoConfig, Gemma4ForConditionalGeneration
+from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
 from ...data_modules.errors import UserError
 from .common.audio_language_model import AudioLanguageModel, Read
@@ -35,6 +36,10 @@ PARTS: Mapping[PartName, Part] = {
 LEFT_BEHIND = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
 LONGEST = 480_000
 """Samples behind which the official feature extractor cuts."""
+
+TOWER_KERNEL = "sdpa" if Gemma4AudioModel._supports_sdpa else "eager"
+"""The tower has an attention of its own, which reads the mask of this kernel: up to transformers 5.19 True is what it
+hears, since then zero."""
 
 
 class ConformerEars:
@@ -85,7 +90,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         config=config,
         left_behind=LEFT_BEHIND,
         unquantized=["audio_tower", "embed_audio"],
-        attention={"": checkpoint.attention, "text_config": checkpoint.attention, "audio_config": "eager"},
+        attention={"": checkpoint.attention, "text_config": checkpoint.attention, "audio_config": TOWER_KERNEL},
     ).model
     processor = SpeechProcessor(checkpoint)
     tokens = processor.tokenizer
@@ -114,7 +119,8 @@ def reader(network: Any) -> Read:
     def read(ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         per_layer = None
         if text.config.hidden_size_per_layer_input:
-            per_layer = text.get_per_layer_inputs(ids.masked_fill(ids == audio_token_id, text.config.pad_token_id))
+            text_ids = ids.masked_fill(ids == audio_token_id, text.config.pad_token_id)
+            per_layer = text.get_per_layer_inputs(text_ids, None)  # transformers 5.17 has no default for embeddings
         return text(
             inputs_embeds=embeddings,
             per_layer_inputs=per_layer,

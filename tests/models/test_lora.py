@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.common.base import Checkpoint, Part
 from empathy_judge.models.lora import LoraSettings, adapt
 from empathy_judge.models.parts import count_parameters, parameter_table
+from peft import get_peft_model
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
 LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
@@ -87,3 +89,24 @@ def test_a_part_without_such_layers_is_refused(backbone_folder):
     backbone.parts = {**backbone.parts, "projector": Part("multi_modal_projector", ("absent",))}
     with pytest.raises(UserError, match=r"LoRA on projector: backbone .* has no such linear layers"):
         adapt(backbone, LoraSettings(parts=["projector"]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["q_proj"], r"audio_tower\.layers\.0\.self_attn\.q_proj got LoRA unasked"),  # bare names
+        (r"language_model\.layers\.0\..*q_proj", r"language_model\.layers\.0\.mlp\.down_proj got no LoRA"),
+        ("language_model.embed_tokens", r"language_model\.embed_tokens got LoRA unasked"),
+    ],
+)
+def test_layers_that_peft_adapts_against_the_pattern_are_refused(targets, message, backbone_folder):
+    def changed(network, config, **options):
+        config.target_modules = targets
+        return get_peft_model(network, config, **options)
+
+    backbone = load_backbone(Checkpoint(str(backbone_folder)))
+    with (
+        mock.patch("empathy_judge.models.lora.get_peft_model", changed),
+        pytest.raises(RuntimeError, match=f"^{message}: PEFT"),
+    ):
+        adapt(backbone, LoraSettings())

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoFeatureExtractor, AutoProcessor, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoFeatureExtractor,
+    AutoProcessor,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    modeling_utils,
+)
 from transformers.utils.hub import cached_file
 
 from ....data_modules.errors import UserError
@@ -68,30 +75,50 @@ def load_model(
             options["device_map"] = checkpoint.device_map
         if checkpoint.quantization == "nf4":
             options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
-        with quiet_transformers():  # what it reports is an error below
+        with quiet_transformers(), _no_adapter():  # what it reports is an error below
             model, report = model_class.from_pretrained(
                 checkpoint.name,
                 revision=checkpoint.revision,
                 use_safetensors=True,  # a pickle can run code
                 key_mapping=key_mapping,
                 output_loading_info=True,
-                # an adapter beside the weights would be loaded unasked, and its report take the place of theirs
                 adapter_kwargs={"subfolder": "no_adapter"},
                 **options,
             )
     except OSError as error:
         raise UserError(
-            f"backbone {checkpoint.name!r}: {_one_line(error)} Weights are read from safetensors alone. On the hub, "
+            f"backbone {checkpoint.name!r}: {one_line(error)} Weights are read from safetensors alone. On the hub, "
             "they may be in a pull request of SFconvertbot: give its revision, such as refs/pr/1. Or convert a .bin "
             f"that you trust: AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and "
             "copy preprocessor_config.json and tokenizer files beside it"
         ) from None
     except (ImportError, ValueError) as error:  # an attention kernel or bitsandbytes that is not there or does not fit
-        raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None
+        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
     except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
-        raise UserError(f"backbone {checkpoint.name!r}: {_one_line(error)}") from None
+        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
     check_report(checkpoint.name, report, left_behind)
     return model
+
+
+@contextmanager
+def _no_adapter() -> Iterator[None]:
+    """An adapter beside the weights would be loaded unasked, and its report take the place of theirs.
+
+    Since transformers 5.23 it is enough to name a subfolder that is not there; before, that was not heeded in a folder
+    of this machine.
+    """
+    find = modeling_utils.maybe_load_adapters  # pyright: ignore[reportPrivateImportUsage]
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
+        modeling_utils.maybe_load_adapters = _find_none  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        yield
+    finally:
+        modeling_utils.maybe_load_adapters = find  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _find_none(name: str, download_kwargs: Any, **options: Any) -> tuple[None, str, dict[str, Any]]:
+    """What `maybe_load_adapters` returns where there is none."""
+    return None, name, options
 
 
 def _refuse_adapter(checkpoint: Checkpoint) -> None:
@@ -172,10 +199,11 @@ def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any
                 checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options
             )
     except (OSError, ValueError, ImportError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: no {what}: {_one_line(error)}") from None
+        raise UserError(f"backbone {checkpoint.name!r}: no {what}: {one_line(error)}") from None
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What an error says, without line breaks and cut to 300 characters."""
     return " ".join(str(error).split())[:300]
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
-from empathy_judge.models.backbones import families, load_backbone
+from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
 from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.card import render_card
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 
 RATE = 16_000
@@ -50,6 +55,107 @@ def judge_of(family, parts=(), seed=1, **settings) -> EmpathyJudge:
 def test_every_family_is_tested(make_family):
     tested = {path.stem for path in (Path(__file__).parent / "families").glob("*.py")}
     assert tested == set(families())
+
+
+NEWEST = "5.23.0"
+"""Of transformers: here every family is tested."""
+
+
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version(NEWEST), reason="what an older transformers lacks is skipped"
+)
+def test_no_family_is_skipped_under_the_newest_transformers(make_family):
+    for name in families():
+        try:
+            make_family(name)
+        except pytest.skip.Exception as skipped:
+            pytest.fail(f"{name} was skipped: {skipped}")
+
+
+@pytest.mark.parametrize("lacking", ["from transformers import not_yet", "import transformers.models.not_yet"])
+def test_a_family_is_skipped_for_what_an_older_transformers_lacks(lacking, family_module, tmp_path):
+    path = tmp_path / "not_yet.py"
+    path.write_text(lacking)
+    with pytest.raises(pytest.skip.Exception, match=r"not_yet under transformers 5\.17\.0: .*not_?yet"):
+        family_module(path, "5.17.0")
+    with pytest.raises(ImportError):
+        family_module(path, NEWEST)
+
+
+@pytest.mark.parametrize("lacking", ["import no_such_package", "from empathy_judge.models import no_such", "1 / 0"])
+def test_a_family_is_not_skipped_for_anything_else(lacking, family_module, tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(lacking)
+    with pytest.raises((ImportError, ZeroDivisionError)):
+        family_module(path, "5.17.0")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'Qwen2AudioModel' from 'transformers'", name="transformers"),
+        ModuleNotFoundError("Could not import module 'Qwen2AudioModel'.\nAre its requirements there?"),
+    ],
+)
+def test_a_family_that_the_installed_transformers_lacks_is_named_in_one_line(error, backbone_folder, monkeypatch):
+    monkeypatch.setattr("empathy_judge.models.backbones.transformers.__version__", "5.0.0")
+    with (
+        mock.patch("importlib.import_module", side_effect=error),
+        pytest.raises(UserError, match=r"family 'qwen2_audio' .* transformers 5\.0\.0; accepted: ") as found,
+    ):
+        load_backbone(Checkpoint(str(backbone_folder)))
+    line = str(found.value)
+    assert "\n" not in line
+    assert TRANSFORMERS in line
+    assert "Qwen2AudioModel" in line
+
+
+def test_a_broken_import_of_our_own_is_no_error_of_the_user(backbone_folder):
+    error = ImportError("cannot import name 'x'", name="empathy_judge.models.backbones.common.chat")
+    with mock.patch("importlib.import_module", side_effect=error), pytest.raises(ImportError, match="name 'x'"):
+        load_backbone(Checkpoint(str(backbone_folder)))
+
+
+def test_the_transformers_that_is_asked_for_is_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert TRANSFORMERS in project["dependencies"]
+
+
+def _replace(config, key, value) -> bool:
+    """Replace the first entry of that name, however deep; False if there is none."""
+    if key in config:
+        config[key] = value
+        return True
+    return any(_replace(part, key, value) for part in config.values() if isinstance(part, dict))
+
+
+def _with_config(folder, tmp_path, change) -> Path:
+    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
+    config = json.loads((copy / "config.json").read_text())
+    change(config)
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_layers_that_are_no_number_are_refused_in_one_line(family, weights, tmp_path):
+    def change(config):
+        assert _replace(config, "num_hidden_layers", "many") or _replace(config, "encoder_layers", "many")
+
+    folder = _with_config(family.folder, tmp_path, change)
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*layers'.* got str") as found:
+        load_backbone(Checkpoint(str(folder), weights=weights))
+    assert "\n" not in str(found.value)
+
+
+def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folder, tmp_path):
+    def change(config):
+        config["text_config"]["layer_types"] = ["full_attention"] * 5
+
+    folder = _with_config(backbone_folder, tmp_path, change)
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*\(4\).*layer_types`? \(5\)") as found:
+        load_backbone(Checkpoint(str(folder)))
+    assert "\n" not in str(found.value)
 
 
 @torch.no_grad()
@@ -126,7 +232,11 @@ def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path
     judge = judge_of(family, family.lora_layers, pooling="attention")
     before = judge(judge.build_inputs(pairs))
     origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
-    save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
+    description = describe(judge, origin)
+    card = render_card(description, None)
+    assert ("joiner in full" in card) == family.is_encoder
+    assert ("the text about a situation is not read" in card) == family.is_encoder
+    save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
     loaded = load_judge(tmp_path / "judge").judge
     weights = loaded.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in judge.state_dict().items())

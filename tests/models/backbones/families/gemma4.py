@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from unittest import mock
 
 import torch
@@ -12,9 +13,13 @@ from transformers import (
     Gemma4Config,
     Gemma4ForConditionalGeneration,
     Gemma4ImageProcessorPil,
-    Gemma4Processor,
     GemmaTokenizer,
 )
+from transformers.models.gemma4 import image_processing_pil_gemma4
+
+# transformers 5.17 imports two names for it from a module that needs torchvision; they lie in this one too
+with mock.patch.dict(sys.modules, {"transformers.models.gemma4.image_processing_gemma4": image_processing_pil_gemma4}):
+    from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 
 IS_ENCODER = False
 MAX_SECONDS = 30.0

@@ -114,7 +114,7 @@ def save_adapter(model, folder):
 
 def official(folder):
     model = Phi4MultimodalForCausalLM.from_pretrained(folder)
-    model.load_adapter(str(folder), adapter_name="speech", adapter_kwargs={"subfolder": "speech-lora"})
+    model.load_adapter(str(folder / "speech-lora"), adapter_name="speech")
     model.set_adapter("speech")
     model.eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -88,7 +88,9 @@ def build(folder, tools):
 def official(folder):
     model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
-    options = processor.audio_kwargs | {"pad_to_multiple_of": 16_000 * SECONDS, "max_source_positions": 100 * SECONDS}
+    # its own defaults but for the window; where they lie differs between versions of transformers
+    options = {"sampling_rate": 16_000, "padding": True, "truncation": False, "return_tensors": "pt"}
+    options |= {"pad_to_multiple_of": 16_000 * SECONDS, "max_source_positions": 100 * SECONDS}
 
     @torch.no_grad()
     def run(pair):
