@@ -82,7 +82,7 @@ def families() -> list[str]:
 
 
 def module_name(model_type: str) -> str:
-    """The file of a family; some model types have a hyphen."""
+    """The file of a family; some model types have a hyphen, and an Omni thinker may have been saved alone."""
     if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: its file says what to use instead
         return "phi4_multimodal"
-    return model_type.replace("-", "_")
+    return model_type.removesuffix("_thinker").replace("-", "_")
