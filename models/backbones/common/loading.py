@@ -64,7 +64,8 @@ def load_model(
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": attention or checkpoint.attention}
     try:
         if not checkpoint.weights:
-            config = config or model_class.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)  # pyright: ignore[reportOptionalMemberAccess]
+            config_class: Any = model_class.config_class
+            config = config or config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):
                 return model_class._from_config(config, **options)
         if not own_adapter:
@@ -76,7 +77,8 @@ def load_model(
         if checkpoint.quantization == "nf4":
             options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
         with quiet_transformers(), _no_adapter():  # what it reports is an error below
-            model, report = model_class.from_pretrained(
+            loader: Any = model_class  # the stubs know neither output_loading_info nor None for the default revision
+            model, report = loader.from_pretrained(
                 checkpoint.name,
                 revision=checkpoint.revision,
                 use_safetensors=True,  # a pickle can run code
