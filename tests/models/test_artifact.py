@@ -165,6 +165,17 @@ def test_a_renamed_adapter_key_is_refused(folder):
     refused(folder, ADAPTER, f"missing '{gone}'", "unexpected 'base_model.model.elsewhere.lora_B.weight'")
 
 
+def test_an_adapter_of_another_module_layout_is_refused(folder):
+    """As transformers 4 called the modules: PEFT alone would warn, and every lora_B stay zero (colpali#424)."""
+
+    def rename(tensors):
+        for key in list(tensors):
+            tensors[key.replace("language_model.layers", "language_model.model.layers")] = tensors.pop(key)
+
+    rewrite(folder / ADAPTER, rename)
+    refused(folder, ADAPTER, "missing 'base_model.model.language_model.layers.0", "more")
+
+
 def test_an_adapter_that_changes_nothing_is_refused(folder):
     rewrite(folder / ADAPTER, lambda tensors: [w.zero_() for key, w in tensors.items() if "lora_B" in key])
     refused(folder, ADAPTER, "every lora_B is zero")

@@ -184,6 +184,16 @@ def test_a_score_does_not_depend_on_the_batch(family, pairs):
 
 
 @torch.no_grad()
+def test_attention_kernels_agree_and_one_that_is_not_installed_is_named(family, pairs):
+    plain = judge_of(family)
+    inputs = plain.build_inputs(pairs)
+    assert (judge_of(family, attention="eager")(inputs) - plain(inputs)).abs().max() <= 1e-4
+    with pytest.raises(UserError, match=r"backbone '.*': .*[Ff]lash") as refused:
+        load_backbone(Checkpoint(str(family.folder), dtype=torch.bfloat16, attention="flash_attention_2"))
+    assert "\n" not in str(refused.value)
+
+
+@torch.no_grad()
 def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
     backbone = load_backbone(Checkpoint(str(family.folder)))
     assert backbone.max_seconds == family.max_seconds
