@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -140,7 +140,10 @@ def _activations(judge: EmpathyJudge, pair: Pair, batch: int) -> tuple[int, bool
         live = stack.enter_context(LiveMemory(judge.parameters()))
         try:
             states = judge.backbone.encode_audio(Clips(_empty(clips.features), _empty(clips.lengths)))
-        except DataDependentOutputException:  # a family whose tower asks how long a clip is while it computes
+        except (
+            DataDependentOutputException,
+            DynamicOutputShapeException,
+        ):  # a family whose tower asks how long a clip is while it computes
             count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
             states = torch.empty((count, judge.backbone.audio_size), dtype=_dtype(judge), device="meta")
             counted = False
@@ -226,9 +229,11 @@ def _fused_attention() -> Iterator[None]:
     A patch and not a `TorchFunctionMode`, which is not in force while layers are computed again in the backward pass.
     """
     plain = nn.functional.scaled_dot_product_attention
-    nn.functional.scaled_dot_product_attention = lambda query, key, value, attn_mask=None, **_: _FusedKernel.apply(
-        query, key, value, attn_mask
-    )
+
+    def fused(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        return _FusedKernel.apply(query, key, value, attn_mask)
+
+    nn.functional.scaled_dot_product_attention = fused
     try:
         yield
     finally:
@@ -238,8 +243,9 @@ def _fused_attention() -> Iterator[None]:
 class _FusedKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        made = query.new_empty(*query.shape[:-1], value.shape[-1])
-        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        rows = (max(len(query), len(key)), *query.shape[1:-1])  # one query may be asked of many keys
+        made = query.new_empty(*rows, value.shape[-1])
+        sums = query.new_empty(rows, dtype=torch.float32)
         bias = None if mask is None else query.new_empty(mask.shape)  # kernels take it as numbers
         ctx.save_for_backward(query, key, value, made, sums, *([] if bias is None else [bias]))
         return made

@@ -179,7 +179,7 @@ def reader(language_model: Any) -> Read:
     longest_short = language_model.config.rope_parameters.get("original_max_position_embeddings")
 
     def by_length(ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        if longest_short is None:
+        if longest_short is None or ids.shape[1] <= longest_short:
             return read(ids, embeddings, mask, positions)
         long = positions.amax(-1) >= longest_short
         groups = [rows for rows in (long.nonzero()[:, 0], (~long).nonzero()[:, 0]) if len(rows)]

@@ -21,6 +21,7 @@ from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.card import render_card
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.train.memory import LiveMemory, step_memory
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
 
@@ -307,3 +308,20 @@ def test_an_adapter_of_somebody_else_beside_the_weights_is_refused(family, tmp_p
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"]}')
     with pytest.raises(UserError, match="adapter"):
         load_backbone(Checkpoint(str(folder)))
+
+
+def test_a_dry_run_counts_what_a_step_holds(family, noise):
+    dtype = "bfloat16" if family.name == "qwen3_omni_moe" else "float32"  # experts multiply in no other without values
+    lora = LoraSettings(parts=[] if family.is_encoder else ["language_model"], rank=2, dtype="backbone")
+    settings = JudgeSettings(backbone=str(family.folder), dtype=dtype, lora=lora)
+    found = step_memory(settings, batch=2, seconds=2.0, mixed_precision=False, gradient_checkpointing=False)
+    judge = EmpathyJudge(settings, SCALES[:1])
+    clips = [Clip(noise(2 * RATE, n), RATE) for n in range(4)]
+    inputs = judge.build_inputs([Pair(f"{n}", clips[n], (Turn("user", clips[n + 2]),)) for n in range(2)])
+    with LiveMemory(judge.parameters()) as live:
+        judge.backbone.hidden_states(inputs).float().sum().backward()
+    gradients = sum(weight.grad.nbytes for weight in judge.parameters() if weight.grad is not None)
+    assert found.tokens == inputs.input_ids.shape[1]
+    assert found.weights == sum(weight.nbytes for weight in judge.parameters())
+    # in miniature the attention mask is much of it, of which fused kernels on a GPU make numbers and those here do not
+    assert 0.75 < found.activations / (live.peak - gradients) < 1.4
