@@ -100,8 +100,8 @@ class JudgeModule(L.LightningModule):
             full_parts: Parts whose weights are all trained themselves, such as the projector.
             trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for ZeRO-3
                 and FSDP1, which want one dtype.
-            expected_trainable: How many parameters of each part are trained, as the table at the start shows them; training
-                refuses to start with others.
+            expected_trainable: How many parameters of each part are trained, as the table at the start shows them;
+                training refuses to start with others.
             gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed:
                 less memory, about a third more time.
             long_clips: What happens to clips longer than the backbone hears: refuse, or window (cut and averaged).
