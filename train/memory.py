@@ -85,15 +85,15 @@ def step_memory(
     if settings.quantization == "nf4":
         weights -= _saved_by_nf4(as_trained)
     # autocast computes with adapters in the dtype of the frozen weights
-    computing = replace(settings, lora=replace(settings.lora, dtype="backbone")) if mixed_precision else settings
-    judge = _without_weights(computing)
+    autocast = replace(settings, lora=replace(settings.lora, dtype="backbone"))
+    judge = _without_weights(autocast) if mixed_precision else as_trained
     if gradient_checkpointing:
         recompute_activations(judge.network)
-    pair = _pair(judge, seconds)
-    activations, tower_counted = _activations(judge, pair, batch)
+    one = judge.build_inputs([_pair(judge, seconds)])
+    activations, tower_counted = _activations(judge, one, batch)
     return StepMemory(
         parts=counts,
-        tokens=judge.build_inputs([pair]).input_ids.shape[1],
+        tokens=one.input_ids.shape[1],
         weights=weights,
         gradients=trained,
         optimizer=2 * trained,
@@ -127,10 +127,9 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
     return Pair("any", response, (Turn("user", context),))
 
 
-def _activations(judge: EmpathyJudge, pair: Pair, batch: int) -> tuple[int, bool]:
+def _activations(judge: EmpathyJudge, one: Inputs, batch: int) -> tuple[int, bool]:
     """The most that forward and backward pass hold beside the weights and their gradients (bytes), and whether the
     audio tower's share is in it."""
-    one = judge.build_inputs([pair])
     assert one.clips is not None
     clips, counted = _repeated(one.clips, batch), True
     with ExitStack() as stack:
@@ -140,10 +139,8 @@ def _activations(judge: EmpathyJudge, pair: Pair, batch: int) -> tuple[int, bool
         live = stack.enter_context(LiveMemory(judge.parameters()))
         try:
             states = judge.backbone.encode_audio(Clips(_empty(clips.features), _empty(clips.lengths)))
-        except (
-            DataDependentOutputException,
-            DynamicOutputShapeException,
-        ):  # a family whose tower asks how long a clip is while it computes
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            # a family whose tower asks how long a clip is while it computes
             count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
             states = torch.empty((count, judge.backbone.audio_size), dtype=_dtype(judge), device="meta")
             counted = False

@@ -21,18 +21,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, Gemma3nConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedder, Gemma3nPreTrainedModel
 
-from .common.audio_language_model import AudioLanguageModel
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.speech_processor import SpeechProcessor
 
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("embed_audio", ("embedding_projection",)),
     "audio_tower": Part(
         "audio_tower",

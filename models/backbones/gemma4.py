@@ -17,18 +17,14 @@ from transformers import AutoConfig, Gemma4ForConditionalGeneration
 from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
 from ...data_modules.errors import UserError
-from .common.audio_language_model import AudioLanguageModel, Read
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Read
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.speech_processor import SpeechProcessor
 
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("embed_audio", ("embedding_projection",)),
     # `linear` is what the tower's wrappers clip the inputs and outputs of: the clipping stays
     "audio_tower": Part("audio_tower", ("linear", "relative_k_proj"), layers="audio_tower.layers"),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration
 
 from ...data_modules.schema import Pair
-from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
@@ -32,11 +32,7 @@ SYSTEM = (
 )
 """As the authors' example has it. Without it the chat template writes today's date, and scores change overnight."""
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("projector", ("query", "key", "value", "dense", "linear")),
     "audio_tower": Part(
         "encoder",

@@ -20,23 +20,17 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
     Qwen2_5OmniThinkerTextModel,
 )
 
-from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.speech_processor import SpeechProcessor
 from .common.thinker import load_thinker
-from .common.whisper_tower import MaskedWhisperEars
+from .common.whisper_tower import WHISPER_TOWER, MaskedWhisperEars
 
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("projector", ()),
-    "audio_tower": Part(
-        "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
-    ),
+    "audio_tower": WHISPER_TOWER,
 }
 
 

@@ -7,22 +7,16 @@ from typing import Any
 
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioModel
 
-from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
-from .common.whisper_tower import MaskedWhisperEars
+from .common.whisper_tower import WHISPER_TOWER, MaskedWhisperEars
 
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("multi_modal_projector", ("linear",)),
-    "audio_tower": Part(
-        "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
-    ),
+    "audio_tower": WHISPER_TOWER,
 }
 
 

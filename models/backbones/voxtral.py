@@ -19,24 +19,19 @@ from torch import Tensor
 from transformers import VoxtralForConditionalGeneration
 
 from ...data_modules.schema import Pair
-from .common.audio_language_model import AudioLanguageModel, decoder
+from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
 from .common.prompt import messages
+from .common.whisper_tower import WHISPER_TOWER
 
 MAX_SECONDS = 2_400.0
 """No file of the checkpoint sets a limit; 40 minutes are what its authors state."""
 PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        layers="language_model.layers",
-    ),
+    "language_model": LANGUAGE_MODEL,
     "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
-    "audio_tower": Part(
-        "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
-    ),
+    "audio_tower": WHISPER_TOWER,
 }
 
 

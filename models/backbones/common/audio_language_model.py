@@ -13,6 +13,13 @@ from ....data_modules.schema import Pair
 from .base import Checkpoint, Clips, Inputs, Part, PartName
 from .chat import Chat
 
+LANGUAGE_MODEL = Part(
+    "language_model",
+    ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    layers="language_model.layers",
+)
+"""Most families' language model: a decoder with gated feed-forward layers."""
+
 
 class Ears(Protocol):
     """How a family hears: from samples to audio states.

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
-from .base import Clips
+from .base import Clips, Part
+
+WHISPER_TOWER = Part(
+    "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+)
+"""What of such a tower can be adapted."""
 
 
 class MaskedWhisperEars:
