@@ -18,6 +18,7 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
 from .heads import Head, HeadName, build_head
+from .heads.prediction import Prediction
 from .lora import LoraSettings, adapt, trained_in_full
 from .parts import weights_of
 from .pooling import PoolingName, build_pooling
@@ -117,6 +118,10 @@ class EmpathyJudge(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Scores in rating points `(pairs, dimensions)`, float32."""
+        return self.predict(inputs).score
+
+    def predict(self, inputs: Inputs) -> Prediction:
+        """Scores and what the head knows beside them `(pairs, dimensions)`, float32."""
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs) -> Tensor:
