@@ -18,8 +18,8 @@ _START = 0.15
 class GaussianHead(nn.Module):
     """Mean and standard deviation of the target, each from the pooled vector (Nix & Weigend 1994).
 
-    Layer norm and linear, then for the mean a sigmoid stretched over the scale and for the deviation a softplus in units
-    of the scale. Float32 and outside autocast, as `RegressionHead`.
+    Layer norm and linear, then a sigmoid stretched over the scale for the mean and a softplus in units of the scale for
+    the deviation. Float32 and outside autocast, as `RegressionHead`.
     """
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid; deviation (maximum - minimum) * softplus"
@@ -43,8 +43,8 @@ class GaussianHead(nn.Module):
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """Set the bias so that an untrained head predicts these mean ratings `(dimensions,)`, give or take a sixth of the
-        scale."""
+        """Set the bias so that an untrained head predicts these mean ratings `(dimensions,)`, give or take a sixth of
+        the scale."""
         share = ((means - self.minimum) / self.span).clamp(0.02, 0.98)
         spread = torch.full_like(share, math.log(math.expm1(_START - _FLOOR)))
         self.linear.bias.copy_(torch.stack([torch.logit(share), spread], dim=-1).flatten())

@@ -14,11 +14,10 @@ class Prediction:
     Attributes:
         score: Rating points inside the scale `(batch, dimensions)`.
         deviation: Standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a
-            Gaussian head) or of the ratings that single raters would give (heads over the steps of a scale). As the head
-            says it; `models.calibration` turns it into a standard error that held on held-out ratings. None where the
-            head predicts none.
-        log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only a
-            longer scale has, the lowest finite number. None where the head predicts no distribution.
+            Gaussian head) or of what single raters would say (heads over the steps of a scale). As the head has it;
+            `models.calibration` makes it a standard error that held on held-out ratings. None where a head has none.
+        log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only
+            a longer scale has, the lowest finite number. None where a head predicts no distribution.
         thresholds: Logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head
             defines them.
     """

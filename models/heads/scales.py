@@ -16,8 +16,9 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 class Steps(nn.Module):
-    """The scores that raters can give, of several scales side by side; nothing of it is stored with the weights, because
-    the scale is part of a judge's description.
+    """The scores that raters can give, of several scales side by side.
+
+    Nothing of it is stored with the weights, because the scale is part of a judge's description.
 
     Attributes:
         values: Rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum.
