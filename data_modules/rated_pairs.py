@@ -26,19 +26,33 @@ class RatedPair:
         index: Position among the items of `RatedPairs`; tells them apart when several ranks score them.
         pair: What is judged.
         scores: Rating points `(dimensions,)`, NaN where nobody rated.
-        histogram: How many raters gave each score of the scale `(dimensions, steps)`, int64, where that is the target.
+        weights: How much each score counts `(dimensions,)`, float32, 0 where nobody rated.
+        histogram: How many raters gave each score of the scale `(dimensions, steps)`, int32; None where a dimension has
+            no steps (`Targets.histograms`).
+        rater: Position of the rater in `RatedPairs.rater_ids` where the item is the judgement of one; otherwise -1.
     """
 
     index: int
     pair: Pair
     scores: Tensor
+    weights: Tensor
     histogram: Tensor | None = None
+    rater: int = -1
 
 
 class RatedPairs(Dataset[RatedPair]):
     """The rated pairs of one or more splits. A key is an epoch and a position: augmentation differs between epochs.
 
     With the target ``single`` a pair stands there once for each of its raters.
+
+    Attributes:
+        pairs: The pair of each item.
+        scores: What to predict `(items, dimensions)`, float32, rating points; NaN = not rated.
+        weights: How much each score counts `(items, dimensions)`, float32.
+        histograms: As `Targets.histograms`.
+        rater_ids: The raters, for ``single``; otherwise empty.
+        rater_counts: Items of each rater `(raters,)`, int64; empty where there are none.
+        notes: What was done to the targets that a person should know, one line each.
     """
 
     def __init__(
@@ -53,7 +67,12 @@ class RatedPairs(Dataset[RatedPair]):
         self.notes = targets.notes
         self.augmentation, self.seed = augmentation, seed
         self.scores = torch.from_numpy(np.array(targets.scores, dtype=np.float32, order="C"))
-        self.histograms = None if targets.histograms is None else torch.tensor(targets.histograms)
+        self.weights = torch.from_numpy(np.array(targets.weights, dtype=np.float32, order="C"))
+        self.histograms = None if targets.histograms is None else torch.from_numpy(targets.histograms)
+        raters = np.full(len(self.pairs), -1) if targets.raters is None else targets.raters
+        self._raters = torch.from_numpy(raters)
+        self.rater_ids = targets.rater_ids
+        self.rater_counts = torch.bincount(self._raters[self._raters >= 0], minlength=len(self.rater_ids))
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -64,4 +83,4 @@ class RatedPairs(Dataset[RatedPair]):
         if self.augmentation.active:
             pair = augment_pair(pair, self.augmentation, self.seed, epoch)
         histogram = None if self.histograms is None else self.histograms[index]
-        return RatedPair(index, pair, self.scores[index], histogram)
+        return RatedPair(index, pair, self.scores[index], self.weights[index], histogram, int(self._raters[index]))

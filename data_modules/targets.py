@@ -7,17 +7,18 @@
 - ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Mends strict and lenient raters,
   also where they saw different items. Biases of raters whom no chain of common items connects cannot be compared: each
   such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
-- ``histogram``: the plain mean, and beside it how many raters gave each score of the scale, for a head that predicts
-  how people spread.
-- ``single``: no number per pair: each rater's judgement of a pair is a training item of its own.
+- ``single``: no number per pair: each rater's judgement of a pair is a training item of its own, which says whose.
 
 All are in rating points and inside the scale, so that the judge's head and its scores keep their meaning. On a complete
 panel ``bias_corrected`` equals ``mean``, because biases that hit every item alike change nothing between items.
+
+Beside each target, where the scales have steps, stands how many raters gave each score, for heads that predict how
+people spread. These counts are of ratings as they were given, whatever the target mends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,10 +30,13 @@ from .rating_table import RatingTable
 from .ratings import Dimension
 from .schema import PairDataset
 
-TargetName = Literal["mean", "z_scored", "bias_corrected", "histogram", "single"]
+TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
 
 MIN_RATER_RATINGS = 10
 """A rater with fewer ratings has no mean and spread worth the name; `z_scored` leaves such ratings as they are."""
+
+MAX_STEPS = 1001
+"""With more scores on a scale there are no histograms: they would fill the memory, and nearly all counts are 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +46,23 @@ class Targets:
     Attributes:
         pairs: Shape (items,), position of each item's pair in the dataset, rising.
         scores: Shape (items, dimensions), float64, rating points; NaN = not rated.
+        weights: Shape (items, dimensions), float64, how much each score counts: 1 where there is one, 0 where not.
+        histograms: Shape (items, dimensions, steps), int32, how many raters gave each score, the lowest first; steps
+            that a shorter scale does not have are 0. For ``single`` the one rating of that rater. None where a
+            dimension has no steps or more than `MAX_STEPS`.
+        raters: Shape (items,), int64, position in `rater_ids` of who gave the ratings; None unless the target is
+            ``single``.
+        rater_ids: The raters, sorted, each with at least one item; empty unless the target is ``single``.
         notes: What was done that a person should know, one line each.
-        histograms: Shape (items, dimensions, steps), int64, how many raters gave each score, the lowest first; steps
-            that a shorter scale does not have are 0. None unless they are the target.
     """
 
     pairs: np.ndarray
     scores: np.ndarray
-    notes: tuple[str, ...] = ()
+    weights: np.ndarray
     histograms: np.ndarray | None = None
+    raters: np.ndarray | None = None
+    rater_ids: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def training_targets(dataset: PairDataset, target: TargetName) -> Targets:
@@ -63,22 +75,9 @@ def training_targets(dataset: PairDataset, target: TargetName) -> Targets:
     """
     if target == "single":
         return _single(dataset)
-    if target == "mean":
-        return Targets(np.arange(len(dataset.pairs)), dataset.mean_scores().to_numpy())
-    if target == "histogram":
-        return _histograms(dataset)
-    pair_ids = [pair.pair_id for pair in dataset.pairs]
-    columns, notes = [], []
-    for dimension in dataset.card.dimensions:
-        table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
-        values, remarks = _PER_ITEM[target](table)
-        inside = np.clip(values, dimension.minimum, dimension.maximum)
-        if clipped := int((np.abs(inside - values) > 1e-9).sum()):
-            of = f"{clipped} of {np.isfinite(values).sum()} targets"
-            remarks = [*remarks, f"{of} left the scale {dimension.scale} and stand at its end"]
-        columns.append(inside)
-        notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
-    return Targets(np.arange(len(pair_ids)), np.stack(columns, axis=1), tuple(notes))
+    positions = np.arange(len(dataset.pairs))
+    scores, notes = _mean(dataset) if target == "mean" else _corrected(dataset, target)
+    return Targets(positions, scores, _equal_weights(scores), _histograms(dataset), notes=notes)
 
 
 def item_means(table: RatingTable) -> np.ndarray:
@@ -125,8 +124,8 @@ def rating_histogram(table: RatingTable, dimension: Dimension) -> np.ndarray:
         DataError: If the scale has no steps.
     """
     steps = dimension.steps
-    step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
-    return np.bincount(table.items * steps + step, minlength=table.n_items * steps).reshape(table.n_items, steps)
+    found = np.bincount(table.items * steps + _step(table.scores, dimension), minlength=table.n_items * steps)
+    return found.reshape(table.n_items, steps)
 
 
 def _z_scored(table: RatingTable) -> tuple[np.ndarray, list[str]]:
@@ -153,13 +152,24 @@ _PER_ITEM: Mapping[str, Callable[[RatingTable], tuple[np.ndarray, list[str]]]] =
 }
 
 
-def _histograms(dataset: PairDataset) -> Targets:
-    dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
-    counts = np.zeros((len(pair_ids), len(dimensions), max(d.steps for d in dimensions)), np.int64)
-    for column, dimension in enumerate(dimensions):
+def _mean(dataset: PairDataset) -> tuple[np.ndarray, tuple[str, ...]]:
+    return dataset.mean_scores().to_numpy(), ()
+
+
+def _corrected(dataset: PairDataset, target: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Scores of shape (pairs, dimensions), made by dimension and kept inside the scale; and notes."""
+    pair_ids = [pair.pair_id for pair in dataset.pairs]
+    columns, notes = [], []
+    for dimension in dataset.card.dimensions:
         table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
-        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
-    return Targets(np.arange(len(pair_ids)), dataset.mean_scores().to_numpy(), histograms=counts)
+        values, remarks = _PER_ITEM[target](table)
+        inside = np.clip(values, dimension.minimum, dimension.maximum)
+        if clipped := int((np.abs(inside - values) > 1e-9).sum()):
+            of = f"{clipped} of {np.isfinite(values).sum()} targets"
+            remarks = [*remarks, f"{of} left the scale {dimension.scale} and stand at its end"]
+        columns.append(inside)
+        notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
+    return np.stack(columns, axis=1), tuple(notes)
 
 
 def _single(dataset: PairDataset) -> Targets:
@@ -167,7 +177,51 @@ def _single(dataset: PairDataset) -> Targets:
     names = [dimension.name for dimension in dataset.card.dimensions]
     rows = dataset.ratings.assign(position=pair_ids.get_indexer(pd.Index(dataset.ratings["pair_id"])))
     wide = rows.pivot(index=["position", "rater_id"], columns="dimension", values="score").sort_index()
+    raters, rater_ids = pd.factorize(wide.index.get_level_values("rater_id"), sort=True)
+    scores = wide.reindex(columns=names).to_numpy(np.float64)
     return Targets(
         wide.index.get_level_values("position").to_numpy(np.int64),
-        wide.reindex(columns=names).to_numpy(np.float64),
+        scores,
+        _equal_weights(scores),
+        _single_histograms(scores, dataset.card.dimensions),
+        raters.astype(np.int64),
+        tuple(map(str, rater_ids)),
     )
+
+
+def _equal_weights(scores: np.ndarray) -> np.ndarray:
+    return np.isfinite(scores).astype(np.float64)
+
+
+def _histograms(dataset: PairDataset) -> np.ndarray | None:
+    """Of all raters of each pair, as `Targets.histograms`."""
+    dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
+    counts = _no_counts(len(pair_ids), dimensions)
+    if counts is None:
+        return None
+    for column, dimension in enumerate(dimensions):
+        table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
+        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
+    return counts
+
+
+def _single_histograms(scores: np.ndarray, dimensions: Sequence[Dimension]) -> np.ndarray | None:
+    """Of one rating per item and dimension `(items, dimensions)`, as `Targets.histograms`."""
+    counts = _no_counts(len(scores), dimensions)
+    if counts is None:
+        return None
+    for column, dimension in enumerate(dimensions):
+        rated = np.flatnonzero(np.isfinite(scores[:, column]))
+        counts[rated, column, _step(scores[rated, column], dimension)] = 1
+    return counts
+
+
+def _no_counts(items: int, dimensions: Sequence[Dimension]) -> np.ndarray | None:
+    if any(dimension.step is None or dimension.steps > MAX_STEPS for dimension in dimensions):
+        return None
+    return np.zeros((items, len(dimensions), max(dimension.steps for dimension in dimensions)), np.int32)
+
+
+def _step(scores: np.ndarray, dimension: Dimension) -> np.ndarray:
+    """Number of the step of each score, the lowest 0."""
+    return np.rint((scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)

@@ -201,6 +201,9 @@ def test_single_ratings_are_one_item_per_pair_and_rater() -> None:
     targets = training_targets(dataset({"a": first, "b": second}), "single")
     assert targets.pairs.tolist() == [0, 0, 2, 2]
     np.testing.assert_array_equal(targets.scores, [[1, NAN], [2, 4], [NAN, 3], [5, NAN]])
+    assert targets.weights.tolist() == [[1, 0], [1, 1], [0, 1], [1, 0]]
+    assert targets.raters is not None
+    assert (targets.raters.tolist(), targets.rater_ids) == ([0, 1, 0, 1], ("r0", "r1"))
 
 
 def test_histogram_of_ratings() -> None:
@@ -209,6 +212,43 @@ def test_histogram_of_ratings() -> None:
     assert found.tolist() == [[2, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1]]
     with pytest.raises(DataError, match="dimension d: accepted: a scale with steps; it has 1 to 3"):
         rating_histogram(table(scores), Dimension("d", 1, 3))
+
+
+def test_histograms_stand_beside_every_target_where_all_scales_have_steps() -> None:
+    first = np.array([[1.0, 1.0, 5.0], [NAN, NAN, NAN]])
+    second = np.array([[NAN, 2.0, NAN], [NAN, 4.0, NAN]])
+    made = dataset({"a": first, "b": second}, step=1)
+    panel = [[[2, 0, 0, 0, 1], [0, 1, 0, 0, 0]], [[0, 0, 0, 0, 0], [0, 0, 0, 1, 0]]]
+    for target in ("mean", "z_scored", "bias_corrected"):
+        found = training_targets(made, target)
+        assert found.histograms is not None
+        assert found.histograms.tolist() == panel, target
+        assert found.weights.tolist() == [[1, 1], [0, 1]]
+        assert found.raters is None
+    single = training_targets(made, "single").histograms
+    assert single is not None
+    assert single.tolist() == [
+        [[1, 0, 0, 0, 0], [0, 0, 0, 0, 0]],
+        [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0]],
+        [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]],
+        [[0, 0, 0, 0, 0], [0, 0, 0, 1, 0]],
+    ]
+
+
+def test_a_shorter_scale_ends_in_zeros_and_a_scale_of_too_many_steps_has_no_histogram() -> None:
+    made = dataset({"a": np.array([[5.0]]), "b": np.array([[1.0]])}, step=1)
+    short = Dimension("b", 0, 2, 1)
+    two = dataclasses.replace(made, card=dataclasses.replace(made.card, dimensions=(made.card.dimensions[0], short)))
+    for target in ("mean", "single"):
+        found = training_targets(two, target).histograms
+        assert found is not None
+        assert found.tolist() == [[[0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]]
+        assert training_targets(dataset({"a": np.array([[5.0]])}), target).histograms is None
+        fine, finer = (dataset({"a": np.array([[5.0]])}, high=6, step=5 / n) for n in (1000, 1001))
+        assert (training_targets(fine, target).histograms is None, training_targets(finer, target).histograms) == (
+            False,
+            None,
+        )
 
 
 def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined() -> None:
@@ -227,6 +267,19 @@ def test_items_of_a_data_loader_repeat_the_pair_for_each_single_rating() -> None
     assert [items[0, index].pair.pair_id for index in range(len(items))] == ["p000", "p000", "p001"]
     assert [items[0, index].index for index in range(len(items))] == [0, 1, 2]
     assert items.scores.tolist() == [[1.0], [2.0], [3.0]]
+    assert [items[0, index].rater for index in range(len(items))] == [0, 1, 1]
+    assert (items.rater_ids, items.rater_counts.tolist()) == (("r0", "r1"), [1, 2])
+    assert items[0, 0].weights.tolist() == [1.0]
+    assert items[0, 0].histogram is None
+
+
+def test_items_of_a_panel_have_no_rater_and_carry_their_histogram() -> None:
+    items = RatedPairs(dataset({"a": np.array([[1.0, 3.0], [NAN, NAN]])}, high=3, step=1))
+    assert [items[0, index].rater for index in range(2)] == [-1, -1]
+    assert (items.rater_ids, items.rater_counts.tolist()) == ((), [])
+    histograms = [items[0, index].histogram for index in range(2)]
+    assert [found.tolist() for found in histograms if found is not None] == [[[1, 0, 1]], [[0, 0, 0]]]
+    assert items.weights.tolist() == [[1.0], [0.0]]
 
 
 @pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])

@@ -44,7 +44,7 @@ def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
 
 
 def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
-    histogram = {"model__head": "histogram", "data__target": "histogram", "data__path": stepped}
+    histogram = {"model__head": "histogram", "data__path": stepped}
     run = tmp_path / "run"
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
@@ -58,16 +58,12 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
     assert (again == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"
-    assert description["provenance"]["target"] == "histogram"
-
-
-@pytest.mark.parametrize("option", ["model__head", "data__target"])
-def test_head_and_target_belong_together(stepped: Path, train_arguments, tmp_path: Path, option: str) -> None:
-    with pytest.raises(UserError, match=r"model\.head .* with data\.target .*; accepted: histogram for both"):
-        train(train_arguments(tmp_path / "run", data__path=stepped, **{option: "histogram"}))
+    assert description["provenance"]["target"] == "mean"
 
 
 def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
-    histogram = {"model__head": "histogram", "data__target": "histogram", "data__path": dataset_folder}
-    with pytest.raises(UserError, match="dimension warmth: accepted: a scale with steps; it has 0 to 10"):
+    histogram = {"model__head": "histogram", "data__path": dataset_folder}
+    with pytest.raises(
+        UserError, match="histogram head: dimension warmth goes from 0 to 10; accepted: a scale with steps"
+    ):
         train(train_arguments(tmp_path / "run", **histogram))
