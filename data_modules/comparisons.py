@@ -1,0 +1,174 @@
+"""What preference training reads: of two pairs the better one, by the word of people or by construction.
+
+"Chosen" always means the better pair. On a dimension where lower is better, the chosen pair therefore has the *lower*
+rating: a judge's scores are multiplied by `directions` before they are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from .errors import UserError
+from .ratings import Dimension
+from .schema import Pair, PairDataset
+
+MOST_PER_PAIR = 4
+"""A rated pair is set against at most so many responses to other contexts; otherwise a large group would outweigh all
+others."""
+
+_Heard = tuple[str | None, tuple[str, ...]]  # what a response answers: the situation, and the hash of each turn
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two pairs of which one is better.
+
+    Attributes:
+        chosen: The better pair.
+        rejected: The other one.
+        strength: By how much `(dimensions,)`, float32, at least 0 (0 = tie, and then it says nothing which pair is
+            chosen); NaN = not compared on this dimension.
+    """
+
+    chosen: Pair
+    rejected: Pair
+    strength: Tensor
+
+
+def directions(dimensions: Sequence[Dimension]) -> Tensor:
+    """1 where higher is better, -1 where lower is, shape `(dimensions,)`, float32."""
+    return torch.tensor([1.0 if dimension.higher_is_better else -1.0 for dimension in dimensions])
+
+
+def human_comparisons(dataset: PairDataset) -> list[Comparison]:
+    """The preferences of people: one item per chosen pair, rejected pair and rater, with all dimensions compared.
+
+    A rater who finds one pair better on one dimension and the other on another gives two items. Sorted by the position
+    of the chosen and the rejected pair in the dataset, then by rater.
+
+    Returns:
+        An empty list where nobody compared pairs.
+    """
+    if dataset.preferences is None or dataset.preferences.empty:
+        return []
+    index = pd.Index([pair.pair_id for pair in dataset.pairs], dtype=object)
+    rows = dataset.preferences.assign(
+        chosen=index.get_indexer(pd.Index(dataset.preferences["chosen_id"])),
+        rejected=index.get_indexer(pd.Index(dataset.preferences["rejected_id"])),
+    )
+    wide = rows.pivot(index=["chosen", "rejected", "rater_id"], columns="dimension", values="strength").sort_index()
+    names = [dimension.name for dimension in dataset.card.dimensions]
+    strengths = torch.from_numpy(wide.reindex(columns=names).to_numpy(np.float32, copy=True))
+    chosen, rejected = (wide.index.get_level_values(name) for name in ("chosen", "rejected"))
+    return [
+        Comparison(dataset.pairs[better], dataset.pairs[worse], strength)
+        for better, worse, strength in zip(chosen, rejected, strengths, strict=True)
+    ]
+
+
+def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
+    """Comparisons made from ratings: a response that people liked, against one that was meant for another context.
+
+    For a rated pair of context c and response r, the rejected pair is c with a response that the same system gave to
+    another context of the same group (one that differs in a clip or in the situation). Combinations that people rated
+    or compared are left to their judgement. Clips are the same where their content is (`PairDataset.fingerprints`).
+
+    Right where the contexts of a group call for different responses: the same words said sadly and cheerfully. Wrong
+    where one response suits several of them (a neutral answer to two neutral questions): such a pair is good but is
+    trained as bad, a false negative. `min_score` keeps out pairs that were not good themselves, but cannot tell whether
+    the other response would have been as good.
+
+    Args:
+        dataset: Pairs and their ratings: for training pass the training split alone.
+        min_score: The mean rating that a chosen pair needs, as share of the scale: 0 = worst end, 1 = better end.
+
+    Returns:
+        In the order of the chosen pairs, `MOST_PER_PAIR` at most for each. The strength is 1 on the dimensions where
+        the chosen pair reaches `min_score`, NaN on the others; pairs that reach it nowhere are not there. The rejected
+        pair is called ``cf:ID:ID``, after the pair that gave the context and the one that gave the response; its tags
+        are those of the chosen pair.
+
+    Raises:
+        UserError: If `min_score` is not a share.
+    """
+    if not 0 <= min_score <= 1:
+        raise UserError(f"min_score {min_score:g}; accepted: 0 to 1, a share of the rating scale")
+    good = _share_of_scale(dataset) >= min_score
+    anywhere = good.any(axis=1).tolist()
+    strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
+    heard = [_heard(dataset, pair) for pair in dataset.pairs]
+    judged = _judged(dataset)
+    siblings: dict[tuple[str, str | None], list[int]] = {}
+    for position, pair in enumerate(dataset.pairs):
+        siblings.setdefault((pair.group_id, pair.system_id), []).append(position)
+    found: list[Comparison] = []
+    for own in siblings.values():
+        if len({heard[position] for position in own}) == 1:
+            continue
+        for at, position in enumerate(own):
+            pair = dataset.pairs[position]
+            if not anywhere[position]:
+                continue
+            # each from its own place on, so that no response is used more than others
+            around = chain(islice(own, at + 1, None), islice(own, at))
+            others = _misplaced(dataset, heard, judged, position, around)
+            for other in islice(others, MOST_PER_PAIR):
+                found.append(Comparison(pair, _answered_by(pair, dataset.pairs[other]), strengths[position]))
+    order = {pair.pair_id: position for position, pair in enumerate(dataset.pairs)}
+    return sorted(found, key=lambda comparison: order[comparison.chosen.pair_id])
+
+
+def _share_of_scale(dataset: PairDataset) -> np.ndarray:
+    """Mean ratings, shape (pairs, dimensions), 0 = worst end of the scale, 1 = better end, NaN = not rated."""
+    dimensions = dataset.card.dimensions
+    low = np.array([d.minimum if d.higher_is_better else d.maximum for d in dimensions])
+    high = np.array([d.maximum if d.higher_is_better else d.minimum for d in dimensions])
+    return (dataset.mean_scores().to_numpy() - low) / (high - low)
+
+
+def _heard(dataset: PairDataset, pair: Pair) -> _Heard:
+    return pair.situation, dataset.fingerprints[pair.pair_id][:-1]
+
+
+def _judged(dataset: PairDataset) -> set[tuple[_Heard, str]]:
+    """Context and response of the pairs that somebody rated or compared."""
+    ids = set(dataset.ratings["pair_id"])
+    if dataset.preferences is not None:
+        ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
+    return {
+        (_heard(dataset, pair), dataset.fingerprints[pair.pair_id][-1]) for pair in dataset.pairs if pair.pair_id in ids
+    }
+
+
+def _misplaced(
+    dataset: PairDataset, heard: Sequence[_Heard], judged: set[tuple[_Heard, str]], position: int, others: Iterable[int]
+) -> Iterator[int]:
+    """Positions among `others` of pairs whose response, another one each time, answers something else."""
+    context = heard[position]
+    if context == (None, ()):
+        return
+    seen: set[str] = set()
+    for other in others:
+        response = dataset.fingerprints[dataset.pairs[other].pair_id][-1]
+        elsewhere = heard[other] not in (context, (None, ()))
+        if elsewhere and response not in seen and (context, response) not in judged:
+            seen.add(response)
+            yield other
+
+
+def _answered_by(pair: Pair, other: Pair) -> Pair:
+    return dataclasses.replace(
+        pair,
+        pair_id=f"cf:{pair.pair_id}:{other.pair_id}",
+        response=other.response,
+        response_text=other.response_text,
+        response_speaker=other.response_speaker,
+    )

@@ -1,0 +1,171 @@
+"""Comparisons: what people preferred, and what is made of ratings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.comparisons import (
+    MOST_PER_PAIR,
+    Comparison,
+    counterfactuals,
+    directions,
+    human_comparisons,
+)
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+
+CALM, NOISE = Dimension("calm", 1, 5, 1), Dimension("noise", 0, 10, higher_is_better=False)
+
+
+def dataset(
+    pairs: Sequence[tuple[str, str]],
+    ratings: Mapping[int, Mapping[str, Sequence[float]]] | None = None,
+    preferences: Sequence[tuple[str, str, str, str, float]] | None = None,
+) -> PairDataset:
+    """Pairs p0, p1, ... of one group from the names of their context ("" = none) and response."""
+    made = tuple(
+        Pair(
+            f"p{n}",
+            response.encode(),
+            (Turn("user", context.encode()),) if context else (),
+            group_id="g",
+            response_text=f"words of {response}",
+            response_speaker=f"voice of {response}",
+        )
+        for n, (context, response) in enumerate(pairs)
+    )
+    rows = [
+        (f"p{n}", f"r{rater}", name, score)
+        for n, own in (ratings or {}).items()
+        for name, scores in own.items()
+        for rater, score in enumerate(scores)
+    ]
+    return PairDataset(
+        Path("made"),
+        DatasetCard("made", (CALM, NOISE), "test", "CC0-1.0", True),
+        made,
+        pd.DataFrame(rows, columns=list(RATING_COLUMNS)),
+        None if preferences is None else pd.DataFrame(preferences, columns=list(PREFERENCE_COLUMNS)),
+        {f"p{n}": (context, response) if context else (response,) for n, (context, response) in enumerate(pairs)},
+    )
+
+
+def plain(comparisons: Sequence[Comparison]) -> list[tuple[str, str, list[float | None]]]:
+    """Ids and strengths, None for NaN."""
+    return [
+        (c.chosen.pair_id, c.rejected.pair_id, [None if math.isnan(x) else x for x in c.strength.tolist()])
+        for c in comparisons
+    ]
+
+
+def test_one_item_holds_all_that_a_rater_said_the_same_way_round() -> None:
+    said = [
+        ("p1", "p0", "r1", "noise", 1.0),
+        ("p0", "p1", "r2", "calm", 2.0),
+        ("p0", "p1", "r1", "calm", 1.0),  # r1 finds p0 calmer and p1 less noisy
+        ("p0", "p1", "r2", "noise", 0.0),
+    ]
+    found = human_comparisons(dataset([("c", "a"), ("c", "b")], preferences=said))
+    assert plain(found) == [("p0", "p1", [1.0, None]), ("p0", "p1", [2.0, 0.0]), ("p1", "p0", [None, 1.0])]
+
+
+def test_nobody_compared() -> None:
+    assert human_comparisons(dataset([("c", "a")])) == []
+    assert human_comparisons(dataset([("c", "a")], preferences=[])) == []
+
+
+def test_many_preferences_are_those_of_the_table() -> None:
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(50, size=4_000)
+    table = pd.DataFrame(
+        {
+            "chosen_id": [f"p{n}" for n in chosen],
+            "rejected_id": [f"p{n}" for n in (chosen + rng.integers(1, 50, size=4_000)) % 50],
+            "rater_id": [f"r{n}" for n in rng.integers(5, size=4_000)],
+            "dimension": rng.choice(["calm", "noise"], 4_000),
+            "strength": rng.integers(3, size=4_000).astype(float),
+        }
+    ).drop_duplicates(["chosen_id", "rejected_id", "rater_id", "dimension"])
+    found = human_comparisons(
+        dataset([("c", f"a{n}") for n in range(50)], preferences=list(table.itertuples(index=False, name=None)))
+    )
+    wanted = {tuple(row) for row in table.drop(columns="rater_id").itertuples(index=False)}
+    told = plain(found)
+    given = {
+        (a, b, name, x) for a, b, own in told for name, x in zip(("calm", "noise"), own, strict=True) if x is not None
+    }
+    assert given == wanted
+    assert sum(x is not None for *_, own in told for x in own) == len(table)
+    assert len(found) == len(table.drop_duplicates(["chosen_id", "rejected_id", "rater_id"]))
+
+
+def test_directions_point_to_the_better_end() -> None:
+    assert directions((CALM, NOISE)).tolist() == [1.0, -1.0]
+
+
+def test_a_liked_response_is_set_against_those_to_other_contexts() -> None:
+    good = {"calm": [5, 4], "noise": [1]}  # shares of the scale: 0.875 and 0.9
+    pairs = [("c1", "a"), ("c2", "b"), ("c1", "d")]
+    found = counterfactuals(dataset(pairs, {0: good, 1: {"calm": [2]}, 2: {"noise": [9]}}), 0.8)
+    assert plain(found) == [("p0", "cf:p0:p1", [1.0, 1.0])]  # d answers the same context
+    rejected = found[0].rejected
+    assert (rejected.context[0].audio, rejected.response) == (b"c1", b"b")
+    assert (rejected.response_text, rejected.response_speaker) == ("words of b", "voice of b")
+
+
+def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end() -> None:
+    made = dataset([("c1", "a"), ("c2", "b")], {0: {"calm": [4], "noise": [2.5]}, 1: {"calm": [5], "noise": [10]}})
+    assert plain(counterfactuals(made, 0.75)) == [
+        ("p0", "cf:p0:p1", [1.0, 1.0]),
+        ("p1", "cf:p1:p0", [1.0, None]),
+    ]
+    assert plain(counterfactuals(made, 0.76)) == [("p1", "cf:p1:p0", [1.0, None])]
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UserError, match=r"min_score .*; accepted: 0 to 1"):
+            counterfactuals(made, share)
+
+
+def test_what_people_judged_is_not_invented_again() -> None:
+    pairs = [("c1", "a"), ("c2", "b"), ("c1", "b")]
+    first = {0: {"calm": [5]}}
+    assert [c.rejected.pair_id for c in counterfactuals(dataset(pairs, first), 0.5)] == ["cf:p0:p1"]  # p2: unrated
+    assert counterfactuals(dataset(pairs, {**first, 2: {"noise": [9]}}), 0.5) == []
+    assert counterfactuals(dataset(pairs, first, [("p0", "p2", "r", "calm", 1.0)]), 0.5) == []
+
+
+def test_only_within_group_and_system_and_only_with_a_context() -> None:
+    made = dataset([("c1", "a"), ("c2", "b"), ("c3", "d"), ("", "e")], {n: {"calm": [5]} for n in range(4)})
+    systems = ("s", None, "s", "s")
+    apart = tuple(dataclasses.replace(pair, system_id=s) for pair, s in zip(made.pairs, systems, strict=True))
+    found = counterfactuals(dataclasses.replace(made, pairs=apart), 0.5)
+    assert [c.rejected.pair_id for c in found] == ["cf:p0:p2", "cf:p2:p0"]
+    lonely = tuple(dataclasses.replace(pair, group_id=pair.pair_id) for pair in made.pairs)
+    assert counterfactuals(dataclasses.replace(made, pairs=lonely), 0.5) == []
+
+
+def test_the_same_clip_after_another_situation_is_another_context() -> None:
+    made = dataset([("c", "a"), ("c", "b")], {0: {"calm": [5]}})
+    assert counterfactuals(made, 0.5) == []
+    told = dataclasses.replace(made.pairs[1], situation="after a loss")
+    found = counterfactuals(dataclasses.replace(made, pairs=(made.pairs[0], told)), 0.5)
+    assert [(c.rejected.pair_id, c.rejected.situation) for c in found] == [("cf:p0:p1", None)]
+
+
+def test_a_large_group_gives_few_each_and_uses_all_responses_alike() -> None:
+    count = 30
+    made = dataset([(f"c{n}", f"a{n // 2}") for n in range(count)], {n: {"calm": [5]} for n in range(count)})
+    found = counterfactuals(made, 0.5)
+    assert [c.chosen.pair_id for c in found] == [f"p{n}" for n in range(count) for _ in range(MOST_PER_PAIR)]
+    for n in range(count):
+        responses = [c.rejected.response for c in found if c.chosen.pair_id == f"p{n}"]
+        assert len(set(responses)) == MOST_PER_PAIR  # a clip that answers two contexts counts once
+        assert made.pairs[n].response not in responses
+    used = pd.Series([c.rejected.response for c in found]).value_counts()
+    assert set(used) == {2 * MOST_PER_PAIR}
