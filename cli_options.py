@@ -123,6 +123,12 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "train", help="Train a judge: empathy-judge train --config configs/nano.yaml (see train --help)."
     )
 
+    one = _add(commands, "sweep", run, "empathy-judge sweep --config configs/sweep_nano.yaml --out sweeps/nano")
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above")
+    one.add_argument("--out", default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
     one = _add(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
     _add_evaluation_options(one)

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from empathy_judge.cli import _COMMANDS
+from empathy_judge.cli_options import build_parser as cli_parser
 from empathy_judge.models.backbones import families
 from empathy_judge.train.fit import build_parser
+from empathy_judge.train.sweep_file import check_recipe, read_sweep
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+SWEEPS = [path for path in FILES if path.stem.startswith("sweep_")]
+CONFIGS = [path for path in FILES if path not in SWEEPS]
 NANO = str(Path(__file__).parents[1] / "configs" / "nano.yaml")
 
 
@@ -27,6 +32,18 @@ def test_every_recipe_is_valid_and_begins_with_its_command(path):
     assert config.data.batch_size >= 1
     assert config.trainer.max_epochs >= 1
     assert config.run
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_sweep_is_valid_and_begins_with_its_command(path, monkeypatch):
+    monkeypatch.chdir(path.parents[1])
+    words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# empathy-judge ").split()
+    options = cli_parser(_COMMANDS).parse_args(words)
+    assert Path(options.config) == Path("configs") / path.name
+    sweep = read_sweep(path)
+    base = check_recipe(sweep, path)
+    assert base.data.path == "demo/data"
+    assert sweep.trials >= 2
 
 
 def test_the_readme_names_every_family_with_the_checkpoint_of_its_recipe():
@@ -46,6 +63,7 @@ def test_the_readme_names_every_family_with_the_checkpoint_of_its_recipe():
 
 def test_there_are_recipes():
     assert "nano" in [path.stem for path in CONFIGS]
+    assert "sweep_nano" in [path.stem for path in SWEEPS]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,274 @@
+"""Sweeps: files that are refused, what is trained, what is resumed, and the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.train import sweep as sweeps
+from empathy_judge.train.fit import build_parser
+from empathy_judge.train.sweep import run_sweep
+from empathy_judge.train.sweep_file import Range, check_recipe, read_sweep
+from filelock import FileLock
+
+NANO = str(Path(__file__).parents[2] / "configs" / "nano.yaml")
+RATE = {"low": 1e-4, "high": 1e-2, "log": True}
+VALID = {"train": [NANO], "search": {"model.learning_rate": RATE}, "trials": 2}
+
+
+def write(path: Path, **changes: Any) -> Path:
+    """A sweep file: the valid one with changes; None leaves a key out."""
+    content = {key: value for key, value in {**VALID, **changes}.items() if value is not None}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def table(out: Path) -> list[dict[str, str]]:
+    with open(out / "sweep.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"trails": 3}, "unknown key 'trails'"),
+        ({"trials": None}, "no trials"),
+        ({"trials": 0}, "trials: 0; accepted: an integer, at least 1"),
+        ({"trials": True}, "trials: True"),
+        ({"train": []}, "train: []"),
+        ({"train": [1]}, "a list of recipe files"),
+        ({"train": ["absent.yaml"]}, "absent.yaml"),
+        ({"seeds": [0, 0]}, "seeds: 0 stands there twice"),
+        ({"seeds": [-1]}, "seeds: -1"),
+        ({"sampler_seed": 0.5}, "sampler_seed: 0.5"),
+        ({"search": {}}, "search: nothing"),
+        ({"search": {"model.learning_rte": RATE}}, "learning_rte"),
+        ({"search": {"learning_rate": RATE}}, "accepted: model.NAME"),
+        ({"search": {"run": RATE}}, "search: 'run'"),
+        ({"search": {"model.head": {"choices": []}}}, "model.head: choices: []"),
+        ({"search": {"model.head": {"choices": ["regression", "regresion"]}}}, "regresion"),
+        ({"search": {"model.lora_rank": {"choices": [8, 8]}}}, "8 stands there twice"),
+        ({"search": {"model.lora_rank": {"choices": [8], "low": 1}}}, "unknown key 'low'"),
+        ({"search": {"model.lora_rank": {"low": 1.5, "high": 2.5}}}, "lora_rank: 1.5"),
+        ({"search": {"model.lora_rank": {"low": 1, "high": 8, "step": 0.5}}}, "step 0.5 between integers"),
+        ({"search": {"model.lora_rank": {"low": 8, "high": 8}}}, "low 8, high 8; accepted: low below high"),
+        ({"search": {"model.lora_rank": {"low": 8}}}, "no high"),
+        ({"search": {"model.learning_rate": {"low": 0.0, "high": 1.0, "log": True}}}, "logarithmic"),
+        ({"search": {"model.learning_rate": {"low": 1.0, "high": 2.0, "log": "yes"}}}, "log 'yes'"),
+        ({"search": {"model.learning_rate": {"low": 1.0, "high": float("inf")}}}, "high: inf"),
+        ({"search": {"model.learning_rate": {"low": 0.1, "high": 0.2, "step": 0.2}}}, "step 0.2"),
+        ({"overrides": {"model.learning_rate": 0.1}}, "under overrides and search"),
+        ({"overrides": {"model.lora_rank": "many"}}, "overrides: Parser key"),
+        ({"overrides": {"trainer.logger": True, "trainer.logger.init_args": {}}}, "lies inside trainer.logger"),
+        ({"overrides": {"trainer.devices": 2}}, "trainer.devices 2 on 1 node(s)"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep_is_said_in_one_line(changes, text, tmp_path):
+    path = write(tmp_path / "sweep.yaml", **changes)
+    with pytest.raises(UserError) as found:
+        check_recipe(read_sweep(path), path)
+    assert text in str(found.value)
+    assert str(path) in str(found.value)
+
+
+def test_numbers_are_read_as_in_recipes(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"train: ['{NANO}']\ntrials: 1\nsearch:\n  model.learning_rate: {{low: 1e-4, high: 1}}\n")
+    assert read_sweep(path).search == {"model.learning_rate": Range(1e-4, 1.0)}
+    assert isinstance(read_sweep(path).search["model.learning_rate"].examples()[1], float)
+
+
+@pytest.mark.parametrize("text", ["[1", "!!python/object/apply:os.getcwd []", "\x00", "- 1", ""])
+def test_a_file_that_is_no_mapping_is_refused(text, tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"sweep\.yaml: "):
+        read_sweep(path)
+
+
+# ---------------------------------------------------------------- trials, without training
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[tuple[str, int]]:
+    """Puts a known value in the place of training, `1 - learning rate - seed / 100`; says what was trained."""
+    done: list[tuple[str, int]] = []
+
+    def fake(recipes: list[str], run: Path, seed: int) -> float:
+        assert recipes[0] == NANO
+        model = yaml.safe_load(Path(recipes[-1]).read_text())["model"]
+        done.append((run.relative_to(run.parents[1]).as_posix(), seed))
+        run.mkdir(exist_ok=True)
+        return 1 - model["learning_rate"] - seed / 100
+
+    monkeypatch.setattr(sweeps, "_train_seed", fake)
+    return done
+
+
+@pytest.fixture
+def sweep_file(dataset_folder, tmp_path) -> Path:
+    return write(tmp_path / "sweep.yaml", overrides={"data.path": str(dataset_folder)}, seeds=[0, 2], trials=4)
+
+
+def test_a_trial_counts_the_mean_over_seeds_and_the_best_becomes_a_recipe(trained, sweep_file, tmp_path):
+    out = tmp_path / "out"
+    _, results = run_sweep(sweep_file, out)
+    assert trained == [(f"trial-000{number}/seed-{seed}", seed) for number in range(4) for seed in (0, 2)]
+    rows = table(out)
+    for row, result in zip(rows, results, strict=True):
+        rate = result.parameters["model.learning_rate"]
+        assert 1e-4 <= rate <= 1e-2
+        assert float(row["seed 2"]) == pytest.approx(0.98 - rate)
+        assert float(row["mean"]) == pytest.approx(0.99 - rate)
+        assert float(row["sd"]) == pytest.approx(0.02 / 2**0.5)
+        assert (row["state"], row["reason"]) == ("complete", "")
+        assert row["runs"] == f"trial-000{row['trial']}/seed-0 trial-000{row['trial']}/seed-2"
+    lowest = min(result.parameters["model.learning_rate"] for result in results)
+    words = ["--config", NANO, "--config", str(out / "best.yaml"), "--run", "r"]
+    config = build_parser().parse_args(words)
+    assert config.model.learning_rate == lowest
+    assert config.model.lora_rank == 16  # as the recipe has it
+    assert (out / "best.yaml").read_text().splitlines()[0] == (
+        f"# empathy-judge train --config {NANO} --config {out / 'best.yaml'} --run {out / 'best'}"
+    )
+
+
+def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(trained, sweep_file, tmp_path, monkeypatch):
+    _, whole = run_sweep(sweep_file, tmp_path / "whole")
+    plain = sweeps._train_seed
+    before = len(trained)
+
+    def killed(recipes: list[str], run: Path, seed: int) -> float:
+        if run.parent.name == "trial-0001" and seed == 2:
+            raise KeyboardInterrupt
+        return plain(recipes, run, seed)
+
+    monkeypatch.setattr(sweeps, "_train_seed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep_file, tmp_path / "cut")
+    assert trained[before:] == [("trial-0000/seed-0", 0), ("trial-0000/seed-2", 2), ("trial-0001/seed-0", 0)]
+    monkeypatch.setattr(sweeps, "_train_seed", plain)
+    _, resumed = run_sweep(sweep_file, tmp_path / "cut")
+    assert resumed == whole
+    assert len(trained) - before == 8  # no seed twice
+
+
+def test_more_trials_add_to_a_sweep_and_nothing_else_may_change(trained, sweep_file, tmp_path):
+    out = tmp_path / "out"
+    _, first = run_sweep(sweep_file, out)
+    assert len({result.parameters["model.learning_rate"] for result in first}) == 4  # no draw is repeated
+    content = yaml.safe_load(sweep_file.read_text())
+    sweep_file.write_text(yaml.safe_dump({**content, "trials": 5}))
+    _, more = run_sweep(sweep_file, out)
+    assert more[:4] == first
+    assert len(more) == 5
+    assert len(trained) == 10
+    sweep_file.write_text(yaml.safe_dump({**content, "seeds": [0]}))
+    with pytest.raises(UserError, match="holds a sweep with other seeds"):
+        run_sweep(sweep_file, out)
+
+
+def test_a_folder_with_something_else_is_left_alone(sweep_file, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    with pytest.raises(UserError, match="not empty, and no sweep"):
+        run_sweep(sweep_file, tmp_path / "mine")
+    assert not (tmp_path / "mine" / "sweep.json").exists()
+
+
+def test_a_trial_of_another_process_is_left_to_it(trained, sweep_file, tmp_path, monkeypatch):
+    plain = sweeps._train_seed
+    out = tmp_path / "out"
+
+    def cut(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeps, "_train_seed", cut)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep_file, out)
+    monkeypatch.setattr(sweeps, "_train_seed", plain)
+    with FileLock(out / "trial-0000" / ".lock"):  # as if that process still trained it
+        _, results = run_sweep(sweep_file, out)
+    assert [result.state for result in results] == ["running", "complete", "complete", "complete"]
+    assert (results[0].mean, results[0].spread) == (None, None)
+    assert ("trial-0000/seed-0", 0) not in trained
+
+
+@pytest.mark.parametrize("error", [UserError("scale\nwithout steps"), torch.OutOfMemoryError("scale without steps")])
+def test_a_failed_trial_is_recorded_and_the_sweep_goes_on(trained, sweep_file, tmp_path, monkeypatch, error):
+    plain = sweeps._train_seed
+
+    def failing(recipes: list[str], run: Path, seed: int) -> float:
+        if run.parent.name == "trial-0001" and seed == 2:
+            raise error
+        return plain(recipes, run, seed)
+
+    monkeypatch.setattr(sweeps, "_train_seed", failing)
+    run_sweep(sweep_file, tmp_path / "out")
+    rows = table(tmp_path / "out")
+    assert [row["state"] for row in rows] == ["complete", "failed", "complete", "complete"]
+    assert rows[1]["reason"] == "scale without steps"
+    assert float(rows[1]["seed 0"]) > 0.98
+    assert (rows[1]["seed 2"], rows[1]["mean"], rows[1]["sd"]) == ("", "", "")
+
+
+def test_a_damaged_record_of_a_trial_is_an_error_that_names_it(trained, sweep_file, tmp_path):
+    run_sweep(sweep_file, tmp_path / "out")
+    (tmp_path / "out" / "trial-0002" / "trial.json").write_text('{"values": [1]}')
+    with pytest.raises(UserError, match=r"trial-0002/trial\.json: not the values of a trial"):
+        run_sweep(sweep_file, tmp_path / "out")
+
+
+def test_without_data_no_trial_begins(sweep_file, tmp_path):
+    write(sweep_file, overrides={"data.path": str(tmp_path / "absent")})
+    with pytest.raises(UserError, match="absent"):
+        run_sweep(sweep_file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- with training
+
+
+def test_the_command_trains_and_goes_on(dataset_folder, backbone_folder, tmp_path, capsys):
+    overrides = {
+        "model.backbone": str(backbone_folder),
+        "data.path": str(dataset_folder),
+        "trainer.max_epochs": 1,
+        "trainer.limit_train_batches": 1,
+        "trainer.logger": False,
+        "data.batch_size": 4,
+    }
+    path = write(tmp_path / "sweep.yaml", overrides=overrides, seeds=[3], trials=1)
+    out = tmp_path / "out"
+    words = ["sweep", "--config", str(path), "--out", str(out), "--json"]
+    assert main(words) == 0
+    best = out / "trial-0000" / "seed-3" / "checkpoints" / "best.ckpt"
+    written = os.stat(best).st_mtime_ns
+    capsys.readouterr()
+    write(path, overrides=overrides, seeds=[3], trials=2)
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert os.stat(best).st_mtime_ns == written
+    assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
+    for trial in found["trials"]:
+        run = out / f"trial-000{trial['number']}" / "seed-3"
+        checkpoint = read_checkpoint(run / "checkpoints" / "best.ckpt")
+        values = checkpoint["description"]["provenance"]["validation"].values()
+        assert trial["mean"] == trial["values"]["3"] == pytest.approx(sum(values) / 2)
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        assert config["seed"] == 3
+        assert config["model"]["learning_rate"] == trial["parameters"]["model.learning_rate"]
+    means = [trial["mean"] for trial in found["trials"]]
+    assert found["best"] == means.index(max(means))
