@@ -101,7 +101,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
     """
     if not 0 <= min_score <= 1:
         raise UserError(f"min_score {min_score:g}; accepted: 0 to 1, a share of the rating scale")
-    good = _share_of_scale(dataset) >= min_score
+    good = np.greater_equal(_share_of_scale(dataset), min_score)
     anywhere = good.any(axis=1).tolist()
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
     heard = [_heard(dataset, pair) for pair in dataset.pairs]
