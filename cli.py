@@ -95,21 +95,34 @@ def import_(words: Sequence[str]) -> int:
         max_skipped=options.max_skipped,
     )
     skipped = dataset.root / SKIPPED_FILE
-    _print_facts(
-        {
-            "out": str(dataset.root),
-            "pairs": len(dataset.pairs),
-            "ratings": len(dataset.ratings),
-            "raters": dataset.ratings["rater_id"].nunique(),
-            "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
-            "groups": len({pair.group_id for pair in dataset.pairs}),
-            "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
-            "content_hash": dataset.card.content_hash,
-            "description": dataset.card.description,
-            "skipped": str(skipped) if skipped.is_file() else None,
-        },
-        options.json,
+    facts = {**_dataset_facts(dataset), "skipped": str(skipped) if skipped.is_file() else None}
+    _print_facts(facts, options.json)
+    return DONE
+
+
+def combine(options: argparse.Namespace) -> int:
+    """Write one pair dataset from several, such as rating campaigns on scales of their own.
+
+    Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
+    that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of
+    the first dataset that has the dimension, low end to low end, high end to high end, good to good. Splits stay where
+    every dataset has some, made by the same columns. The description in dataset.yaml says what was done.
+    """
+    from .data_modules.combine import combine as write
+    from .data_modules.combine import parse_renames
+    from .data_modules.schema import PairDataset
+
+    dataset = write(
+        [PairDataset.load(folder) for folder in options.datasets],
+        options.out,
+        names=options.names,
+        renames=parse_renames(options.rename),
+        shared=options.shared,
+        overwrite=options.overwrite,
+        embed_audio=options.embed_audio,
+        shard_rows=options.shard_rows,
     )
+    _print_facts(_dataset_facts(dataset), options.json)
     return DONE
 
 
@@ -490,6 +503,21 @@ def _read_report(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path}: not an agreement report: {error}") from None
 
 
+def _dataset_facts(dataset: PairDataset) -> dict[str, Any]:
+    """What `import` and `combine` say of the dataset that they made."""
+    return {
+        "out": str(dataset.root),
+        "pairs": len(dataset.pairs),
+        "ratings": len(dataset.ratings),
+        "raters": dataset.ratings["rater_id"].nunique(),
+        "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
+        "groups": len({pair.group_id for pair in dataset.pairs}),
+        "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
+        "content_hash": dataset.card.content_hash,
+        "description": dataset.card.description,
+    }
+
+
 def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, indent=2, allow_nan=False))
@@ -500,6 +528,7 @@ def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
 
 _COMMANDS: Mapping[str, Command] = {
     "demo": demo,
+    "combine": combine,
     "inspect": inspect,
     "split": split,
     "sweep": sweep,

@@ -67,6 +67,11 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
         "--max-skipped", type=float, default=0.01, metavar="SHARE",
         help="share of the pairs that may be unusable; they are listed in skipped.csv (default: 0.01)",
     )  # fmt: skip
+    _add_storing_options(parser)
+    return parser
+
+
+def _add_storing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embed-audio", action="store_true", help="keep audio inside Parquet files")
     parser.add_argument(
         "--shard-rows", type=int, default=10_000, metavar="PAIRS",
@@ -74,7 +79,6 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
 
 
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
@@ -85,6 +89,22 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
+
+    one = _add(commands, "combine", run, "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both")
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("datasets", nargs="+", metavar="DATASET", help="folders of pair datasets, or their addresses")
+    one.add_argument("--out", required=True, help="folder of the dataset to make")
+    one.add_argument("--names", nargs="+", metavar="NAME", help="of the datasets, in order (default: as they say)")
+    one.add_argument(
+        "--rename", nargs="+", action="extend", default=[], metavar="NAME:OLD=NEW",
+        help="dimension OLD of dataset NAME is called NEW",
+    )  # fmt: skip
+    one.add_argument(
+        "--shared", nargs="+", default=[], metavar="COLUMN",
+        help="columns whose names mean the same in all datasets and are kept: group_id, context_speaker, "
+        "response_speaker, system_id, rater_id",
+    )  # fmt: skip
+    _add_storing_options(one)
 
     one = _add(commands, "inspect", run, "empathy-judge inspect data --page inspection")
     one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")

@@ -24,7 +24,7 @@ from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from ..rows import PAIR_COLUMNS, TAGS, check_pair_rows, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_opinions, complete_dataset
 from ..storage import path_version
-from ..stored_clips import CONTEXT, RESPONSE
+from ..stored_clips import CONTEXT, RESPONSE, StoredClip
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 from .embedded import EmbeddedClip
@@ -128,6 +128,8 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
             return [str(content.archive), version(content.archive), content.name]
         if isinstance(content, EmbeddedClip):
             return [content.table.version, str(content.row), *map(str, content.steps)]
+        if isinstance(content, StoredClip):
+            return [content.sha256]
         return [str(content), "" if isinstance(content, AudioError) else version(content)]
 
     digest = hashlib.sha256(json.dumps([SCHEMA_VERSION, embed, shard_rows if embed else 0]).encode())

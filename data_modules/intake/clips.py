@@ -13,12 +13,13 @@ from ..audio import decode, probe
 from ..errors import AudioError, DataError, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
+from ..stored_clips import StoredClip
 from .archives import ArchiveMember
 from .embedded import EmbeddedClip
 
 AUDIO_FOLDER = "audio"
-Content = Path | ArchiveMember | EmbeddedClip | AudioError
-"""Absolute path of a file, file in an archive, bytes in a table, or why there is none of these."""
+Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
+"""Absolute path of a file, file in an archive, bytes in a table, clip of a dataset, or why there is none of these."""
 _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
@@ -116,6 +117,8 @@ def read_clip(content: Content) -> bytes:
         raise content
     if isinstance(content, ArchiveMember | EmbeddedClip):
         return content.read()
+    if isinstance(content, StoredClip):
+        return content.read_checked()
     try:
         return content.read_bytes()
     except OSError as error:
@@ -123,14 +126,22 @@ def read_clip(content: Content) -> bytes:
 
 
 def _check(content: Content, data: bytes, sha256: str, stage: Path, embed: bool) -> CheckedClip:
-    name = content.name if isinstance(content, Path | ArchiveMember) else f"{len(data)} bytes of audio"
+    file = _file_name(content)
+    name = f"{len(data)} bytes of audio" if file is None else file
     decode(data, probe(data, name).rate, name=name)
     if embed:
         return CheckedClip(sha256, None)
-    suffix = PurePosixPath(content.name).suffix.lower() if isinstance(content, Path | ArchiveMember) else ""
+    suffix = "" if file is None else PurePosixPath(file).suffix.lower()
     path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
     replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
     return CheckedClip(sha256, path)
+
+
+def _file_name(content: Content) -> str | None:
+    """Of a clip that is a file; None where it is embedded."""
+    if isinstance(content, StoredClip):
+        return content.file.path.name if content.row_group is None else None
+    return content.name if isinstance(content, Path | ArchiveMember) else None
 
 
 class _Journal:

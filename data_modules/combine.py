@@ -1,0 +1,262 @@
+"""Several campaigns as one pair dataset, so that one judge can be trained on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from .audio import AudioSource
+from .audit import SPLIT_FILE, split_columns
+from .errors import UserError, shown
+from .folders import replace_file
+from .intake.assemble import Imported, assemble
+from .intake.clips import ClipCell
+from .pairs_file import SHARD_ROWS
+from .ratings import Dimension, is_name
+from .rows import TAGS, TEXT_COLUMNS
+from .scales import onto_first_scale, same_range
+from .schema import DatasetCard, PairDataset
+from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile
+
+CAMPAIGN = "campaign"
+"""Tag of every combined pair: the dataset that it comes from."""
+SHAREABLE = ("group_id", "context_speaker", "response_speaker", "system_id", "rater_id")
+"""Columns whose names may mean the same in several datasets; those of pairs never do."""
+_NO_RENAMES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+
+def combine(
+    datasets: Sequence[PairDataset],
+    out: str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    renames: Mapping[str, Mapping[str, str]] = _NO_RENAMES,
+    shared: Collection[str] = (),
+    overwrite: bool = False,
+    embed_audio: bool = False,
+    shard_rows: int = SHARD_ROWS,
+) -> PairDataset:
+    """Writes one dataset with the pairs, ratings and preferences of several.
+
+    Pairs, groups, raters, speakers and systems are called ``NAME/...`` after their dataset: ``s1`` or ``rater 3`` of
+    one campaign is hardly ever that of another, and if two were taken for one, system means and severities would mix.
+    Where names do mean the same (a crowd with stable ids, a system under its public name), `shared` says so: only then
+    does a split by that column keep them together across campaigns. Equal audio is found in any case.
+
+    The tag `CAMPAIGN` says where a pair comes from; a pair that has the tag keeps its value behind ``NAME/``.
+    Dimensions are the same where their names are; those that only some datasets rate stay, the others' pairs have no
+    ratings there. Scores come onto the scale of the first dataset that has the dimension (`onto_first_scale`).
+    Preferences stay as they are: which response was preferred does not depend on a scale. Splits stay where every
+    dataset has some and all were made by the same columns. Every clip is read once, compared with its hash, decoded and
+    stored once however often it occurs; see `assemble`, also for what happens after a kill.
+
+    Args:
+        datasets: The parts.
+        out: The dataset folder to make.
+        names: What the parts are called; by default what their cards say.
+        renames: Name of a part -> its name of a dimension -> the new one.
+        shared: Some of `SHAREABLE`, whose names are kept as they are.
+        overwrite: As in `assemble`.
+        embed_audio: As in `assemble`.
+        shard_rows: As in `assemble`.
+
+    Returns:
+        The dataset as it loads. Its description says what was done to scales and splits.
+
+    Raises:
+        UserError: If names, renames or shared columns are not usable.
+        DataError: If a clip cannot be read or is not what was imported, or `out` may not be written.
+    """
+    parts = _named(datasets, names, renames)
+    for column in shared:
+        if column not in SHAREABLE:
+            raise UserError(f"shared column {shown(column)}; accepted: {', '.join(SHAREABLE)}")
+    by, notes = _split_by(parts)
+    dimensions, scores, scale_notes = _on_one_scale(parts)
+    combined = Imported(
+        card=_card(parts, dimensions, [*notes, *scale_notes]),
+        pairs=[row for part in parts for row in _rows(part, shared, keep_splits=by is not None)],
+        ratings=pd.concat(
+            [_opinions(part, part.ratings.assign(score=scores[part.name]), shared) for part in parts],
+            ignore_index=True,
+        ),
+        preferences=_preferences(parts, shared),
+    )
+    dataset = assemble(
+        combined, out, overwrite=overwrite, embed_audio=embed_audio, shard_rows=shard_rows, max_skipped=0.0
+    )
+    if by is not None:
+        text = yaml.safe_dump({"by": list(by), "combined": [p.name for p in parts], "split_hash": dataset.split_hash()})
+        replace_file(Path(out) / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return dataset
+
+
+def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:
+    """``["lab:warmth=empathy"]`` as name of a dataset -> its name of a dimension -> the new one.
+
+    Raises:
+        UserError: If an item has another form.
+    """
+    renames: dict[str, dict[str, str]] = {}
+    for item in items:
+        name, _, change = item.rpartition(":")
+        old, _, new = change.partition("=")
+        if not (name and old and new):
+            raise UserError(f"--rename {item!r}: accepted: NAME:OLD=NEW, such as lab:warmth=empathy")
+        renames.setdefault(name, {})[old] = new
+    return renames
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A dataset with the dimensions' new names, also in its ratings and preferences."""
+
+    name: str
+    dataset: PairDataset
+    card: DatasetCard
+    ratings: pd.DataFrame
+    preferences: pd.DataFrame | None
+
+
+def _named(
+    datasets: Sequence[PairDataset], names: Sequence[str] | None, renames: Mapping[str, Mapping[str, str]]
+) -> list[_Part]:
+    names = [dataset.card.name for dataset in datasets] if names is None else names
+    if len(names) != len(datasets):
+        raise UserError(f"{len(names)} names for {len(datasets)} datasets; accepted: one for each")
+    for name in names:
+        if not is_name(name) or "/" in name or names.count(name) > 1:
+            raise UserError(f"dataset name {shown(name)}; accepted: distinct ones without '/', as --names gives them")
+    for name in renames:
+        if name not in names:
+            raise UserError(f"rename in dataset {shown(name)}; accepted: {', '.join(names)}")
+    return [_renamed(name, own, renames.get(name, {})) for name, own in zip(names, datasets, strict=True)]
+
+
+def _renamed(name: str, dataset: PairDataset, changes: Mapping[str, str]) -> _Part:
+    for old in changes:
+        dataset.card.dimension(old)  # names those that exist
+    new = {dimension.name: changes.get(dimension.name, dimension.name) for dimension in dataset.card.dimensions}
+    dimensions = tuple(dataclasses.replace(d, name=new[d.name]) for d in dataset.card.dimensions)
+
+    def renamed(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(dimension=table["dimension"].map(new.__getitem__))
+
+    return _Part(
+        name,
+        dataset,
+        dataclasses.replace(dataset.card, name=name, dimensions=dimensions),
+        renamed(dataset.ratings),
+        None if dataset.preferences is None else renamed(dataset.preferences),
+    )
+
+
+def _split_by(parts: Sequence[_Part]) -> tuple[tuple[str, ...] | None, list[str]]:
+    """What all splits were made by, or None where they cannot be kept, and why not."""
+    unsplit = [part.name for part in parts if all(pair.split is None for pair in part.dataset.pairs)]
+    if len(unsplit) == len(parts):
+        return None, []
+    if unsplit:
+        return None, [f"Splits were dropped: {', '.join(unsplit)} had none."]
+    made_by = {part.name: split_columns(part.dataset) for part in parts}
+    if len({frozenset(by) for by in made_by.values()}) > 1:
+        listed = "; ".join(f"{name} by {', '.join(by)}" for name, by in made_by.items())
+        return None, [f"Splits were dropped, they were made differently: {listed}."]
+    return made_by[parts[0].name], []
+
+
+def _on_one_scale(parts: Sequence[_Part]) -> tuple[tuple[Dimension, ...], dict[str, np.ndarray], list[str]]:
+    """The dimensions of all parts, the scores of each part on them `(ratings,)`, and what was done."""
+    scores = {part.name: part.ratings["score"].to_numpy(np.float64, copy=True) for part in parts}
+    dimensions: list[Dimension] = []
+    notes: list[str] = []
+    for name in dict.fromkeys(dimension.name for part in parts for dimension in part.card.dimensions):
+        own = {part.name: d for part in parts for d in part.card.dimensions if d.name == name}
+        rows = {part.name: (part.ratings["dimension"] == name).to_numpy(bool) for part in parts if part.name in own}
+        scale, mapped = onto_first_scale(list(own.values()), [scores[part][where] for part, where in rows.items()])
+        for (part, where), new in zip(rows.items(), mapped, strict=True):
+            scores[part][where] = new
+        dimensions.append(scale)
+        notes += _scale_notes(own, scale)
+    return tuple(dimensions), scores, notes
+
+
+def _scale_notes(own: Mapping[str, Dimension], scale: Dimension) -> list[str]:
+    notes = [
+        f"{scale.name} of {part}: {_in_words(was)} mapped onto {_in_words(scale)}."
+        for part, was in own.items()
+        if not same_range(was, scale)
+    ]
+    first = next(iter(own.values()))
+    if first.step is not None and scale.step is None:
+        notes.append(f"{scale.name} has no steps any more: scores fall between steps of {first.step:g}.")
+    return notes
+
+
+def _in_words(dimension: Dimension) -> str:
+    return dimension.scale if dimension.higher_is_better else f"{dimension.scale} (lower is better)"
+
+
+def _card(parts: Sequence[_Part], dimensions: tuple[Dimension, ...], notes: Sequence[str]) -> DatasetCard:
+    contents = [f"{part.name} ({len(part.dataset.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
+    own = [f"{part.name}: {part.card.description}" for part in parts if part.card.description]
+    return DatasetCard(
+        name="",  # that of the folder
+        dimensions=dimensions,
+        source="; ".join(f"{part.name}: {part.card.source}" for part in parts),
+        licence="; ".join(dict.fromkeys(part.card.licence for part in parts)),
+        synthetic=any(part.card.synthetic for part in parts),
+        description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *own]),
+    )
+
+
+def _rows(part: _Part, shared: Collection[str], keep_splits: bool) -> Iterator[dict[str, Any]]:
+    """The pairs as `Imported` has them."""
+    for pair in part.dataset.pairs:
+        *context, response = part.dataset.fingerprints[pair.pair_id]
+        where = f"{part.dataset.root}, pair {shown(pair.pair_id)}"
+        earlier = pair.tag(CAMPAIGN)
+        yield {
+            "pair_id": f"{part.name}/{pair.pair_id}",
+            **{name: _prefixed(part, getattr(pair, name), name in shared) for name in SHAREABLE if name != "rater_id"},
+            **{name: getattr(pair, name) for name in ("setting", "language", *TEXT_COLUMNS)},
+            "split": pair.split if keep_splits else None,
+            TAGS: {**dict(pair.tags), CAMPAIGN: f"{part.name}/{earlier}" if earlier else part.name},
+            CONTEXT: [
+                {"role": turn.role, "audio": ClipCell(_stored(turn.audio, sha256), where)}
+                for turn, sha256 in zip(pair.context, context, strict=True)
+            ],
+            RESPONSE: ClipCell(_stored(pair.response, response), where),
+        }
+
+
+def _prefixed(part: _Part, value: str | None, is_shared: bool) -> str | None:
+    return value if value is None or is_shared else f"{part.name}/{value}"
+
+
+def _stored(audio: AudioSource, sha256: str) -> StoredClip:
+    """The clip with its hash, so that equal ones count once and a changed one is noticed."""
+    if isinstance(audio, StoredClip):
+        return audio
+    assert isinstance(audio, Path)  # `PairDataset.load` makes nothing else
+    return StoredClip(sha256, StoredFile(audio, ""))
+
+
+def _opinions(part: _Part, table: pd.DataFrame, shared: Collection[str]) -> pd.DataFrame:
+    """Ratings or preferences with the new names of pairs and raters."""
+    prefixed = [name for name in ("pair_id", "chosen_id", "rejected_id") if name in table]
+    prefixed += [] if "rater_id" in shared else ["rater_id"]
+    return table.assign(**{name: f"{part.name}/" + table[name] for name in prefixed})
+
+
+def _preferences(parts: Sequence[_Part], shared: Collection[str]) -> pd.DataFrame | None:
+    tables = [_opinions(part, part.preferences, shared) for part in parts if part.preferences is not None]
+    return pd.concat(tables, ignore_index=True) if tables else None
