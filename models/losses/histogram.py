@@ -23,9 +23,10 @@ def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Ten
         ValueError: If the shapes differ.
     """
     shares, raters = _shares(counts, log_probabilities)
+    weights = entry_weights(mask, log_probabilities[..., 0]) * (raters > 0)
     # not read where no rater is: 0 times infinity is NaN
-    entropy = -(shares * log_probabilities.masked_fill(shares == 0, 0)).sum(-1)
-    return weighted_mean(entropy, entry_weights(mask, entropy) * (raters > 0))
+    unread = (shares == 0) | (weights == 0)[..., None]
+    return weighted_mean(-(shares * log_probabilities.masked_fill(unread, 0)).sum(-1), weights)
 
 
 def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
@@ -50,7 +51,8 @@ def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists:
     if exists.shape != counts.shape[1:]:
         raise ValueError(f"steps {tuple(exists.shape)} for counts {tuple(counts.shape)}; accepted: (dimensions, steps)")
     probabilities = log_probabilities.masked_fill(~exists, -torch.inf).exp()
-    squares = (probabilities - shares).cumsum(-1).square() * exists
+    # both have reached 1 where the scale ends: steps that it does not have add nothing
+    squares = (probabilities - shares).cumsum(-1).square()
     distance = squares.sum(-1) / exists.sum(-1).clamp(min=1)
     return weighted_mean(distance, entry_weights(mask, distance) * (raters > 0))
 

@@ -11,7 +11,11 @@ from torch.nn import functional
 
 from .masking import counted, weighted_mean
 
-_SMALLEST = 1e-4  # variance of soft ranks: less is rounding; average ranks that differ at all have at least 1/4
+_SMALLEST = 1e-4
+"""Variance of soft ranks as a share of the items, below which their correlation tends to 0.
+
+It bounds the gradient where predictions are almost equal. Average ranks that differ at all have more in batches of up
+to 2498 items."""
 
 
 def margin_ranking(
@@ -98,11 +102,11 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     counts = (weights > 0).to(prediction.dtype)
     soft = _centred(_ranks(torch.sigmoid(_differences(prediction) / temperature), counts), counts)
     ranks = _centred(_ranks((1 + _differences(target).sign()) / 2, counts), counts)
-    items = counts.sum(0).clamp(min=1)
-    covariance = (soft * ranks).sum(0) / items
-    variances = soft.square().sum(0) / items, ranks.square().sum(0) / items
-    correlation = covariance / (variances[0].clamp(min=_SMALLEST) * variances[1].clamp(min=_SMALLEST)).sqrt()
-    return weighted_mean(1 - correlation, (variances[1] > _SMALLEST).to(prediction.dtype))
+    smallest = _SMALLEST * counts.sum(0).clamp(min=1) ** 3
+    spreads = soft.square().sum(0).clamp(min=smallest), ranks.square().sum(0)
+    varied = spreads[1] > 0.25  # two unequal items have 0.5, which is the least; equal ones exactly 0
+    correlation = (soft * ranks).sum(0) / (spreads[0] * spreads[1].masked_fill(~varied, 1)).sqrt()
+    return weighted_mean(1 - correlation, varied.to(prediction.dtype))
 
 
 def _pairs(prediction: Tensor, target: Tensor, mask: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,83 @@
+"""Squared error, Huber, normal likelihood and concordance against numbers by hand and other implementations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.eval.statistics import agreement
+from empathy_judge.models.losses.concordance import ccc
+from empathy_judge.models.losses.pointwise import gaussian_nll, huber, mse
+from scipy import stats
+
+NAN = float("nan")
+PREDICTION = torch.tensor([[0.5, 0.2], [0.9, 0.4]], dtype=torch.float64)
+TARGET = torch.tensor([[0.6, NAN], [0.4, 0.7]], dtype=torch.float64)
+WEIGHTS = torch.tensor([[1, 0], [2, 1]], dtype=torch.float64)
+
+
+def test_mse_by_hand() -> None:
+    assert mse(PREDICTION, TARGET, WEIGHTS).item() == pytest.approx((0.01 + 2 * 0.25 + 0.09) / 4)
+
+
+def test_huber_by_hand() -> None:
+    """0.1 lies within delta, 0.5 and 0.3 beyond."""
+    expected = (0.1**2 / 2 + 2 * 0.2 * (0.5 - 0.1) + 0.2 * (0.3 - 0.1)) / 4
+    assert huber(PREDICTION, TARGET, WEIGHTS, delta=0.2).item() == pytest.approx(expected)
+
+
+def test_gaussian_nll_is_scipys_without_the_constant() -> None:
+    variance = torch.tensor([[0.04, 0.5], [0.01, 0.2]], dtype=torch.float64)
+    expected = sum(
+        weight * (-stats.norm.logpdf(target, mean, np.sqrt(spread)) - np.log(2 * np.pi) / 2)
+        for weight, target, mean, spread in [(1, 0.6, 0.5, 0.04), (2, 0.4, 0.9, 0.01), (1, 0.7, 0.4, 0.2)]
+    )
+    assert gaussian_nll(PREDICTION, variance, TARGET, WEIGHTS).item() == pytest.approx(expected / 4)
+
+
+def test_gaussian_nll_is_least_at_the_squared_error() -> None:
+    """Which is what makes the variance a statement about errors (Nix & Weigend, 1994)."""
+    variances = torch.linspace(0.05, 0.5, 91, dtype=torch.float64)  # steps of 0.005
+    mean, target = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 0.5, dtype=torch.float64)
+    losses = [gaussian_nll(mean, variance.reshape(1, 1), target, torch.ones(1, 1)).item() for variance in variances]
+    assert variances[int(np.argmin(losses))].item() == pytest.approx(0.25)
+
+
+def test_gaussian_nll_refuses_variances_of_another_shape() -> None:
+    with pytest.raises(ValueError, match=r"variance \(1, 2\) for means \(2, 2\)"):
+        gaussian_nll(PREDICTION, torch.ones(1, 2), TARGET, WEIGHTS)
+
+
+def test_ccc_is_one_minus_the_statistic_of_reports() -> None:
+    generator = np.random.default_rng(0)
+    target = generator.uniform(size=(30, 3))
+    prediction = 0.3 + 0.5 * target + 0.1 * generator.normal(size=(30, 3))
+    mask = generator.uniform(size=(30, 3)) < 0.7
+    mask[:, 2] = np.arange(30) == 4  # one item: not a dimension
+    columns = [agreement.ccc(prediction[mask[:, d], d], target[mask[:, d], d]).value for d in range(2)]
+    target[~mask] = np.nan
+    loss = ccc(torch.tensor(prediction), torch.tensor(target), torch.tensor(mask))
+    assert loss.item() == pytest.approx(1 - np.mean([column for column in columns if column is not None]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected"),
+    [([0.1, 0.5, 0.9], 0.0), ([0.9, 0.5, 0.1], 2.0), ([0.5, 0.5, 0.5], 1.0), ([0.3, 0.7, 1.1], 1 - 16 / 19)],
+    ids=["equal", "reversed", "constant", "shifted"],
+)
+def test_ccc_of_levels_and_order(prediction: list[float], expected: float) -> None:
+    """Shifted by 0.2: 2 * 8/75 / (2 * 8/75 + 0.04) = 16/19."""
+    target = torch.tensor([[0.1], [0.5], [0.9]], dtype=torch.float64)
+    values = torch.tensor(prediction, dtype=torch.float64)[:, None]
+    assert ccc(values, target, torch.ones(3, 1)).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_rounding_makes_no_gradient_of_ccc() -> None:
+    """Equal up to the last bit on both sides: 0 by 0, which rounding would turn into any number."""
+    target = torch.full((7, 1), 0.1)
+    prediction = target.clone()
+    prediction[0] += 1e-7
+    prediction.requires_grad_()
+    loss = ccc(prediction, target, torch.ones(7, 1))
+    assert loss.item() == pytest.approx(1, abs=1e-6)
+    assert torch.autograd.grad(loss, prediction)[0].abs().max() < 0.1
