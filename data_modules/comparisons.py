@@ -101,8 +101,8 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
     """
     if not 0 <= min_score <= 1:
         raise UserError(f"min_score {min_score:g}; accepted: 0 to 1, a share of the rating scale")
-    good = np.greater_equal(_share_of_scale(dataset), min_score)
-    anywhere = good.any(axis=1).tolist()
+    good = np.asarray(_share_of_scale(dataset) >= min_score)
+    somewhere = set(np.flatnonzero(good.any(axis=1)))
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
     heard = [_heard(dataset, pair) for pair in dataset.pairs]
     judged = _judged(dataset)
@@ -115,7 +115,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
             continue
         for at, position in enumerate(own):
             pair = dataset.pairs[position]
-            if not anywhere[position]:
+            if position not in somewhere:
                 continue
             # each from its own place on, so that no response is used more than others
             around = chain(islice(own, at + 1, None), islice(own, at))

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from .augmentation import NO_AUGMENTATION, Augmentation, augment_pair
 from .sampler import Key
 from .schema import Pair, PairDataset
-from .targets import TargetName, training_targets
+from .targets import TargetName, Weighting, training_targets
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class RatedPairs(Dataset[RatedPair]):
         augmentation: Augmentation = NO_AUGMENTATION,
         seed: int = 0,
         target: TargetName = "mean",
+        weighting: Weighting = "equal",
     ) -> None:
-        targets = training_targets(dataset, target)
+        targets = training_targets(dataset, target, weighting)
         self.pairs = tuple(dataset.pairs[position] for position in targets.pairs)
         self.notes = targets.notes
         self.augmentation, self.seed = augmentation, seed

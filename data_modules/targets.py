@@ -29,8 +29,10 @@ from .rater_model import fit_rater_model
 from .rating_table import RatingTable
 from .ratings import Dimension
 from .schema import PairDataset
+from .target_weights import reliability_weights
 
 TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
+Weighting = Literal["equal", "reliability"]
 
 MIN_RATER_RATINGS = 10
 """A rater with fewer ratings has no mean and spread worth the name; `z_scored` leaves such ratings as they are."""
@@ -46,7 +48,8 @@ class Targets:
     Attributes:
         pairs: Shape (items,), position of each item's pair in the dataset, rising.
         scores: Shape (items, dimensions), float64, rating points; NaN = not rated.
-        weights: Shape (items, dimensions), float64, how much each score counts: 1 where there is one, 0 where not.
+        weights: Shape (items, dimensions), float64, how much each score counts; 0 where there is none, on average 1
+            over the others.
         histograms: Shape (items, dimensions, steps), int32, how many raters gave each score, the lowest first; steps
             that a shorter scale does not have are 0. For ``single`` the one rating of that rater. None where a
             dimension has no steps or more than `MAX_STEPS`.
@@ -65,19 +68,23 @@ class Targets:
     notes: tuple[str, ...] = ()
 
 
-def training_targets(dataset: PairDataset, target: TargetName) -> Targets:
+def training_targets(dataset: PairDataset, target: TargetName, weighting: Weighting = "equal") -> Targets:
     """Targets from the ratings of the pairs in `dataset`: for training pass the training split alone.
 
     Args:
         dataset: Pairs and their ratings.
         target: As the module says. ``single`` gives one item per pair and rater, which holds all dimensions that this
             rater gave, and none for a pair without ratings; the others give one item per pair.
+        weighting: ``equal``: every score counts 1; ``reliability``: the more, the more raters stand behind it
+            (`reliability_weights`). Single ratings always count 1.
     """
     if target == "single":
         return _single(dataset)
     positions = np.arange(len(dataset.pairs))
     scores, notes = _mean(dataset) if target == "mean" else _corrected(dataset, target)
-    return Targets(positions, scores, _equal_weights(scores), _histograms(dataset), notes=notes)
+    weights, remarks = (_equal_weights(scores), ()) if weighting == "equal" else reliability_weights(dataset)
+    notes = (*notes, *(f"weights, {remark}" for remark in remarks))
+    return Targets(positions, scores, weights, _histograms(dataset), notes=notes)
 
 
 def item_means(table: RatingTable) -> np.ndarray:
