@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import overload
@@ -15,12 +17,36 @@ from .data_modules.schema import Dimension, Pair, Turn
 from .data_modules.stored_clips import StoredClip
 from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization
-from .models.scoring import SPREAD, PairScorer, placed
+from .models.calibration import DEFAULT_LEVEL
+from .models.scoring import SPREAD, PairScorer, Scored, placed
 
 Audio = AudioSource | tuple[np.ndarray, int]
 """A path, the bytes of an audio file, or samples with their rate in Hz: `(array, rate)`."""
 Scores = dict[str, float]
 """Rating points by dimension."""
+
+
+@dataclass(frozen=True)
+class UncertainScore:
+    """A score on one dimension and what is known of its error; see `models.calibration` for what that means.
+
+    Attributes:
+        score: Rating points.
+        standard_error: Of the score as a prediction of the mean rating, rating points; None = unknown.
+        low: Lower end of the interval, rating points; None where the calibration had too few pairs for it.
+        high: Its upper end.
+        abstained: True where the judge is too unsure to be asked; the score stands all the same.
+    """
+
+    score: float
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    abstained: bool
+
+
+UncertainScores = dict[str, UncertainScore]
+"""By dimension."""
 
 
 class Scorer:
@@ -29,6 +55,7 @@ class Scorer:
     Attributes:
         dimensions: What it scores and on which scale.
         description: What `judge.json` says: training data, hashes, versions.
+        calibration: What is known of its errors; None = nothing.
     """
 
     def __init__(
@@ -42,7 +69,9 @@ class Scorer:
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
         self.description = loaded.description
-        self._scorer = PairScorer(placed(loaded, device), batch_size)
+        self.calibration = loaded.calibration
+        self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
+        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration)
 
     @classmethod
     def from_pretrained(
@@ -96,9 +125,71 @@ class Scorer:
             AudioError: If a clip cannot be read, is not finite, or is longer than the backbone hears.
             UserError: If lists differ in length.
         """
+        scores = [self._scores(found) for found in self._score(context, response, situation, DEFAULT_LEVEL)]
+        return scores if isinstance(response, list) else scores[0]
+
+    @overload
+    def score_with_uncertainty(
+        self, context: Audio | None, response: Audio, *, situation: str | None = None, level: float = DEFAULT_LEVEL
+    ) -> UncertainScores: ...
+    @overload
+    def score_with_uncertainty(
+        self,
+        context: Sequence[Audio | None],
+        response: Sequence[Audio],
+        *,
+        situation: Sequence[str | None] | None = None,
+        level: float = DEFAULT_LEVEL,
+    ) -> list[UncertainScores]: ...
+    def score_with_uncertainty(
+        self, context, response, *, situation=None, level=DEFAULT_LEVEL
+    ) -> UncertainScores | list[UncertainScores]:
+        """As `score`, with a standard error and an interval beside each score.
+
+        Args:
+            context: As for `score`.
+            response: As for `score`.
+            situation: As for `score`.
+            level: Share of pairs that the intervals shall cover: 0.5, 0.8, 0.9 or 0.95.
+
+        Raises:
+            AudioError: As `score`.
+            UserError: As `score`; also if the judge is not calibrated, or not for this level.
+        """
+        self.require_calibration()
+        scores = [self._with_uncertainty(found) for found in self._score(context, response, situation, level)]
+        return scores if isinstance(response, list) else scores[0]
+
+    def score_pairs(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Scores | AudioError]]:
+        """Yield each pair with its scores, or with what is wrong with its audio; for long jobs."""
+        for pair, found in self._scorer.score(list(pairs)):
+            yield pair, found if isinstance(found, AudioError) else self._scores(found)
+
+    def score_pairs_with_uncertainty(
+        self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
+    ) -> Iterator[tuple[Pair, UncertainScores | AudioError]]:
+        """As `score_pairs`, with a standard error and an interval beside each score.
+
+        Raises:
+            UserError: If the judge is not calibrated, or not for this level.
+        """
+        self.require_calibration()
+        for pair, found in self._scorer.score(list(pairs), level):
+            yield pair, found if isinstance(found, AudioError) else self._with_uncertainty(found)
+
+    def require_calibration(self) -> None:
+        """Something is known of the errors of this judge.
+
+        Raises:
+            UserError: If not, saying why.
+        """
+        if self.calibration is None:
+            raise UserError(self._not_calibrated)
+
+    def _score(self, context, response, situation, level: float) -> list[Scored]:
+        """What the public calls share: one or many in, a list out."""
         if not isinstance(response, list):
-            (one,) = self.score([context], [response], situation=[situation])
-            return one
+            context, response, situation = [context], [response], [situation]
         count = len(response)
         texts = [None] * count if situation is None else situation
         is_list = isinstance(context, list) and not isinstance(texts, str)  # a text has a length too
@@ -108,16 +199,18 @@ class Scorer:
             make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
             for number, (first, second, text) in enumerate(zip(context, response, texts, strict=True))
         ]
-        return [_or_raise(scores) for _, scores in self.score_pairs(pairs)]
+        return [_or_raise(found) for _, found in self._scorer.score(pairs, level)]
 
-    def score_pairs(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Scores | AudioError]]:
-        """Yield each pair with its scores, or with what is wrong with its audio; for long jobs."""
-        for pair, scores in self._scorer.score(list(pairs)):
-            if isinstance(scores, AudioError):
-                yield pair, scores
-            else:
-                names = (dimension.name for dimension in self.dimensions)
-                yield pair, dict(zip(names, scores.tolist(), strict=True))
+    def _scores(self, found: Scored) -> Scores:
+        return dict(zip((dimension.name for dimension in self.dimensions), found.score.tolist(), strict=True))
+
+    def _with_uncertainty(self, found: Scored) -> UncertainScores:
+        names = (dimension.name for dimension in self.dimensions)
+        columns = zip(*(values.tolist() for values in found), strict=True)
+        return {
+            name: UncertainScore(score, _known(error), _known(low), _known(high), abstained)
+            for name, (score, error, low, high, abstained) in zip(names, columns, strict=True)
+        }
 
 
 def clip(audio: Audio) -> AudioSource:
@@ -142,7 +235,11 @@ def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, 
     return Pair(pair_id, response, turns, situation=situation, group_id=pair_id)
 
 
-def _or_raise(scores: Scores | AudioError) -> Scores:
-    if isinstance(scores, AudioError):
-        raise scores
-    return scores
+def _or_raise(found: Scored | AudioError) -> Scored:
+    if isinstance(found, AudioError):
+        raise found
+    return found
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

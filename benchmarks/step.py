@@ -29,7 +29,7 @@ from empathy_judge.models.backbones.common.base import Inputs
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.recompute import recompute_activations
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.memory import LiveMemory, StepMemory, step_memory
 from empathy_judge.train.nano.architecture import build_processor
 from safetensors.torch import save_file
@@ -266,9 +266,9 @@ def score(judge: EmpathyJudge, pairs: list[Pair]) -> float:
     judge.eval()
     list(PairScorer(judge, len(pairs)).score(pairs))
     start = time.perf_counter()
-    values = [scores for _, scores in PairScorer(judge, len(pairs)).score(pairs)]
+    found = [one for _, one in PairScorer(judge, len(pairs)).score(pairs)]
     seconds = time.perf_counter() - start
-    assert all(isinstance(value, torch.Tensor) and value.isfinite().all() for value in values)
+    assert all(isinstance(one, Scored) and one.score.isfinite().all() for one in found)
     return seconds
 
 

@@ -7,10 +7,11 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -24,6 +25,8 @@ from torch import Tensor
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from .backbones.common.base import Quantization
+from .calibration import Calibration
+from .calibration_files import CALIBRATION_FILE, from_json, read_calibration, to_json, weights_hash
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import LoraSettings, trained_in_full
@@ -35,6 +38,8 @@ HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
+MEMBERS = "members"
+"""In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
@@ -51,6 +56,9 @@ class Provenance:
         train_splits: What it was trained on.
         validation_splits: What chose its checkpoint.
         target: How several ratings of a pair became what it was trained to predict.
+        preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
+        losses: Weight of each loss that was minimised.
+        shares: Of ratings, preferences and counterfactual pairs among the training items.
     """
 
     dataset: str
@@ -61,6 +69,9 @@ class Provenance:
     train_splits: list[str]
     validation_splits: list[str]
     target: str
+    preferences_met: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
         save_file(trained, folder / BACKBONE_FILE)
     judge.backbone.save_processor(str(folder / "processor"))
     (folder / "README.md").write_text(card, encoding="utf-8")
-    hashes = {name: _sha256(folder / name) for name in _weight_files(judge)}
+    hashes = {name: file_hash(folder / name) for name in _weight_files(judge)}
     text = json.dumps({**loaded.description, "sha256": hashes}, indent=2, allow_nan=False)
     (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -134,10 +145,19 @@ def _weight_files(judge: EmpathyJudge) -> list[str]:
 
 @dataclass(frozen=True)
 class LoadedJudge:
-    """A judge and what its folder says of it (`judge.json`, parsed)."""
+    """A judge and what its folder says of it.
+
+    Attributes:
+        judge: The judge.
+        description: `judge.json`, parsed.
+        calibration: What its field `calibration` says, if it belongs to these weights.
+        not_calibrated: Why there is none, for whoever asks for intervals.
+    """
 
     judge: EmpathyJudge
     description: dict[str, Any]
+    calibration: Calibration | None = None
+    not_calibrated: str = "the judge is not calibrated; `empathy-judge calibrate` does it"
 
 
 @dataclass(frozen=True)
@@ -168,23 +188,31 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
 
     Raises:
         UserError: If a file is missing or broken, if adapter or head lack a tensor or have one too many, if the adapter
-            changes nothing, if scales disagree, or if the backbone is not the one it was trained on.
+            changes nothing, if scales disagree, if the backbone is not the one it was trained on, or if the calibration
+            is broken or that of other weights.
     """
     description = _read_description(folder)
-    judge = _build(folder / JUDGE_FILE, description, placement)
-    _load_adapter(judge, folder)
-    _load_trained_parts(judge, folder)
-    _load_head(judge, folder)
-    for name in _weight_files(judge):
-        if _sha256(folder / name) != description.get("sha256", {}).get(name):
-            raise UserError(
-                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
-            )
-    return LoadedJudge(judge.eval().requires_grad_(False), description)
+    if MEMBERS in description:
+        judge = _build_ensemble(folder, description, placement)
+    else:
+        judge = _build(folder / JUDGE_FILE, description, placement)
+        _read_weights(judge, folder, description)
+    judge.eval().requires_grad_(False)
+    if description.get("calibration") is None:
+        return LoadedJudge(judge, description)
+    where = f"{folder / JUDGE_FILE}: calibration"
+    calibration = from_json(description["calibration"], where, judge.dimensions)
+    if calibration.weights != weights_hash(judge):
+        raise UserError(
+            f"{where}: fitted to other weights; accepted: one of this judge (`empathy-judge calibrate`), or null"
+        )
+    return LoadedJudge(judge, description, calibration)
 
 
 def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     """Read a judge out of a training checkpoint, in evaluation mode, on the CPU unless it is spread.
+
+    The calibration of the run comes along if it was fitted to this checkpoint.
 
     Args:
         path: A checkpoint, or the folder of a run, whose best checkpoint is taken.
@@ -193,15 +221,18 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     Raises:
         UserError: As `load_judge`; also if the checkpoint is half-written.
     """
-    file = path / "checkpoints" / BEST if path.is_dir() else path
-    checkpoint = read_checkpoint(file)
-    if "description" not in checkpoint:
-        raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    judge = _build(file, checkpoint["description"], placement)
-    state = {key.removeprefix("judge."): value for key, value in checkpoint["state_dict"].items()}
-    check_keys(file, state, judge.trainable())
-    judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
-    return LoadedJudge(judge.eval().requires_grad_(False), checkpoint["description"])
+    file, description, state = _read_run(path)
+    judge = _build(file, description, placement)
+    _load_state(judge, file, state)
+    judge.eval().requires_grad_(False)
+    kept = file.parent.parent / CALIBRATION_FILE
+    if not kept.is_file():
+        return LoadedJudge(judge, description)
+    calibration = read_calibration(kept, judge.dimensions)
+    if calibration.weights != weights_hash(judge):
+        reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
+        return LoadedJudge(judge, description, not_calibrated=reason)
+    return LoadedJudge(judge, {**description, "calibration": to_json(calibration)}, calibration)
 
 
 def load_any(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
@@ -215,6 +246,104 @@ def load_any(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     if path.is_file() or (path / "checkpoints").is_dir():
         return load_run(path, placement)
     raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+
+
+def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
+    """Put the trained weights of another judge folder, run folder or checkpoint into a judge that was made alike.
+
+    Args:
+        loaded: From `load_any`; its frozen weights stay.
+        path: The other one.
+
+    Returns:
+        What the other one's folder says of it.
+
+    Raises:
+        UserError: If it is broken, or differs from the judge in backbone, dimensions or a setting that scores depend
+            on.
+    """
+    if (path / JUDGE_FILE).is_file():
+        description = _read_description(path)
+        _check_alike(loaded.description, path / JUDGE_FILE, description)
+        _read_weights(loaded.judge, path, description)
+        return description
+    file, description, state = _read_run(path)
+    _check_alike(loaded.description, file, description)
+    _load_state(loaded.judge, file, state)
+    return description
+
+
+def _check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
+    """The weights of the other judge mean in the first what they mean in their own."""
+    if MEMBERS in other:
+        raise UserError(f"{path}: an ensemble itself; accepted: single judges, such as its members")
+    (ours, dimensions), (theirs, others) = _parse(path, first), _parse(path, other)
+    if others != dimensions:
+        raise UserError(f"{path}: scores {_scales(others)}, the first judge {_scales(dimensions)}; accepted: the same")
+    one, two = _compared(ours), _compared(theirs)
+    for key in two:
+        if two[key] != one[key]:
+            values = f"{key} {shown(two[key])}, of the first judge {shown(one[key])}"
+            raise UserError(f"{path}: {values}; accepted: the same")
+    found, expected = (description["backbone_fingerprint"] for description in (other, first))
+    if found != expected:
+        raise UserError(
+            f"{path}: backbone with fingerprint {found[:12]}, of the first judge {expected[:12]}; accepted: the same"
+        )
+
+
+def _compared(settings: JudgeSettings) -> dict[str, Any]:
+    """Settings by name, without those that scores do not depend on, and without the place of the backbone: it may lie
+    elsewhere, and its fingerprint says whether it is the same."""
+    values = asdict(settings)
+    lora = {f"lora {name}": value for name, value in values.pop("lora").items() if name != "dropout"}
+    unread = ("backbone", "revision", "attention", "padding_side")
+    return {**{name: value for name, value in values.items() if name not in unread}, **lora}
+
+
+def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placement) -> EmpathyJudge:
+    """A judge with the weights of all its members."""
+    path = folder / JUDGE_FILE
+    names = description[MEMBERS]
+    if not isinstance(names, list) or len(names) < 2 or not all(re.fullmatch(r"members/\d+", str(n)) for n in names):
+        raise UserError(f"{path}: {MEMBERS} {shown(names)}; accepted: a list of at least two, such as members/01")
+    loaded = LoadedJudge(_build(path, description, placement), description)
+    for name in names:
+        file = folder / name / JUDGE_FILE
+        if not file.is_file():
+            raise UserError(f"{file}: missing; {path} names this member")
+        if file_hash(file) != description.get("sha256", {}).get(f"{name}/{JUDGE_FILE}"):
+            raise UserError(f"{file}: not the file that was written: its content differs from {path}'s hash")
+        read_into(loaded, folder / name)
+        loaded.judge.members.add(loaded.judge.trained())
+    return loaded.judge
+
+
+def _read_weights(judge: EmpathyJudge, folder: Path, description: Mapping[str, Any]) -> None:
+    """Trained weights of a judge folder, into a judge of its description."""
+    _load_adapter(judge, folder)
+    _load_trained_parts(judge, folder)
+    _load_head(judge, folder)
+    for name in _weight_files(judge):
+        if file_hash(folder / name) != description.get("sha256", {}).get(name):
+            raise UserError(
+                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
+            )
+
+
+def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
+    """File, description and trained weights of a checkpoint, or of the best one of a run."""
+    file = path / "checkpoints" / BEST if path.is_dir() else path
+    checkpoint = read_checkpoint(file)
+    if "description" not in checkpoint:
+        raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
+    state = {key.removeprefix("judge."): value for key, value in checkpoint["state_dict"].items()}
+    return file, checkpoint["description"], state
+
+
+def _load_state(judge: EmpathyJudge, file: Path, state: Mapping[str, Tensor]) -> None:
+    check_keys(file, state, judge.trained())
+    judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
 
 
 def _build(path: Path, description: Mapping[str, Any], placement: Placement) -> EmpathyJudge:
@@ -363,7 +492,8 @@ def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
     }
 
 
-def _sha256(path: Path) -> str:
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

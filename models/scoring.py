@@ -5,59 +5,119 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.schema import Pair
+from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
+from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .heads.prediction import Prediction
 from .judge import EmpathyJudge, EncodedClip
+from .members import combine
 
 _CACHE_BYTES = 512 * 2**20
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 
 
-class PairScorer:
-    """Runs a judge over pairs. Audio states are kept, the oldest dropped beyond 512 MB: one context is often answered
-    several times, and the listening checks hear the same clips again."""
+class Scored(NamedTuple):
+    """Scores of one pair with what is known of their errors, each `(dimensions,)`, float32, on the CPU.
 
-    def __init__(self, judge: EmpathyJudge, batch_size: int = 16) -> None:
+    Attributes:
+        score: Rating points; calibrated where the judge is.
+        standard_error: Rating points; NaN = unknown.
+        low: Lower end of the interval, rating points; NaN = unknown.
+        high: Its upper end.
+        abstained: True where the judge had better say nothing.
+    """
+
+    score: Tensor
+    standard_error: Tensor
+    low: Tensor
+    high: Tensor
+    abstained: Tensor
+
+
+class PairScorer:
+    """Runs a judge, or all members of an ensemble, over pairs. Audio states are kept, the oldest dropped beyond 512 MB:
+    one context is often answered several times, and the listening checks hear the same clips again."""
+
+    def __init__(self, judge: EmpathyJudge, batch_size: int = 16, calibration: Calibration | None = None) -> None:
         """Put the judge to work.
 
         Args:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Pairs per forward pass; scores do not depend on it.
+            calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
         """
         self.judge = judge
         self.batch_size = batch_size
+        self.calibration = calibration
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
 
-    def score(self, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Tensor | AudioError]]:
-        """Yield each pair, in order, with its scores in rating points `(dimensions,)`, float32, on the CPU.
+    def score(self, pairs: Sequence[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
+        """Yield each pair, in order, with its scores.
 
         A pair whose audio cannot be used comes with the error instead of scores; the others are not affected.
+
+        Args:
+            pairs: What to score.
+            level: Of the intervals, one of `calibration.LEVELS`.
+
+        Raises:
+            UserError: If there are no intervals of that level.
         """
+        for pair, found in self.predict(pairs):
+            yield pair, found if isinstance(found, AudioError) else self._calibrate(found, level)
+
+    def _calibrate(self, predicted: Prediction, level: float) -> Scored:
+        raw = predicted.score.numpy()
+        deviation = None if predicted.deviation is None else predicted.deviation.numpy()
+        found = uncalibrated(raw)
+        if self.calibration is not None:
+            found = self.calibration.apply(raw, deviation, self.judge.dimensions, level)
+        score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
+        return Scored(score, error, low, high, torch.from_numpy(found.abstained))
+
+    def predict(self, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
+        """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
         for start in range(0, len(pairs), self.batch_size):
             batch = pairs[start : start + self.batch_size]
-            states, failed = self._encode(batch)
-            usable = [pair for pair in batch if not any(source in failed for source in sources_of(pair))]
-            scores = iter(self._forward(usable, states)) if usable else iter(())
-            for pair in batch:
-                errors = [failed[source] for source in sources_of(pair) if source in failed]
-                yield pair, errors[0] if errors else next(scores)
+            yield from zip(batch, self._predict_batch(batch), strict=True)
+
+    def _predict_batch(self, batch: Sequence[Pair]) -> list[Prediction | AudioError]:
+        members = self.judge.members
+        if not len(members):
+            return self._predict_once(batch, None)
+        each = []
+        for number in range(len(members)):
+            self.judge.use(members.weights(number))
+            each.append(self._predict_once(batch, number if tower_is_trained(self.judge) else None))
+        return [_combined(outcomes) for outcomes in zip(*each, strict=True)]
+
+    def _predict_once(self, batch: Sequence[Pair], member: int | None) -> list[Prediction | AudioError]:
+        """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
+        states, failed = self._encode(batch, member)
+        usable = [pair for pair in batch if not any(source in failed for source in sources_of(pair))]
+        predicted = iter(self._forward(usable, states) if usable else ())
+        errors = [[failed[source] for source in sources_of(pair) if source in failed] for pair in batch]
+        return [found[0] if found else next(predicted) for found in errors]
 
     @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Tensor:
+    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
         inputs = self.judge.build_inputs(pairs, states)
-        return self.judge(inputs.to(self.judge.device)).cpu()
+        return _by_pair(self.judge.predict(inputs.to(self.judge.device)), len(pairs))
 
-    def _encode(self, pairs: Sequence[Pair]) -> tuple[dict[AudioSource, EncodedClip], dict[AudioSource, AudioError]]:
+    def _encode(
+        self, pairs: Sequence[Pair], member: int | None
+    ) -> tuple[dict[AudioSource, EncodedClip], dict[AudioSource, AudioError]]:
         wanted = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
-        states = {source: self._states[key] for source in wanted if (key := _key(source)) in self._states}
+        states = {source: self._states[key] for source in wanted if (key := (member, _key(source))) in self._states}
         failed: dict[AudioSource, AudioError] = {}
         readable = []
         for source in wanted:
@@ -70,15 +130,37 @@ class PairScorer:
             made = self.judge.encode_clips([windows for _, windows in readable])
             for (source, _), encoded in zip(readable, made, strict=True):
                 states[source] = encoded
-                self._keep(source, encoded)
+                self._keep((member, _key(source)), encoded)
         return states, failed
 
-    def _keep(self, source: AudioSource, encoded: EncodedClip) -> None:
-        self._states[_key(source)] = encoded
+    def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
+        self._states[key] = encoded
         self._bytes += _bytes(encoded)
         while self._bytes > _CACHE_BYTES:
             _, dropped = self._states.popitem(last=False)
             self._bytes -= _bytes(dropped)
+
+
+def tower_is_trained(judge: EmpathyJudge) -> bool:
+    """Whether audio states depend on weights that training changes."""
+    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full}
+
+
+def _combined(outcomes: Sequence[Prediction | AudioError]) -> Prediction | AudioError:
+    """Of all members for one pair: a clip that one cannot use, none can."""
+    for outcome in outcomes:
+        if isinstance(outcome, AudioError):
+            return outcome
+    return combine([outcome for outcome in outcomes if isinstance(outcome, Prediction)])
+
+
+def _by_pair(predicted: Prediction, count: int) -> list[Prediction]:
+    """Scores and deviations of each row of a batch, on the CPU."""
+    score = predicted.score.cpu()
+    if predicted.deviation is None:
+        return [Prediction(score[row]) for row in range(count)]
+    deviation = predicted.deviation.cpu()
+    return [Prediction(score[row], deviation[row]) for row in range(count)]
 
 
 def _bytes(encoded: EncodedClip) -> int:
@@ -115,6 +197,27 @@ def choose_device(name: str | None) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r}: accepted: auto, cpu, or cuda where a GPU is usable: {reason}") from None
     return device
+
+
+def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard) -> None:
+    """The dataset rates a judge's dimensions on the scales that the judge was trained on.
+
+    Args:
+        judge: Its name, for the message.
+        dimensions: Of the judge.
+        card: Of the dataset; dimensions that it does not rate are passed over.
+
+    Raises:
+        UserError: If one differs: scores and ratings would not be in the same points.
+    """
+    rated = {dimension.name: dimension for dimension in card.dimensions}
+    for own in dimensions:
+        other = rated.get(own.name, own)
+        if (own.minimum, own.maximum, own.higher_is_better) != (other.minimum, other.maximum, other.higher_is_better):
+            raise UserError(
+                f"judge {judge}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
+                f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; accepted: the same scale"
+            )
 
 
 def sources_of(pair: Pair) -> list[AudioSource]:

@@ -9,9 +9,17 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.schema import Pair
+from ...models.calibration import LEVELS
 
 SCORE_COLUMNS = ("pair_id", "dimension", "score", "uncertainty", "status", "meta")
 """The columns of a score table."""
+
+INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for level in LEVELS}
+"""Level -> columns with the ends of an interval that shall hold so many of the mean ratings, for judges that give some
+(rating points, NaN = none)."""
+
+ABSTAINED = "abstained"
+"""Column of judges that may abstain: True where they had better not be asked; the score stands all the same."""
 
 OK = "ok"
 """The status of a row with a score; any other status says in words why there is none."""
@@ -37,7 +45,8 @@ class Judge(Protocol):
         Returns:
             One row per pair and dimension: ``pair_id``, ``dimension``, ``score`` (float64, rating points, NaN
             where the status is not ``ok``), ``uncertainty`` (float64, standard deviation in rating points,
-            NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row).
+            NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row). A calibrated
+            judge adds all of `INTERVAL_COLUMNS`, and `ABSTAINED` where it may abstain.
         """
         ...
 

@@ -10,12 +10,13 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from ...data_modules.errors import AudioError, UserError
+from ...data_modules.errors import AudioError
 from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import LoadedJudge, Placement, load_any
 from ...models.backbones.common.base import Quantization
-from ...models.scoring import SPREAD, PairScorer, placed
-from . import OK, score_table
+from ...models.calibration import uncalibrated
+from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 
 
 class TrainedJudge:
@@ -34,7 +35,7 @@ class TrainedJudge:
         self.description = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
-        self._scorer = PairScorer(placed(loaded, device), batch_size)
+        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration)
 
     @classmethod
     def load(
@@ -55,32 +56,43 @@ class TrainedJudge:
         Raises:
             UserError: If one differs: scores and ratings would not be in the same points.
         """
-        rated = {dimension.name: dimension for dimension in card.dimensions}
-        for own in self.scales:
-            other = rated.get(own.name, own)
-            if (own.minimum, own.maximum, own.higher_is_better) != (
-                other.minimum,
-                other.maximum,
-                other.higher_is_better,
-            ):
-                raise UserError(
-                    f"judge {self.name}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
-                    f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; accepted: the same scale"
-                )
+        check_scales(self.name, self.scales, card)
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """One row per pair and dimension; a pair whose audio cannot be used has no score and says why in `status`."""
+        """One row per pair and dimension; a pair whose audio cannot be used has no score and says why in `status`.
+
+        A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
+        """
         console = Console(stderr=True)
-        scored = track(
-            self._scorer.score(pairs),
+        predicted = track(
+            self._scorer.predict(pairs),
             "scoring",
             total=len(pairs),
             console=console,
             disable=not console.is_terminal,
         )
-        scores, statuses = [], []
-        for _, outcome in scored:
-            failed = isinstance(outcome, AudioError)
-            scores.append([float("nan")] * len(self.dimensions) if failed else outcome.tolist())
-            statuses.append(str(outcome) if failed else OK)
-        return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), statuses=statuses)
+        nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
+        scores, deviations, statuses = [], [], []
+        for _, found in predicted:
+            failed = isinstance(found, AudioError)
+            scores.append(nothing if failed else found.score.numpy())
+            deviations.append(nothing if failed or found.deviation is None else found.deviation.numpy())
+            statuses.append(str(found) if failed else OK)
+        shape = len(pairs), len(self.dimensions)
+        return self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
+
+    def _table(
+        self, pairs: Sequence[Pair], score: np.ndarray, deviation: np.ndarray, statuses: Sequence[str]
+    ) -> pd.DataFrame:
+        """From what the head predicts, arrays `(pairs, dimensions)`."""
+        if self._scorer.calibration is None:
+            return score_table(pairs, self.dimensions, score, statuses=statuses)
+        columns: dict[str, np.ndarray] = {}
+        found = uncalibrated(score)
+        for level, (low, high) in INTERVAL_COLUMNS.items():
+            found = self._scorer.calibration.apply(score, deviation, self.scales, level)
+            columns |= {low: found.low.ravel(), high: found.high.ravel()}
+        if self._scorer.calibration.abstains:
+            columns[ABSTAINED] = found.abstained.ravel()
+        table = score_table(pairs, self.dimensions, found.score, found.standard_error, statuses)
+        return table.assign(**columns)

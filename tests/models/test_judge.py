@@ -88,7 +88,7 @@ def test_the_scorer_of_pairs_gives_the_scores_of_the_judge(make_judge, pairs):
     for size in (1, 3, 8):
         scorer = PairScorer(judge, size)
         for _ in range(2):  # the second time every clip comes from the cache
-            found = {pair.pair_id: scores for pair, scores in scorer.score(pairs)}
+            found = {pair.pair_id: one.score for pair, one in scorer.score(pairs)}
             assert difference(expected, found) <= 1e-5
 
 
@@ -102,7 +102,7 @@ def test_a_clip_that_cannot_be_used_does_not_touch_the_others(make_judge, pairs)
     assert isinstance(found[0][1], AudioError)
     assert isinstance(found[-1][1], AudioError)
     assert "no such.wav: no such file" in str(found[-1][1])
-    assert difference(expected, {pair.pair_id: scores for pair, scores in found[1:-1]}) <= 1e-5
+    assert difference(expected, {pair.pair_id: one.score for pair, one in found[1:-1]}) <= 1e-5
 
 
 def test_a_file_that_was_changed_is_heard_again(make_judge, pairs, tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_that_was_changed_is_heard_again(make_judge, pairs, tmp_path):
     for source, name in ((pairs[0].response, "a"), (pairs[4].response, "b")):
         path.write_bytes(source.read_bytes())
         ((_, found),) = scorer.score([Pair(name, path)])
-        assert difference({name: expected[name]}, {name: found}) <= 1e-5
+        assert difference({name: expected[name]}, {name: found.score}) <= 1e-5
 
 
 def test_clips_that_several_pairs_share_are_encoded_once(make_judge, pairs):

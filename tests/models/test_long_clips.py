@@ -86,7 +86,7 @@ def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge):
     direct = judge(judge.build_inputs(pairs))
     cached = judge(judge.build_inputs(pairs, encode_all(judge, pairs)))
     assert (direct - cached).abs().max() <= 1e-5
-    scored = torch.stack([scores for _, scores in PairScorer(judge, batch_size=1).score(pairs)])
+    scored = torch.stack([found.score for _, found in PairScorer(judge, batch_size=1).score(pairs)])
     assert (direct - scored).abs().max() <= 1e-5
 
 

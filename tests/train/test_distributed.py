@@ -78,7 +78,8 @@ def test_two_processes_score_like_one(judge_folder, dataset_folder, tmp_path):
         "judge, data, out, store, rank = *map(Path, sys.argv[1:5]), int(sys.argv[5])\n"
         "dist.init_process_group('gloo', init_method=f'file://{store}', rank=rank, world_size=2)\n"
         "pairs = PairDataset.load(data).pairs[rank::2]\n"
-        "mine = {pair.pair_id: scores for pair, scores in PairScorer(load_judge(judge).judge, 3 + rank).score(pairs)}\n"
+        "scorer = PairScorer(load_judge(judge).judge, 3 + rank)\n"
+        "mine = {pair.pair_id: found.score for pair, found in scorer.score(pairs)}\n"
         "parts = [None, None]\n"
         "dist.all_gather_object(parts, mine)\n"
         "if rank == 0:\n"
@@ -95,7 +96,8 @@ def test_two_processes_score_like_one(judge_folder, dataset_folder, tmp_path):
             process.kill()
     found = torch.load(out, weights_only=True)
     pairs = PairDataset.load(dataset_folder).pairs
-    expected = {pair.pair_id: scores for pair, scores in PairScorer(load_judge(judge_folder).judge, 8).score(pairs)}
+    scorer = PairScorer(load_judge(judge_folder).judge, 8)
+    expected = {pair.pair_id: one.score for pair, one in scorer.score(pairs)}
     assert found.keys() == expected.keys()
     assert max(float((found[name] - expected[name]).abs().max()) for name in found) <= 1e-5
     assert torch.stack(list(found.values())).std(0).min() > 1e-3
