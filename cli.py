@@ -397,6 +397,43 @@ def score(options: argparse.Namespace) -> int:
     return DONE
 
 
+def calibrate(options: argparse.Namespace) -> int:
+    """Fit standard errors and intervals to rated pairs that the judge was not trained on.
+
+    Training does this on the validation split, which also chose the checkpoint: the errors there look a little too
+    small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json, that
+    of a run in calibration.json; an earlier one is replaced. The model card is not: export or write it again.
+    """
+    from .data_modules.schema import PairDataset
+    from .models.artifact import JUDGE_FILE, Placement, load_any
+    from .models.calibration_files import CALIBRATION_FILE, to_json
+    from .models.judge_calibration import calibrate_judge, store_calibration
+    from .models.scoring import SPREAD
+
+    folder = Path(options.judge)
+    if not (folder / JUDGE_FILE).is_file() and not (folder / "checkpoints").is_dir():
+        raise UserError(f"{folder}: accepted: a judge folder (with {JUDGE_FILE}) or a run folder")
+    dataset = PairDataset.load(options.data)
+    spread = options.device == SPREAD
+    calibration = calibrate_judge(
+        load_any(folder, Placement(options.backbone, options.quantization, spread)),
+        dataset,
+        None if options.split == "all" else [options.split],
+        method=options.method,
+        abstain=options.abstain,
+        device=options.device,
+    )
+    stored = store_calibration(calibration, folder)
+    if options.json:
+        print(json.dumps(to_json(calibration), indent=2, allow_nan=False))
+        return DONE
+    for name, own in calibration.dimensions.items():
+        error = "not rated" if own.factor is None else f"{own.n} pairs in {own.groups} groups"
+        print(f"{name}: {error}{_calibrated_facts(own)}")
+    print(f"calibration: {stored}")
+    return DONE
+
+
 def export(options: argparse.Namespace) -> int:
     """Write the judge folder of a run."""
     from .models.artifact import Placement, load_run, save_judge
@@ -406,6 +443,36 @@ def export(options: argparse.Namespace) -> int:
     report = None if options.report is None else _read_report(Path(options.report))
     save_judge(loaded, Path(options.out), render_card(loaded.description, report))
     print(f"judge: {options.out}")
+    return DONE
+
+
+def ensemble(options: argparse.Namespace) -> int:
+    """Make one judge of several that share a frozen backbone.
+
+    The judges must agree in backbone, dimensions and all settings that scores depend on: say, runs with several seeds
+    or the folds of a cross-validation. Every command that takes a judge takes what is written. Its score is the mean of
+    the members' scores; how far these lie apart goes into the standard error once the ensemble is calibrated. The
+    backbone is loaded once, and clips are encoded once unless the audio tower was trained; the rest of the work is done
+    for each member.
+
+    --average writes a single judge with the mean of the trained weights instead, as fast as one (model soup). That
+    means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
+    same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
+    """
+    from .models.ensemble import ALIKE, write_average, write_ensemble
+
+    paths, out = [Path(path) for path in options.judges], Path(options.out)
+    if options.average:
+        likeness = write_average(paths, out, options.backbone)
+        if likeness is not None and likeness < ALIKE:
+            print(
+                f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means something "
+                "only where all were trained from the same initial adapters, an ensemble has no such condition",
+                file=sys.stderr,
+            )
+    else:
+        write_ensemble(paths, out, options.backbone)
+    print(f"judge: {out}")
     return DONE
 
 
@@ -451,12 +518,15 @@ def _other_splits(dataset: PairDataset, split: str) -> list[str]:
 
 def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str) -> None:
     """Says on standard error where a judge is measured on pairs that it was trained or chosen on."""
-    origin = description["provenance"]
-    if (origin["content_hash"], origin["split_hash"]) != (dataset.card.content_hash, dataset.split_hash()):
-        return
-    for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
-        if splits and split in ("all", *splits):
-            print(f"warning: split {split}: this judge was {done} on {', '.join(splits)}", file=sys.stderr)
+    here = (dataset.card.content_hash, dataset.split_hash())
+    warnings: dict[str, None] = {}
+    for origin in description.get("member_provenance", [description["provenance"]]):
+        if (origin["content_hash"], origin["split_hash"]) == here:
+            for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
+                if splits and split in ("all", *splits):
+                    warnings[f"warning: split {split}: this judge was {done} on {', '.join(splits)}"] = None
+    for warning in warnings:
+        print(warning, file=sys.stderr)
 
 
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
@@ -538,6 +608,7 @@ _COMMANDS: Mapping[str, Command] = {
     "agreement": agreement,
     "score": score,
     "export": export,
+    "ensemble": ensemble,
 }
 """Beside `train` and `import_`."""
 

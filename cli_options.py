@@ -199,6 +199,13 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--report", help="agreement.json of this judge, for the model card")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
 
+    one = _add(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
+    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
+
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("table", help="CSV, TSV, JSONL or Parquet")

@@ -50,6 +50,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         f"- trained of it: {_trained(lora, description.get('trained_in_full', []))}; the rest is frozen",
         *([] if description.get("reads_text", True) else ["- the text about a situation is not read"]),
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
+        *_put_together(description),
         f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
         f"- target: {origin['target']} of the ratings of a pair",
         f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
@@ -62,6 +63,17 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         "",
     ]
     return "\n".join(lines)
+
+
+def _put_together(description: Mapping[str, Any]) -> list[str]:
+    if members := description.get("members"):
+        return [f"- ensemble of {len(members)} judges on one backbone: its score is the mean of theirs"]
+    if count := description.get("averaged"):
+        return [
+            f"- weights: the mean of those of {count} judges (model soup, Wortsman et al., 2022), which means something only",
+            "  where all were trained from the same initial adapters",
+        ]
+    return []
 
 
 def _precision(settings: Mapping[str, Any]) -> str:

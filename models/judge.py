@@ -20,6 +20,7 @@ from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Input
 from .heads import Head, HeadName, build_head
 from .heads.prediction import Prediction
 from .lora import LoraSettings, adapt, trained_in_full
+from .members import Members
 from .parts import weights_of
 from .pooling import PoolingName, build_pooling
 
@@ -110,6 +111,7 @@ class EmpathyJudge(nn.Module):
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
         self.head: Head = build_head(settings.head, self.backbone.hidden_size, dimensions)
+        self.members = Members()
 
     @property
     def device(self) -> torch.device:
@@ -189,6 +191,22 @@ class EmpathyJudge(nn.Module):
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def trained(self) -> dict[str, Tensor]:
+        """As `trainable`, but also in a judge that was loaded, where nothing is to be trained any more."""
+        in_full = {f"network.{name}" for name in self.trained_in_full()}
+        return {
+            name: weight
+            for name, weight in self.named_parameters()
+            if name in in_full or "lora_" in name or name.startswith(("head.", "pooling."))
+        }
+
+    @torch.no_grad()
+    def use(self, weights: Mapping[str, Tensor]) -> None:
+        """Put these values into the weights that training changes, such as those of a member (`members.weights`)."""
+        trained = self.trained()
+        for name, weight in weights.items():
+            trained[name].copy_(weight)
 
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""

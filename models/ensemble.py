@@ -1,0 +1,112 @@
+"""One judge out of several on one frozen backbone: an ensemble that keeps them all, or the mean of their weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..data_modules.errors import UserError
+from ..data_modules.folders import staged_folder
+from .artifact import JUDGE_FILE, MEMBERS, LoadedJudge, Placement, file_hash, load_any, read_into, save_judge
+from .card import render_card
+from .members import average, likeness
+
+MEMBER_ORIGINS = "member_provenance"
+"""In `judge.json`: where each of the judges comes from that were put together."""
+AVERAGED = "averaged"
+"""In `judge.json`: of how many judges the weights are the mean."""
+ALIKE = 0.5
+"""Cosine of two adapters' down-projections below which they have hardly begun alike (see `members.likeness`)."""
+
+
+def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
+    """Write a judge folder whose score is the mean of several judges' scores: `members/01` and so on are judge folders.
+
+    Calibrations of single members are left behind: what holds for one does not hold for the mean.
+
+    Args:
+        paths: Judge folders, run folders or checkpoints.
+        out: Appears complete or not at all.
+        backbone: Where the backbone lies now, if not where the first judge found it.
+
+    Raises:
+        UserError: If there are fewer than two, one is broken, one differs from the first in backbone, dimensions or a
+            setting that scores depend on, or the folder exists.
+    """
+    with staged_folder(out) as stage:
+        descriptions, hashes = [], {}
+        for number, loaded in enumerate(_each(paths, backbone), start=1):
+            name = f"{MEMBERS}/{number:02d}"
+            save_judge(loaded, stage / name, render_card(loaded.description, None))
+            hashes[f"{name}/{JUDGE_FILE}"] = file_hash(stage / name / JUDGE_FILE)
+            descriptions.append(loaded.description)
+        merged = {
+            **_merged(descriptions),
+            MEMBERS: [f"{MEMBERS}/{number:02d}" for number in range(1, len(descriptions) + 1)],
+            "sha256": hashes,
+        }
+        text = json.dumps(merged, indent=2, allow_nan=False) + "\n"
+        (stage / JUDGE_FILE).write_text(text, encoding="utf-8")
+        (stage / "README.md").write_text(render_card(merged, None), encoding="utf-8")
+
+
+def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None) -> float | None:
+    """Write one judge whose trained weights are the mean of several judges' (Wortsman et al., 2022).
+
+    Args:
+        paths: As for `write_ensemble`.
+        out: As there.
+        backbone: As there.
+
+    Returns:
+        The smallest `likeness` between the first adapter and another; below `ALIKE` the mean hardly means anything.
+        None where there are no adapters.
+
+    Raises:
+        UserError: As `write_ensemble`.
+    """
+    judge, descriptions, members = None, [], []
+    for loaded in _each(paths, backbone):
+        judge = loaded.judge
+        descriptions.append(loaded.description)
+        members.append({name: weight.detach().clone() for name, weight in judge.trained().items()})
+    assert judge is not None  # `_each` refuses fewer than two
+    judge.use(average(members))
+    merged = {**_merged(descriptions), AVERAGED: len(members)}
+    save_judge(LoadedJudge(judge, merged), out, render_card(merged, None))
+    return min((found for other in members[1:] if (found := likeness(members[0], other)) is not None), default=None)
+
+
+def _each(paths: Sequence[Path], backbone: str | None) -> Iterator[LoadedJudge]:
+    """Each judge in turn, all in the same memory: one is gone when the next one comes. Not calibrated."""
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
+        raise UserError(f"judges {', '.join(map(str, paths))}; accepted: two or more, each once")
+    first = load_any(paths[0], Placement(backbone))
+    if MEMBERS in first.description:
+        raise UserError(f"{paths[0]}: an ensemble itself; accepted: single judges, such as its members")
+    yield LoadedJudge(first.judge, {**first.description, "calibration": None})
+    for path in paths[1:]:
+        yield LoadedJudge(first.judge, {**read_into(first, path), "calibration": None})
+
+
+def _merged(descriptions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `judge.json` says of several judges as one."""
+    origins = [description["provenance"] for description in descriptions]
+    values = {key: [origin[key] for origin in origins if key in origin] for key in origins[0]}
+    merged = {key: _merged_value(key, found) for key, found in values.items()}
+    return {**descriptions[0], "provenance": merged, MEMBER_ORIGINS: origins}
+
+
+def _merged_value(key: str, values: Sequence[Any]) -> Any:
+    """Of a field of `Provenance`."""
+    if key in ("validation", "preferences_met"):
+        return dict.fromkeys(values[0])  # nobody has measured the whole
+    if all(value == values[0] for value in values):
+        return values[0]
+    if key == "synthetic":
+        return True
+    if isinstance(values[0], list):
+        return list(dict.fromkeys(name for value in values for name in value))
+    return "various" if isinstance(values[0], str) else {}

@@ -1,0 +1,257 @@
+"""Ensembles and averaged judges: scores, spread, what is shared, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, load_judge, save_judge
+from empathy_judge.models.calibration_files import weights_hash
+from empathy_judge.models.ensemble import write_average, write_ensemble
+from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.members import Members, average, combine, likeness
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.scorer import Scorer
+
+LORA = LoraSettings(rank=2, alpha=4.0)
+
+
+def origin(**changes) -> Provenance:
+    values = {"empathy": 0.5, "warmth": 0.25}
+    plain = Provenance("tones", True, "c" * 64, "s" * 64, values, ["fold1"], ["fold2"], "mean")
+    return replace(plain, **changes)
+
+
+def predicted(judge: EmpathyJudge, pairs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scores and deviations `(pairs, dimensions)`."""
+    found = [prediction for _, prediction in PairScorer(judge, 4).predict(pairs)]
+    deviations = [prediction.deviation for prediction in found]
+    return torch.stack([p.score for p in found]), None if deviations[0] is None else torch.stack(deviations)
+
+
+@pytest.fixture(scope="module")
+def folders(make_judge, tmp_path_factory) -> list[Path]:
+    """Two judges that differ in what was trained and where."""
+    root = tmp_path_factory.mktemp("members")
+    for seed, splits in ((1, ["fold1"]), (2, ["fold3", "fold1"])):
+        judge = make_judge(LORA, seed)
+        save_judge(LoadedJudge(judge, describe(judge, origin(train_splits=splits))), root / f"{seed}", "")
+    return [root / "1", root / "2"]
+
+
+@pytest.fixture(scope="module")
+def ensemble(folders, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("ensemble") / "judge"
+    assert main(["ensemble", *map(str, folders), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset_folder):
+    return PairDataset.load(dataset_folder).pairs[:6]
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def test_an_ensemble_is_the_mean_and_its_variance_that_of_its_members_and_between_them():
+    scores = [torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0, 4.0]]), torch.tensor([[6.0, 4.0]])]
+    plain = combine([Prediction(score) for score in scores])
+    assert torch.equal(plain.score, torch.tensor([[3.0, 4.0]]))
+    assert plain.deviation is not None
+    assert plain.deviation[0, 0].item() == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
+    assert 0 < plain.deviation[0, 1].item() < 1e-5  # members agree, and a deviation is above 0
+    own = combine([Prediction(score, torch.full((1, 2), float(n))) for n, score in enumerate(scores, start=1)])
+    assert own.deviation is not None
+    assert own.deviation[0].tolist() == pytest.approx([(7 + 14 / 3) ** 0.5, (14 / 3) ** 0.5])
+
+
+def test_the_mean_of_weights_is_taken_in_float64_and_keeps_their_type():
+    members = [{"a": torch.tensor([value], dtype=torch.bfloat16)} for value in (256.0, 1.0, 1.0)]
+    assert average(members)["a"].dtype == torch.bfloat16
+    assert average(members)["a"].item() == 86.0  # in bfloat16 256 + 1 is 256, and the mean would be 85.5
+
+
+def test_adapters_that_began_alike_are_told_from_those_that_did_not():
+    start = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    other = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+    one, near, far = ({"x.lora_A.w": weight, "x.lora_B.w": -weight} for weight in (start, start + 0.1 * other, other))
+    assert likeness(one, near) == pytest.approx(1 / 1.01**0.5, abs=0.01)
+    assert abs(likeness(one, far) or 1) < 0.2
+    assert likeness({"head.w": start}, {"head.w": start}) is None
+
+
+def test_members_move_with_the_judge_and_are_neither_trained_nor_saved():
+    members = Members()
+    members.add({"network.a.weight": torch.ones(2), "head.b": torch.zeros(3)})
+    assert len(members) == 1
+    assert not members.state_dict()
+    assert not list(members.parameters())
+    moved = members.to("meta").weights(0)
+    assert {name: (weight.device.type, len(weight)) for name, weight in moved.items()} == {
+        "network.a.weight": ("meta", 2),
+        "head.b": ("meta", 3),
+    }
+
+
+# ---------------------------------------------------------------- ensembles
+
+
+def test_an_ensemble_scores_the_mean_of_its_members(folders, ensemble, pairs):
+    each = torch.stack([predicted(load_judge(folder).judge, pairs)[0] for folder in folders])
+    assert (each[0] - each[1]).abs().min() > 1e-4  # else the mean would say nothing
+    judge = load_any(ensemble).judge
+    scores, deviations = predicted(judge, pairs)
+    assert (scores - each.mean(0)).abs().max() < 1e-6
+    assert deviations is not None
+    assert (deviations - (each[0] - each[1]).abs() / 2**0.5).abs().max() < 1e-6
+    assert torch.equal(predicted(judge, pairs[3:4])[0], predicted(judge, pairs[3:4])[0])  # whoever went last
+    found = Scorer.from_pretrained(ensemble).score(pairs[0].context[0].audio, pairs[0].response)
+    assert set(found) == {"empathy", "warmth"}
+
+
+def test_the_backbone_is_loaded_once_and_clips_are_encoded_once(ensemble, pairs, monkeypatch):
+    from empathy_judge.models import judge as judges
+
+    loads, encoded = [], []
+    load, encode = judges.load_backbone, EmpathyJudge.encode_clips
+    monkeypatch.setattr(judges, "load_backbone", lambda checkpoint: loads.append(checkpoint) or load(checkpoint))
+    monkeypatch.setattr(EmpathyJudge, "encode_clips", lambda self, clips: encoded.extend(clips) or encode(self, clips))
+    predicted(load_any(ensemble).judge, pairs)
+    assert len(loads) == 1
+    assert len(encoded) == len({id(turn.audio) for pair in pairs for turn in pair.context}) + len(pairs)
+
+
+def test_members_with_trained_towers_hear_for_themselves(make_judge, pairs, tmp_path):
+    lora = LoraSettings(parts=["audio_tower"], rank=2, alpha=4.0)
+    each = []
+    for seed in (1, 2):
+        judge = make_judge(lora, seed, head="gaussian")
+        save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / f"{seed}", "")
+        each.append(predicted(judge, pairs[:2]))
+    write_ensemble([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
+    scores, deviations = predicted(load_any(tmp_path / "both").judge, pairs[:2])
+    own = torch.stack([score for score, _ in each])
+    assert (scores - own.mean(0)).abs().max() < 1e-6
+    variance = own.var(0) + torch.stack([deviation for _, deviation in each]).square().mean(0)
+    assert deviations is not None
+    assert (deviations.square() - variance).abs().max() < 1e-5
+
+
+def test_an_ensemble_says_where_its_members_come_from(ensemble, folders):
+    description = load_any(ensemble).description
+    assert description["members"] == ["members/01", "members/02"]
+    merged = description["provenance"]
+    assert merged["train_splits"] == ["fold1", "fold3"]
+    assert merged["validation"] == {"empathy": None, "warmth": None}
+    assert merged["content_hash"] == "c" * 64
+    assert [own["train_splits"] for own in description["member_provenance"]] == [["fold1"], ["fold3", "fold1"]]
+    assert "ensemble of 2 judges" in (ensemble / "README.md").read_text()
+    members = [load_judge(ensemble / name).judge for name in description["members"]]
+    assert weights_hash(load_any(ensemble).judge) not in {weights_hash(judge) for judge in members}
+    assert weights_hash(members[0]) == weights_hash(load_judge(folders[0]).judge)
+
+
+def test_a_changed_member_is_refused(ensemble, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(ensemble, copy)
+    member = copy / "members" / "02" / "judge.json"
+    member.write_text(member.read_text().replace('"tones"', '"songs"'))
+    with pytest.raises(UserError, match=r"members/02/judge\.json: not the file that was written"):
+        load_any(copy)
+    member.unlink()
+    with pytest.raises(UserError, match=r"members/02/judge\.json: missing"):
+        load_any(copy)
+    for names in (["members/01"], ["members/01", "../1"], "members/01"):
+        description = json.loads((ensemble / "judge.json").read_text())
+        (copy / "judge.json").write_text(json.dumps({**description, "members": names}))
+        with pytest.raises(UserError, match=r"accepted: a list of at least two, such as members/01"):
+            load_any(copy)
+
+
+# ---------------------------------------------------------------- averages
+
+
+def test_an_averaged_judge_has_the_mean_of_the_weights(folders, pairs, tmp_path, capsys):
+    out = tmp_path / "judge"
+    assert main(["ensemble", *map(str, folders), "--out", str(out), "--average"]) == 0
+    assert "hardly began alike" in capsys.readouterr().err  # the judges of the fixture begin from other seeds
+    one, other, mean = (load_judge(folder).judge.trained() for folder in (*folders, out))
+    assert mean.keys() == one.keys()
+    for name, weight in mean.items():
+        assert torch.equal(weight, ((one[name].double() + other[name].double()) / 2).float())
+    loaded = load_any(out)
+    assert loaded.description["averaged"] == 2
+    assert not len(loaded.judge.members)
+    assert "mean of those of 2 judges" in (out / "README.md").read_text()
+
+
+def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
+    judge = make_judge(LORA, 1)  # as in the first folder, then trained a little further
+    judge.use({name: weight + 0.001 for name, weight in judge.trained().items()})
+    state = {f"judge.{name}": weight.detach() for name, weight in judge.trained().items()}
+    run = tmp_path / "run" / "checkpoints"
+    run.mkdir(parents=True)
+    torch.save({"state_dict": state, "description": describe(judge, origin())}, run / "best.ckpt")
+    same = write_average([folders[0], run / "best.ckpt"], tmp_path / "mean")
+    assert same is not None
+    assert same > 0.9
+    write_ensemble([run.parent, folders[0]], tmp_path / "both")
+    members = load_any(tmp_path / "both").judge.members
+    for member, other in ((0, judge), (1, load_judge(folders[0]).judge)):
+        weights = other.trained()
+        assert all(torch.equal(weight, weights[name]) for name, weight in members.weights(member).items())
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"lora": LoraSettings(rank=3, alpha=4.0)}, "lora rank 3, of the first judge 2"),
+        ({"lora": LoraSettings(rank=2, alpha=5.0)}, "lora alpha 5.0, of the first judge 4.0"),
+        ({"pooling": "attention"}, "pooling 'attention', of the first judge 'response_mean'"),
+        ({"head": "gaussian"}, "head 'gaussian', of the first judge 'regression'"),
+    ],
+)
+def test_judges_that_were_built_otherwise_are_refused(folders, make_judge, tmp_path, changes, text):
+    judge = make_judge(**{"lora": LORA, **changes})
+    save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / "other", "")
+    with pytest.raises(UserError) as found:
+        write_ensemble([folders[0], tmp_path / "other"], tmp_path / "out")
+    assert text in str(found.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_judges_of_other_dimensions_or_backbones_are_refused(folders, make_judge, tmp_path):
+    judge = make_judge(LORA)
+    description = describe(judge, origin())
+    save_judge(LoadedJudge(judge, {**description, "backbone_fingerprint": "f" * 64}), tmp_path / "backbone", "")
+    with pytest.raises(UserError, match="fingerprint ffffffffffff, of the first judge"):
+        write_ensemble([folders[0], tmp_path / "backbone"], tmp_path / "out")
+    judge.dimensions = (Dimension("empathy", 1, 7, 1), judge.dimensions[1])
+    save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / "scale", "")
+    with pytest.raises(UserError, match=r'scores \[\["empathy", 1.*, 7'):
+        write_average([folders[0], tmp_path / "scale"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_fewer_than_two_judges_and_ensembles_of_ensembles_are_refused(folders, ensemble, tmp_path, capsys):
+    for words in ([folders[0]], [folders[0], folders[0]]):
+        assert main(["ensemble", *map(str, words), "--out", str(tmp_path / "out")]) == 2
+        assert "accepted: two or more, each once" in capsys.readouterr().err
+    for paths in ([ensemble, folders[0]], [folders[0], ensemble]):
+        with pytest.raises(UserError, match="an ensemble itself"):
+            write_ensemble(paths, tmp_path / "out")
+    with pytest.raises(UserError, match="exists"):
+        write_ensemble(folders, ensemble)
