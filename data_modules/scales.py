@@ -10,6 +10,7 @@ import numpy as np
 from .ratings import Dimension
 
 _STEP_TOLERANCE = 1e-4  # in steps, as in `ratings.check_ratings`
+_DECIMALS = 9  # of scores on a scale with steps
 
 
 def onto_first_scale(
@@ -35,8 +36,8 @@ def onto_first_scale(
     steps = [(values - scale.minimum) / scale.step for values in mapped]
     if any((np.abs(own - np.round(own)) > _STEP_TOLERANCE).any() for own in steps):
         return dataclasses.replace(scale, step=None), mapped
-    # exactly on the step: statistics over categories would take 2.9999999999999996 for another one than 3
-    snapped = [scale.minimum + scale.step * np.round(own) for own in steps]
+    # as people write them: statistics over categories would take 0.30000000000000004 for another one than 0.3
+    snapped = [np.round(scale.minimum + scale.step * np.round(own), _DECIMALS) for own in steps]
     moved = [not same_range(own, scale) for own in dimensions]
     return scale, [new if was else old for new, old, was in zip(snapped, mapped, moved, strict=True)]
 

@@ -28,6 +28,12 @@ def test_a_step_stays_where_all_scores_are_on_it(own: Dimension, scores: list[fl
     assert onto(FIVE, own, scores) == (FIVE, expected)
 
 
+def test_scores_on_a_step_are_the_same_numbers_in_all_parts() -> None:
+    tenths = Dimension("empathy", 0, 0.7, 0.1)
+    scale, mapped = onto(tenths, Dimension("empathy", 1, 8, 1), [1, 2, 3, 4, 5, 6, 7, 8])
+    assert (scale, mapped) == (tenths, [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+
+
 def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps() -> None:
     scale, mapped = onto(FIVE, Dimension("empathy", 1, 7, 1), [1, 2, 7])
     assert scale == Dimension("empathy", 1, 5)
