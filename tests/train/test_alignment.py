@@ -86,7 +86,7 @@ def test_recovers_a_planted_curve_per_campaign_and_dimension() -> None:
     campaign = torch.randint(3, (300,), generator=generator)
     target = planted(score, campaign).detach()
     assert (target - score).abs().max() > 0.2
-    _train(list(found.parameters()), lambda: (found(score, campaign) - target).square().mean(), 300)
+    _train(list(found.parameters()), lambda: (found(score, campaign) - target).square().mean(), 150)
     assert (found(score, campaign) - target).abs().max() < 0.02
 
 
@@ -119,7 +119,7 @@ def test_the_judge_learns_the_scale_of_the_reference_from_a_campaign_that_rates_
             score = score if alignment is None else alignment(score, campaign[:240])
             return (score - target).square().mean()
 
-        _train([learned, *(alignment.parameters() if alignment else ())], loss, 400)
+        _train([learned, *(alignment.parameters() if alignment else ())], loss, 200)
         return float((torch.sigmoid(features[240:] @ learned.detach()) - truth[240:]).abs().mean())
 
     assert error(None) > 0.1

@@ -67,8 +67,8 @@ def _prediction(features: Tensor, scores: Tensor, rater: Tensor, counts: Tensor 
     """Of a linear judge for new pairs, trained on single ratings; with rater embeddings where counts are given."""
     head = nn.Linear(features.shape[1], 1)
     raters = None if counts is None else RaterEmbedding(counts, features.shape[1])
-    optimizer = torch.optim.Adam([*head.parameters(), *(raters.parameters() if raters else ())], lr=0.02)
-    for _ in range(200):
+    optimizer = torch.optim.Adam([*head.parameters(), *(raters.parameters() if raters else ())], lr=0.04)
+    for _ in range(100):
         optimizer.zero_grad()
         heard = features if raters is None else raters(features, rater)
         (head(heard)[:, 0] - scores).square().mean().backward()
@@ -76,7 +76,7 @@ def _prediction(features: Tensor, scores: Tensor, rater: Tensor, counts: Tensor 
     return head(new)[:, 0].detach()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_severe_raters_who_get_one_kind_of_pairs_do_not_mislead_the_judge(seed: int) -> None:
     """12 raters with 20 pairs each; severity varies as much as quality does. The more severe a rater, the more of the
     first feature, which says nothing of quality, have the pairs that they see. Correlation with the truth on new pairs.
