@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
+import numpy as np
 from rich.console import Console
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
+from .columns import accepted_columns, is_column, read_column
+from .comparisons import Comparison, counterfactuals, human_comparisons
 from .errors import DataError
 from .near_identical import near_identical
 from .rated_pairs import RatedPair, RatedPairs
-from .sampler import Blocks, EpochKeys, EpochSampler, row_groups
-from .schema import Dimension, PairDataset
-from .targets import TargetName
+from .sampler import Blocks, EpochKeys, EpochSampler, MixedSampler, row_groups
+from .schema import Dimension, Pair, PairDataset
+from .targets import TargetName, Weighting
+from .training_items import TrainingItems
 
-Collate = Callable[[Sequence[RatedPair]], Any]
+SHARES = ("ratings", "preferences", "counterfactuals")
+"""What training items are, in the order of `PairDataModule.shares`."""
+Collate = Callable[[Sequence[RatedPair | Comparison]], Any]
 
 
 class PairDataModule(L.LightningDataModule):
@@ -34,21 +40,38 @@ class PairDataModule(L.LightningDataModule):
         validation_split: list[str] | str = "validation",
         augmentation: Augmentation = NO_AUGMENTATION,
         target: TargetName = "mean",
+        weighting: Weighting = "equal",
+        batches: Literal["items", "groups"] = "items",
+        preference_share: float = 0.0,
+        counterfactual_share: float = 0.0,
+        counterfactual_min_score: float = 0.6,
+        campaign_column: str | None = None,
+        reference_campaign: str | None = None,
         seed: int = 0,
     ) -> None:
         """Settings; nothing is read before `setup`.
 
         Args:
             path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
-            batch_size: Pairs per training step and device.
+            batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
             eval_batch_size: Pairs per validation step and device.
             num_workers: Processes that decode audio; 0 = none beside the trainer.
             train_split: Split or splits to train on, such as fold1, fold2 and fold3.
             validation_split: Split or splits that choose the best checkpoint.
             augmentation: Of training clips, in the processes that decode them; off by default.
             target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
-                mean corrected for their biases, the full histogram (with the histogram head), or each single rating.
-                Validation and test always use plain means.
+                mean corrected for their biases, or each single rating. Validation and test always use plain means.
+            weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how many
+                people rated the pair (reliability).
+            batches: What is shuffled: items, or groups, whose items then stand together in a batch, for losses that
+                compare items of a group.
+            preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
+            counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
+                response that belongs to another context of the same group.
+            counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
+            campaign_column: Column or tag that names the campaign of each pair, such as tag:campaign, where pooled
+                campaigns use a scale differently: a curve for each, learned in training, brings them together.
+            reference_campaign: The campaign whose scale the judge's scores are on.
             seed: Of the order in which pairs are read, and of augmentation.
         """
         super().__init__()
@@ -60,6 +83,11 @@ class PairDataModule(L.LightningDataModule):
         self.validation_splits = _names(validation_split)
         self.augmentation = augmentation
         self.target: TargetName = target
+        self.weighting: Weighting = weighting
+        self.batches = batches
+        self.preference_share, self.counterfactual_share = preference_share, counterfactual_share
+        self.counterfactual_min_score = counterfactual_min_score
+        self.campaign_column, self.reference_campaign = campaign_column, reference_campaign
         self.seed = seed
         self.collate: Collate | None = None
         self.first_epoch = 0  # of a resumed run: workers start before Lightning sets the sampler's epoch
@@ -81,11 +109,66 @@ class PairDataModule(L.LightningDataModule):
         both = set(self.train_splits) & set(self.validation_splits)
         if both:
             raise DataError(f"train_split and validation_split: both hold {min(both)!r}; accepted: different splits")
-        self.train = RatedPairs(self.dataset.subset(self.train_splits), self.augmentation, self.seed, self.target)
+        training = self.dataset.subset(self.train_splits)
+        self.train = RatedPairs(training, self.augmentation, self.seed, self.target, self.weighting)
         if self.trainer is None or self.trainer.is_global_zero:
             for note in self.train.notes:
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
-        self.validation = RatedPairs(self.dataset.subset(self.validation_splits))
+        validation = self.dataset.subset(self.validation_splits)
+        self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
+        self._find_comparisons()
+        self._find_campaigns()
+
+    def _find_comparisons(self) -> None:
+        """Of the training split, by people and counterfactual, as far as they have a share."""
+        rated = 1 - self.preference_share - self.counterfactual_share
+        for name, share in (
+            ("preference_share", self.preference_share),
+            ("counterfactual_share", self.counterfactual_share),
+            ("what is left for rated pairs", rated),
+        ):
+            if not -1e-9 <= share <= 1:
+                raise DataError(f"data.{name} {share:g}; accepted: shares from 0 to 1, in sum at most 1")
+        training = self.dataset.subset(self.train_splits)
+        kinds: list[Sequence[Comparison]] = [
+            human_comparisons(training) if self.preference_share else [],
+            counterfactuals(training, self.counterfactual_min_score) if self.counterfactual_share else [],
+        ]
+        self.shares = (rated if rated > 1e-9 else 0.0, self.preference_share, self.counterfactual_share)
+        missing = ("ratings", "preferences", "a response of the same group to another context, not rated with this one")
+        self.kind_sizes = (len(self.train), *map(len, kinds))
+        for share, size, what in zip(self.shares, self.kind_sizes, missing, strict=True):
+            if share and not size:
+                raise DataError(f"{self.path}: training asks for a share of {share:g} of what it has not: {what}")
+        self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
+
+    def _find_campaigns(self) -> None:
+        """Check the column of campaigns; `campaigns` is empty without one."""
+        self.campaigns: tuple[str, ...] = ()
+        if self.campaign_column is None:
+            return
+        if not is_column(self.campaign_column):
+            known = accepted_columns(self.dataset.pairs)
+            raise DataError(f"data.campaign_column {self.campaign_column!r}; accepted: {known}")
+        named = {self._campaign_name(pair) for pair in self.dataset.pairs}
+        self.campaigns = tuple(sorted(named))
+        if self.reference_campaign not in named:
+            raise DataError(
+                f"data.reference_campaign {self.reference_campaign!r}; accepted: {', '.join(self.campaigns)}"
+            )
+
+    def _campaign_name(self, pair: Pair) -> str:
+        assert self.campaign_column is not None
+        name = read_column(pair, self.campaign_column)
+        if name is None:
+            raise DataError(
+                f"{self.path}: pair {pair.pair_id} has no {self.campaign_column}; accepted: a campaign for each pair"
+            )
+        return name
+
+    def campaign(self, pair: Pair) -> int:
+        """Position of its campaign in `campaigns`; -1 where none are told apart."""
+        return self.campaigns.index(self._campaign_name(pair)) if self.campaigns else -1
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -93,23 +176,51 @@ class PairDataModule(L.LightningDataModule):
         return self.dataset.card.dimensions
 
     def train_dataloader(self) -> DataLoader:
-        """Shuffled training pairs of this rank."""
-        return self._loader(self.train, self.batch_size, shuffle=True)
+        """Shuffled training items of this rank."""
+        kinds = [
+            self._sampler(self.train, self.batch_size, shuffle=True),
+            *(
+                EpochSampler(size, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                for number, size in enumerate(self.kind_sizes[1:], start=1)
+            ),
+        ]
+        return self._loader(self.items, MixedSampler(kinds, self.shares), self.batch_size)
 
     def val_dataloader(self) -> DataLoader:
         """Validation pairs of this rank; every pair is on exactly one rank."""
-        return self._loader(self.validation, self.eval_batch_size, shuffle=False)
+        sampler = self._sampler(self.validation, self.eval_batch_size, shuffle=False)
+        return self._loader(self.validation, sampler, self.eval_batch_size)
 
-    def _loader(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> DataLoader:
-        if self.collate is None or self.trainer is None:
+    @property
+    def _rank(self) -> int:
+        return 0 if self.trainer is None else self.trainer.global_rank
+
+    @property
+    def _ranks(self) -> int:
+        return 1 if self.trainer is None else self.trainer.world_size
+
+    def _sampler(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochSampler:
+        clusters, groups = None, None
+        if shuffle and self.batches == "groups":
+            _, clusters = np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)
+        else:
+            groups = row_groups(pairs.pairs)
+        return EpochSampler(
+            len(pairs),
+            shuffle=shuffle,
+            seed=self.seed,
+            rank=self._rank,
+            ranks=self._ranks,
+            blocks=None if groups is None else Blocks(groups, batch_size, self.num_workers),
+            clusters=clusters,
+        )
+
+    def _loader(self, items: Dataset[Any], sampler: EpochSampler | MixedSampler, batch_size: int) -> DataLoader:
+        if self.collate is None:
             raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
-        rank, ranks = self.trainer.global_rank, self.trainer.world_size
-        groups = row_groups(pairs.pairs)
-        blocks = None if groups is None else Blocks(groups, batch_size, self.num_workers)
-        sampler = EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=rank, ranks=ranks, blocks=blocks)
         sampler.set_epoch(self.first_epoch)
         return DataLoader(
-            pairs,
+            items,
             batch_size,
             sampler=EpochKeys(sampler),
             collate_fn=self.collate,

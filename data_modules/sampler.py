@@ -19,6 +19,8 @@ Key = tuple[int, int]
 WINDOW_BLOCKS = 16
 """Items are shuffled among those of so many blocks. A process keeps as many in memory (`stored_clips`)."""
 
+_NEXT_PASS = 1_000_000  # epochs of a further pass within an epoch; no run has so many
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -52,6 +54,9 @@ class EpochSampler(Sampler[int]):
 
     Lightning calls `set_epoch` before each epoch, so that a resumed run reads what the uninterrupted one would have.
 
+    With clusters, items of one cluster stand together, so that a batch of all ranks holds whole clusters as far as they
+    fit: the clusters are shuffled, and the items in each.
+
     With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
     block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
     also depends on batch size and number of processes.
@@ -66,11 +71,22 @@ class EpochSampler(Sampler[int]):
         rank: int = 0,
         ranks: int = 1,
         blocks: Blocks | None = None,
+        clusters: np.ndarray | None = None,
     ) -> None:
         """With `shuffle` all ranks get equally many items, a few of them twice (gradients must stay in step); without,
-        every item goes to exactly one rank."""
+        every item goes to exactly one rank.
+
+        Args:
+            size: Number of items.
+            shuffle: Whether the order is random.
+            seed: Of the order.
+            rank: Number of this process.
+            ranks: Number of processes.
+            blocks: How items are stored together; not together with clusters.
+            clusters: Number of the cluster of each item `(items,)`, from 0.
+        """
         self.size, self.shuffle, self.seed, self.rank, self.ranks = size, shuffle, seed, rank, ranks
-        self.blocks = blocks
+        self.blocks, self.clusters = blocks, clusters
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -84,6 +100,10 @@ class EpochSampler(Sampler[int]):
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
+            if self.clusters is not None:
+                places = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
+                place_of_item = places[self.clusters]
+                order.sort(key=lambda item: place_of_item[item])
             order = list(islice(cycle(order), len(self) * self.ranks))
         return iter(order[self.rank :: self.ranks])
 
@@ -120,10 +140,52 @@ class EpochSampler(Sampler[int]):
         return np.concatenate([rng.permutation(window) for window in windows])
 
 
+class MixedSampler(Sampler[int]):
+    """Items of several kinds in stated proportions, the same pattern on every rank.
+
+    An epoch is one pass (to within an item) through the first kind that has a share; of the others as many items are
+    drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch.
+    """
+
+    def __init__(self, kinds: Sequence[EpochSampler], shares: Sequence[float]) -> None:
+        """Mix.
+
+        Args:
+            kinds: The items of each kind; positions count on from one kind to the next.
+            shares: Of each kind, in sum 1; a kind with a share has items.
+        """
+        self.kinds, self.shares = tuple(kinds), tuple(shares)
+        self.leading = next(number for number, share in enumerate(shares) if share > 0)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of this epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        starts = np.cumsum([0, *(kind.size for kind in self.kinds)])
+        streams = [self._endless(kind) for kind in self.kinds]
+        drawn = np.zeros(len(self.kinds), dtype=np.int64)
+        for count in range(1, len(self) + 1):
+            # the kind that is furthest behind its share
+            number = int(np.argmax(np.multiply(self.shares, count) - drawn))
+            drawn[number] += 1
+            yield int(starts[number]) + next(streams[number])
+
+    def _endless(self, kind: EpochSampler) -> Iterator[int]:
+        passes = -(-len(self) // max(len(kind), 1))
+        for number in range(passes + 1):
+            kind.set_epoch(self.epoch if number == 0 else self.epoch + _NEXT_PASS * number)
+            yield from list(kind)
+
+    def __len__(self) -> int:
+        return round(len(self.kinds[self.leading]) / self.shares[self.leading])
+
+
 class EpochKeys(Sampler[Key]):
     """The positions of a sampler, each with the epoch in whose order it stands."""
 
-    def __init__(self, sampler: EpochSampler) -> None:
+    def __init__(self, sampler: EpochSampler | MixedSampler) -> None:
         self.sampler = sampler
 
     def set_epoch(self, epoch: int) -> None:

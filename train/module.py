@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import lightning as L
@@ -13,23 +14,30 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor
 
-from ..data_modules.datamodule import PairDataModule
+from ..data_modules.comparisons import Comparison
+from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.rated_pairs import RatedPair
-from ..eval.statistics.agreement import spearman
+from ..data_modules.schema import Pair
+from ..data_modules.targets import MAX_STEPS
 from ..models.artifact import Provenance, check_keys, describe
 from ..models.backbones.common.base import Attention, Inputs, PartName, Quantization
-from ..models.heads import HeadName, HistogramHead
+from ..models.heads import HeadName
+from ..models.heads.prediction import Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
 from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
-from ..models.losses import histogram_cross_entropy, masked_mse
 from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
+from .alignment import ScaleAlignment
 from .features import encode_all
+from .gathering import gather
+from .objective import DEFAULT_SETTINGS, NATURAL, Comparable, LossSettings, LossWeights, Objective, Supervision
+from .raters import RaterEmbedding
+from .validation import Agreement, Validation
 
-MONITOR = "val_spearman"
-"""What early stopping and the choice of the best checkpoint look at."""
+MONITOR = "val_agreement"
+"""What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +45,14 @@ class Batch:
     """Inputs of the judge with what people said.
 
     Attributes:
-        indices: Position of each pair in its split `(batch,)`.
-        inputs: See `Inputs`.
-        targets: Scores to predict, in rating points `(batch, dimensions)`, NaN where nobody rated.
-        histograms: How many raters gave each score `(batch, dimensions, steps)`, where that is the target.
+        indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
+        inputs: Of all rows, see `Inputs`.
+        said: What people said of the rows.
     """
 
     indices: Tensor
     inputs: Inputs
-    targets: Tensor
-    histograms: Tensor | None = None
+    said: Supervision
 
 
 class JudgeModule(L.LightningModule):
@@ -61,6 +67,9 @@ class JudgeModule(L.LightningModule):
         quantization: Quantization = "none",
         pooling: PoolingName = "response_mean",
         head: HeadName = "regression",
+        losses: LossWeights = NATURAL,
+        loss_settings: LossSettings = DEFAULT_SETTINGS,
+        rater_embedding: int = 0,
         padding_side: Literal["left", "right"] = "right",
         lora_parts: list[PartName] = ["language_model"],  # noqa: B006 read only; a literal shows in --help
         lora_rank: int = 16,
@@ -88,7 +97,12 @@ class JudgeModule(L.LightningModule):
             attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
             quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
             pooling: How hidden states become one vector per pair.
-            head: How that vector becomes a score: regression on the mean, or the histogram of the raters' scores.
+            head: How that vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
+                corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
+            losses: How much each loss counts; by default the head's own.
+            loss_settings: Settings of single losses.
+            rater_embedding: Size of what is learned of each rater, with data.target single; the judge then predicts
+                for the mean rater. 0 = nothing.
             padding_side: Side of the padding in a batch.
             lora_parts: Parts of the backbone that get an adapter: language_model, projector, audio_tower.
             lora_rank: Rank of the update.
@@ -133,14 +147,18 @@ class JudgeModule(L.LightningModule):
             head=head,
             long_clips=long_clips,
         )
+        self.losses, self.loss_settings, self.rater_embedding = losses, loss_settings, rater_embedding
         self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
         self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
         self.expected_trainable, self.gradient_checkpointing = expected_trainable, gradient_checkpointing
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self.judge: EmpathyJudge | None = None
+        self.raters: RaterEmbedding | None = None
+        self.alignment: ScaleAlignment | None = None
+        self._objective: Objective | None = None
         self._audio = None
-        self._validated: list[tuple[Tensor, Tensor]] = []
-        self._validation: dict[str, float | None] = {}
+        self._validation: Validation | None = None
+        self._agreement: dict[str, Agreement] = {}
 
     @property
     def built(self) -> EmpathyJudge:
@@ -173,23 +191,25 @@ class JudgeModule(L.LightningModule):
                 "cache_audio: true with augmentation: each epoch hears every clip anew, so that nothing can be kept; "
                 "accepted: cache_audio: false, or no augmentation"
             )
-        if (self.judge_settings.head == "histogram") != (self.data.target == "histogram"):
+        self._check_supervision()
+        dimensions = self.data.dimensions
+        self.judge = EmpathyJudge(self.judge_settings, dimensions)
+        self._objective = Objective(self.losses, self.loss_settings, self.judge_settings.head, dimensions)
+        if self._objective.needs_counts and self.data.train.histograms is None:
+            raise UserError(f"model.losses: a scale has more than {MAX_STEPS} steps; accepted: losses of the score")
+        if self.rater_embedding and self.data.target != "single":
             raise UserError(
-                f"model.head {self.judge_settings.head!r} with data.target {self.data.target!r}; accepted: histogram "
-                "for both, or for neither"
+                f"model.rater_embedding {self.rater_embedding} with data.target {self.data.target}; accepted: single"
             )
-        for column, dimension in enumerate(self.data.dimensions):
-            if self.data.train.scores[:, column].isnan().all():
-                raise UserError(
-                    f"{self.data.path}: nobody rated {dimension.name!r} in split "
-                    f"{' or '.join(map(repr, self.data.train_splits))}; accepted: ratings of every "
-                    "dimension, or a dataset without this one"
-                )
-        self.judge = EmpathyJudge(self.judge_settings, self.data.dimensions)
+        if self.rater_embedding:
+            size = self.judge.backbone.hidden_size
+            self.raters = RaterEmbedding(self.data.train.rater_counts, size, self.rater_embedding)
+        if self.data.campaigns:
+            self.alignment = self._build_alignment()
         backbone = self.judge.backbone
         if self.gradient_checkpointing and not recompute_activations(self.judge.network):
             raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
-        self.judge.head.start_at(self.data.train.scores.nanmean(0))
+        self.judge.head.start_at(self._mean_ratings())
         self.data.collate = self.collate
         counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head})
         if self.global_rank == 0:
@@ -203,24 +223,100 @@ class JudgeModule(L.LightningModule):
                 )
         check_trainable(counts, self.expected_trainable or {})
 
+    def _check_supervision(self) -> None:
+        """Every dimension has something to learn from."""
+        for column, dimension in enumerate(self.data.dimensions):
+            rated = self.data.shares[0] > 0 and not self.data.train.scores[:, column].isnan().all()
+            if not rated and all(item.strength[column].isnan() for item in self.data.items.comparisons):
+                raise UserError(
+                    f"{self.data.path}: nobody rated {dimension.name!r} in split "
+                    f"{' or '.join(map(repr, self.data.train_splits))}; accepted: ratings of every dimension, a "
+                    "dataset without this one, or data.preference_share 1 where people compared pairs"
+                )
+
+    def _build_alignment(self) -> ScaleAlignment:
+        """Curves for campaigns, for losses that compare scores with ratings.
+
+        Raises:
+            UserError: If a loss compares a distribution, which no curve can move.
+        """
+        for name in self.objective.weights:
+            if name in ("gaussian_nll", "ordinal", "histogram", "squared_emd"):
+                raise UserError(
+                    f"model.losses.{name} with data.campaign_column {self.data.campaign_column}; accepted: losses of "
+                    "the score (mse, huber, ccc and those on ranks)"
+                )
+        assert self.data.reference_campaign is not None
+        return ScaleAlignment(self.data.campaigns, len(self.data.dimensions), self.data.reference_campaign)
+
+    def _mean_ratings(self) -> Tensor:
+        """Mean rating of each dimension, of the reference campaign if there is one; else the middle of the scale."""
+        train, reference = self.data.train, self.data.reference_campaign
+        scores = train.scores
+        if self.data.campaigns and reference is not None:
+            number = self.data.campaigns.index(reference)
+            scores = scores[[self.data.campaign(pair) == number for pair in train.pairs]]
+        middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.data.dimensions])
+        means = scores.nanmean(0) if self.data.shares[0] else middle
+        return torch.where(means.isnan(), middle, means)
+
+    @property
+    def objective(self) -> Objective:
+        """What is minimised.
+
+        Raises:
+            RuntimeError: Before `setup`.
+        """
+        if self._objective is None:
+            raise RuntimeError("the losses are put together in setup(), when the rating scales are known")
+        return self._objective
+
     def on_fit_start(self) -> None:
         """Encode all clips once if the configuration says so."""
         if self.cache_audio:
-            self._audio = encode_all(self.built, [*self.data.train.pairs, *self.data.validation.pairs])
+            compared = [pair for item in self.data.items.comparisons for pair in (item.chosen, item.rejected)]
+            self._audio = encode_all(self.built, [*self.data.train.pairs, *compared, *self.data.validation.pairs])
 
-    def collate(self, items: Sequence[RatedPair]) -> Batch:
-        """Inputs and targets of several pairs."""
+    def collate(self, items: Sequence[RatedPair | Comparison]) -> Batch:
+        """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
+        rated = [item for item in items if isinstance(item, RatedPair)]
+        compared = [item for item in items if isinstance(item, Comparison)]
+        pairs = [
+            *(item.pair for item in rated),
+            *(item.chosen for item in compared),
+            *(item.rejected for item in compared),
+        ]
         return Batch(
-            indices=torch.tensor([item.index for item in items]),
-            inputs=self.built.build_inputs([item.pair for item in items], self._audio),
-            targets=torch.stack([item.scores for item in items]),
-            histograms=_stacked([item.histogram for item in items]),
+            indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
+            inputs=self.built.build_inputs(pairs, self._audio),
+            said=self._supervision(rated, compared, pairs),
+        )
+
+    def _supervision(
+        self, rated: Sequence[RatedPair], compared: Sequence[Comparison], pairs: Sequence[Pair]
+    ) -> Supervision:
+        count, rest, dimensions = len(rated), len(pairs) - len(rated), len(self.data.dimensions)
+        histograms = [item.histogram for item in rated if item.histogram is not None]
+        counts = None
+        if self.objective.needs_counts:
+            width = max(dimension.steps for dimension in self.data.dimensions)
+            empty = torch.zeros(rest, dimensions, width, dtype=torch.int32)
+            counts = torch.cat([torch.stack(histograms), empty]) if histograms else empty
+        return Supervision(
+            targets=_stacked([item.scores for item in rated], rest, torch.nan, dimensions),
+            weights=_stacked([item.weights for item in rated], rest, 0.0, dimensions),
+            counts=counts,
+            groups=torch.tensor([_group(pair, self.loss_settings.compare) for pair in pairs]),
+            campaigns=torch.tensor([self.data.campaign(pair) for pair in pairs]),
+            raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
+            chosen=torch.arange(count, count + len(compared)),
+            rejected=torch.arange(count + len(compared), len(pairs)),
+            strengths=_stacked([item.strength for item in compared], 0, torch.nan, dimensions),
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
-        histograms = None if batch.histograms is None else batch.histograms.to(device)
-        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.targets.to(device), histograms)
+        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.said.to(device))
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by epoch and batch, so that a resumed run repeats what the uninterrupted one does.
@@ -233,66 +329,65 @@ class JudgeModule(L.LightningModule):
         )
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Loss of the batch.
+        """Sum of the losses over the batch of all ranks."""
+        prediction, said = gather(self._predict(batch), batch.said)
+        terms = self.objective.terms(prediction, said)
+        loss = torch.stack(list(terms.values())).sum()
+        rows = len(batch.said.targets)
+        self.log("train_loss", loss, prog_bar=True, batch_size=rows)
+        if len(terms) > 1:
+            self.log_dict({f"train_loss/{name}": value for name, value in terms.items()}, batch_size=rows)
+        # ranks average their gradients, and each has those of its own rows alone
+        return loss * self.trainer.world_size
 
-        Regression: mean squared error in units of the scale, so that dimensions on different scales count alike.
-        Histogram: cross-entropy with what the raters said.
-        """
-        pooled, head = self.built.pooled(batch.inputs), self.built.head
-        if isinstance(head, HistogramHead):
-            assert batch.histograms is not None
-            loss = histogram_cross_entropy(head.log_probabilities(pooled), batch.histograms)
-        else:
-            rated = ~batch.targets.isnan()
-            loss = masked_mse(head(pooled) / head.span, batch.targets / head.span, rated)
-        self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.indices))
-        return loss
+    def _predict(self, batch: Batch) -> Prediction:
+        """As each row's rater hears it, on the scale of each row's campaign."""
+        pooled = self.built.pooled(batch.inputs)
+        if self.raters is not None:
+            pooled = self.raters(pooled, batch.said.raters)
+        prediction = self.built.head(pooled)
+        return replace(prediction, score=self._aligned(prediction.score, batch.said.campaigns))
+
+    def _aligned(self, scores: Tensor, campaigns: Tensor) -> Tensor:
+        """Scores `(rows, dimensions)` in rating points as each row's campaign would give them."""
+        if self.alignment is None:
+            return scores
+        return self.objective.points(self.alignment(self.objective.shares(scores), campaigns))
 
     def on_validation_epoch_start(self) -> None:
         """Forget the scores of the last validation."""
-        self._validated.clear()
+        if self._validation is None:
+            self._validation = Validation(self.data.validation, self.data.validation_preferences, self.built.dimensions)
+        self._validation.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Keep the scores; agreement is a property of the whole set, not of a batch."""
-        self._validated.append((batch.indices, self.built(batch.inputs)))
+        """Keep the scores."""
+        assert self._validation is not None
+        self._validation.add(batch.indices, self._predict(batch).score)
 
     def on_validation_epoch_end(self) -> None:
-        """Spearman per dimension over the whole validation split, the same value on every rank."""
-        scores = self._gather_validated()
-        targets = self.data.validation.scores.double().numpy()
-        values = []
-        for column, dimension in enumerate(self.built.dimensions):
-            found = spearman(scores[:, column], targets[:, column])
-            self._validation[dimension.name] = found.value
-            value = math.nan if found.value is None else found.value
-            if found.value is None and self.global_rank == 0:
-                Console(stderr=True).print(f"validation: no Spearman for {dimension.name}: {found.reason}")
-            self.log(f"{MONITOR}/{dimension.name}", value, rank_zero_only=False, sync_dist=False)
-            values.append(value)
-        self.log(MONITOR, sum(values) / len(values), prog_bar=True, sync_dist=False)
-
-    def _gather_validated(self):
-        """Scores in the order of the split `(items, dimensions)`, float64, each item once whatever the ranks saw."""
-        indices = torch.cat([part[0] for part in self._validated]).cpu()
-        scores = torch.cat([part[1] for part in self._validated]).double().cpu()
-        gathered: list[Any] = [(indices, scores)]
-        if self.trainer.world_size > 1:
-            gathered = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(gathered, (indices, scores))
-        whole = torch.full((len(self.data.validation), len(self.built.dimensions)), torch.nan, dtype=torch.float64)
-        for part_indices, part_scores in gathered:
-            whole[part_indices] = part_scores
-        return whole.numpy()
+        """Agreement per dimension over the whole validation split, the same value on every rank."""
+        assert self._validation is not None
+        found = dict(zip((d.name for d in self.built.dimensions), self._validation.agreement(), strict=True))
+        self._agreement = found
+        for name, agreement in found.items():
+            if agreement.spearman is None and self.global_rank == 0:
+                Console(stderr=True).print(f"validation: no Spearman for {name}: {agreement.reason}")
+            spearman = math.nan if agreement.spearman is None else agreement.spearman
+            self.log(f"val_spearman/{name}", spearman, rank_zero_only=False, sync_dist=False)
+            if agreement.preferences_met is not None:
+                self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
+        self.log(MONITOR, sum(a.value for a in found.values()) / len(found), prog_bar=True, sync_dist=False)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
-        judge = self.built
+        judge, trained = self.built, self._trained()
         # what has no pre-trained weights may move faster
-        fresh = {name for name in judge.trainable() if not name.startswith("network.")}
+        fresh = {name for name in trained if not name.startswith("judge.network.")}
         if JOINER in judge.backbone.parts:
-            fresh |= {f"network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
+            fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
         groups: dict[tuple[float, float], list[Tensor]] = {}
-        for name, weight in self.built.trainable().items():
+        for name, weight in trained.items():
             rate = self.head_learning_rate if name in fresh else self.learning_rate
             decay = self.weight_decay if weight.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(weight)
@@ -313,10 +408,12 @@ class JudgeModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep adapters, pooling and head; leave out the frozen backbone but say which it was."""
-        kept = {f"judge.{name}" for name in self.built.trainable()}
+        """Keep what is trained; leave out the frozen backbone but say which it was."""
+        kept = self._trained()
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
         checkpoint["description"] = self._description()
+        values = [found.value for found in self._agreement.values()]
+        checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint whose weights are not exactly those that this configuration trains.
@@ -324,8 +421,7 @@ class JudgeModule(L.LightningModule):
         Raises:
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
-        expected = {f"judge.{name}": weight for name, weight in self.built.trainable().items()}
-        check_keys("checkpoint", checkpoint["state_dict"], expected)
+        check_keys("checkpoint", checkpoint["state_dict"], self._trained())
         now, then = self._description(), checkpoint["description"]
         for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
             if now[key] != then[key]:
@@ -333,8 +429,15 @@ class JudgeModule(L.LightningModule):
         for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
             if now["provenance"][key] != then["provenance"].get(key):
                 raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
-        self._validation = dict(then["provenance"]["validation"])
+        self._agreement = {
+            name: Agreement(value, None, then["provenance"].get("preferences_met", {}).get(name))
+            for name, value in then["provenance"]["validation"].items()
+        }
         self.data.first_epoch = checkpoint["epoch"] + 1
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Names and values of all weights that training changes, those that the judge does not keep included."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def _description(self) -> dict[str, Any]:
         card = self.data.dataset.card
@@ -345,7 +448,10 @@ class JudgeModule(L.LightningModule):
                 synthetic=card.synthetic,
                 content_hash=card.content_hash,
                 split_hash=self.data.dataset.split_hash(),
-                validation=dict(self._validation),
+                validation={name: found.spearman for name, found in self._agreement.items()},
+                preferences_met={name: found.preferences_met for name, found in self._agreement.items()},
+                losses=dict(self.objective.weights),
+                shares=dict(zip(SHARES, self.data.shares, strict=True)),
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.target,
@@ -353,7 +459,13 @@ class JudgeModule(L.LightningModule):
         )
 
 
-def _stacked(histograms: Sequence[Tensor | None]) -> Tensor | None:
-    """`(batch, dimensions, steps)`, or None where histograms are not the target."""
-    given = [histogram for histogram in histograms if histogram is not None]
-    return torch.stack(given) if given else None
+def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
+    """`(rows + rest, width)`, the rest filled."""
+    tail = torch.full((rest, width), filling)
+    return torch.cat([torch.stack(list(rows)), tail]) if rows else tail
+
+
+def _group(pair: Pair, compare: Comparable) -> int:
+    """A number that pairs share whose ranks may be compared, the same in every process; -1 = with none."""
+    name = {"all": "", "group": pair.group_id, "system": pair.system_id}[compare]
+    return -1 if name is None else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")

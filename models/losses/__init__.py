@@ -9,17 +9,3 @@ What holds for all of them:
 - The result has the dtype of the prediction: call them in float32, outside autocast.
 - Shapes that differ are a `ValueError`: broadcasting would give a number and no error.
 """
-
-from __future__ import annotations
-
-from torch import Tensor
-
-from . import histogram
-from .pointwise import mse as masked_mse
-
-__all__ = ["histogram_cross_entropy", "masked_mse"]
-
-
-def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor) -> Tensor:
-    """`histogram.histogram_cross_entropy` over all entries that have raters."""
-    return histogram.histogram_cross_entropy(log_probabilities, counts, counts.sum(-1) > 0)

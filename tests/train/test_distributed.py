@@ -52,7 +52,7 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     run_command(train_arguments(
         two, trainer__devices=2, trainer__strategy="ddp", data__batch_size=2, data__eval_batch_size=2, **common
     ))  # fmt: skip
-    for name in ("val_spearman", "val_spearman/empathy", "val_spearman/warmth"):
+    for name in ("val_agreement", "val_spearman/empathy", "val_spearman/warmth"):
         assert len(logged(one, name)) == 2
         assert logged(two, name) == pytest.approx(logged(one, name), abs=1e-9)
     first, second = (read_checkpoint(run / LAST)["state_dict"] for run in (one, two))

@@ -29,7 +29,7 @@ def metrics(run: Path) -> pd.DataFrame:
 def validation(run: Path) -> list[float]:
     """Validation Spearman after each epoch."""
     rows = metrics(run)
-    return rows.loc[rows["val_spearman"].notna(), "val_spearman"].tolist()
+    return rows.loc[rows["val_agreement"].notna(), "val_agreement"].tolist()
 
 
 def scores_of(judge, pairs) -> torch.Tensor:
@@ -195,7 +195,7 @@ def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments
     ))  # fmt: skip
     assert not (tmp_path / "run" / "logs").exists()
     (path,) = (tmp_path / "mine").rglob("metrics.csv")
-    assert math.isfinite(pd.read_csv(path)["val_spearman"].dropna().item())
+    assert math.isfinite(pd.read_csv(path)["val_agreement"].dropna().item())
 
 
 def small(folder: Path, source: PairDataset, validation_pairs: int, rated: dict[str, str]) -> Path:
@@ -220,7 +220,7 @@ def small(folder: Path, source: PairDataset, validation_pairs: int, rated: dict[
 def test_without_a_validation_spearman_there_is_no_best_checkpoint(train_arguments, dataset_folder, tmp_path, capsys):
     data = small(tmp_path / "data", PairDataset.load(dataset_folder), 2, {})
     run = tmp_path / "run"
-    with pytest.raises(UserError, match="no best checkpoint: validation Spearman was undefined"):
+    with pytest.raises(UserError, match="no best checkpoint: agreement on the validation split"):
         train(train_arguments(run, data__path=data, trainer__max_epochs=1))
     assert not (run / "checkpoints" / "best.ckpt").exists()
     assert "no Spearman for empathy: 2 items; a correlation needs at least 3" in capsys.readouterr().err

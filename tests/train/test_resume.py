@@ -130,7 +130,7 @@ def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_pat
     assert sorted(before["epoch"].dropna().unique()) == [0, 1]
     assert sorted(after["epoch"].dropna().unique()) == [0, 1, 2, 3]
     for epoch in (0, 1):
-        old, new = (t.loc[t["epoch"] == epoch, "val_spearman"].dropna().tolist() for t in (before, after))
+        old, new = (t.loc[t["epoch"] == epoch, "val_agreement"].dropna().tolist() for t in (before, after))
         assert old == new
 
 

@@ -21,7 +21,7 @@ def test_batches_hold_the_chosen_targets(
     checked: list[np.ndarray] = []
 
     def start(module: JudgeModule, batch: Batch, batch_idx: int) -> None:
-        seen.update(zip(batch.indices.tolist(), batch.targets.numpy(), strict=True))
+        seen.update(zip(batch.indices.tolist(), batch.said.targets.numpy(), strict=True))
 
     def validated(module: JudgeModule) -> None:
         checked.append(module.data.validation.scores.numpy())

@@ -1,0 +1,119 @@
+"""Every head: scores inside each scale, a start at the mean, distributions that are some, gradients without NaN."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.models.heads import Head, HeadName, build_head
+
+SCALES = [Dimension("a", 1, 5, 1), Dimension("b", -50, 0, 25)]
+HEADS = get_args(HeadName)
+OVER_STEPS = ("coral", "corn", "histogram")
+
+
+def fresh(name: HeadName, loud: float = 1.0) -> Head:
+    torch.manual_seed(0)
+    head = build_head(name, 8, SCALES)
+    with torch.no_grad():
+        head.linear.weight.mul_(loud)
+    return head
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("loud", [0.0, 1.0, 1e6])
+def test_scores_stay_inside_each_scale_and_gradients_are_finite(name: HeadName, loud: float):
+    head = fresh(name, loud)
+    pooled = torch.randn(20, 8, requires_grad=True)
+    found = head(pooled)
+    assert found.score.shape == (20, 2)
+    assert ((found.score >= torch.tensor([1.0, -50.0])) & (found.score <= torch.tensor([5.0, 0.0]))).all()
+    values = [value for value in (found.score, found.deviation, found.log_probabilities) if value is not None]
+    sum(value.clamp(min=-1e3).sum() for value in values).backward()
+    assert pooled.grad is not None
+    assert pooled.grad.isfinite().all()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in head.parameters())
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("means", [(3.0, -25.0), (4.5, -2.0), (1.3, -45.0), (5.0, 0.0)])
+def test_an_untrained_head_begins_near_the_mean_rating(name: HeadName, means: tuple[float, float]):
+    head = fresh(name, 0.0)
+    head.start_at(torch.tensor(means))
+    # a bell over steps leans inwards at the ends of the scale; a sigmoid stays 2 % away from them
+    tolerance = 0.19 if name in OVER_STEPS else 0.021
+    away = (head(torch.randn(3, 8)).score - torch.tensor(means)).abs() / torch.tensor([4.0, 50.0])
+    assert away.max() < tolerance
+
+
+@pytest.mark.parametrize("name", OVER_STEPS)
+def test_score_and_deviation_are_those_of_a_distribution_over_the_steps(name: HeadName):
+    found = fresh(name, 50.0)(torch.randn(30, 8))
+    assert found.log_probabilities is not None
+    assert found.deviation is not None
+    probabilities = found.log_probabilities.exp().double()
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(30, 2).double(), rtol=0, atol=1e-5)
+    assert (probabilities[:, 1, 3:] == 0).all()
+    for column, values in enumerate(([1.0, 2, 3, 4, 5], [-50.0, -25, 0])):
+        steps = torch.tensor(values).double()
+        shares = probabilities[:, column, : len(values)]
+        mean = shares @ steps
+        spread = ((shares * (steps - mean[:, None]) ** 2).sum(-1)).sqrt()
+        torch.testing.assert_close(found.score[:, column].double(), mean, rtol=0, atol=1e-4)
+        torch.testing.assert_close(found.deviation[:, column].double(), spread, rtol=0, atol=0.02)
+
+
+def test_coral_thresholds_share_their_weights_and_give_the_distribution():
+    found = fresh("coral", 20.0)(torch.randn(9, 8))
+    assert found.thresholds is not None
+    assert found.log_probabilities is not None
+    above = torch.sigmoid(found.thresholds[:, 0])
+    gaps = found.thresholds[:, 0].diff(dim=-1)
+    torch.testing.assert_close(gaps, gaps[:1].expand_as(gaps))  # the same for every pair
+    assert (gaps < 0).all()
+    expected = torch.cat([1 - above[:, :1], above[:, :-1] - above[:, 1:], above[:, -1:]], dim=-1)
+    torch.testing.assert_close(found.log_probabilities[:, 0].exp(), expected, rtol=0, atol=1e-5)
+
+
+def test_corn_thresholds_are_conditional():
+    found = fresh("corn", 20.0)(torch.randn(9, 8))
+    assert found.thresholds is not None
+    assert found.log_probabilities is not None
+    further = torch.sigmoid(found.thresholds[:, 1, :2])  # a scale of three steps
+    first, second = further.unbind(-1)
+    expected = torch.stack([1 - first, first * (1 - second), first * second], dim=-1)
+    torch.testing.assert_close(found.log_probabilities[:, 1, :3].exp(), expected, rtol=0, atol=1e-5)
+
+
+def test_a_gaussian_head_starts_a_sixth_of_the_scale_wide_and_never_certain():
+    head = fresh("gaussian", 0.0)
+    head.start_at(torch.tensor([3.0, -20.0]))
+    torch.testing.assert_close(head(torch.randn(1, 8)).deviation, torch.tensor([[0.6, 7.5]]))
+    torch.nn.init.constant_(head.linear.bias, -1e4)
+    torch.testing.assert_close(head(torch.randn(1, 8)).deviation, torch.tensor([[0.04, 0.5]]))
+
+
+@pytest.mark.parametrize("name", OVER_STEPS)
+def test_a_scale_without_steps_is_refused_by_name(name: HeadName):
+    with pytest.raises(
+        UserError, match=f"{name} head: dimension warmth goes from 0 to 10; accepted: a scale with steps"
+    ):
+        build_head(name, 8, [SCALES[0], Dimension("warmth", 0, 10)])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_compute_in_float32_under_autocast(name: HeadName):
+    head, pooled = fresh(name), torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = head(pooled).score
+    assert inside.dtype == head(pooled.bfloat16()).score.dtype == torch.float32
+    assert torch.equal(inside, head(pooled).score)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_scale_is_not_among_the_weights(name: HeadName):
+    gaps = {"gaps"} if name == "coral" else set()
+    assert set(fresh(name).state_dict()) == {"norm.weight", "norm.bias", "linear.weight", "linear.bias"} | gaps

@@ -1,0 +1,238 @@
+"""What training minimises: a weighted sum of losses on what people said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..data_modules.comparisons import directions
+from ..data_modules.errors import UserError
+from ..data_modules.schema import Dimension
+from ..models.heads import HeadName
+from ..models.heads.prediction import Prediction
+from ..models.losses.concordance import ccc
+from ..models.losses.histogram import histogram_cross_entropy, squared_emd
+from ..models.losses.ordinal import coral, corn
+from ..models.losses.pointwise import gaussian_nll, huber, mse
+from ..models.losses.preference import bradley_terry, centring
+from ..models.losses.ranking import logistic_ranking, margin_ranking, soft_spearman
+
+Comparable = Literal["all", "group", "system"]
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """How much each loss counts; 0 = not at all.
+
+    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal (coral
+    and corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
+    shares of the scale, so that dimensions on different scales count alike.
+
+    Attributes:
+        mse: Squared error of the score.
+        huber: Huber loss of the score: outliers pull less.
+        ccc: One minus the concordance correlation of the batch.
+        gaussian_nll: Negative log likelihood of the target (gaussian head).
+        ordinal: Thresholds between the steps (coral and corn heads).
+        histogram: Cross-entropy with the raters' histogram (coral, corn and histogram heads).
+        squared_emd: Squared earth mover's distance to the raters' histogram (coral, corn and histogram heads).
+        margin_ranking: Hinge on pairs of items that are ranked.
+        logistic_ranking: Logistic loss on pairs of items that are ranked.
+        soft_spearman: One minus a differentiable Spearman correlation of the batch.
+        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them.
+        centring: Keeps compared pairs around the middle of the scale, which comparisons leave open.
+    """
+
+    mse: float = 0.0
+    huber: float = 0.0
+    ccc: float = 0.0
+    gaussian_nll: float = 0.0
+    ordinal: float = 0.0
+    histogram: float = 0.0
+    squared_emd: float = 0.0
+    margin_ranking: float = 0.0
+    logistic_ranking: float = 0.0
+    soft_spearman: float = 0.0
+    bradley_terry: float = 1.0
+    centring: float = 0.01
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Settings of single losses; distances are shares of the scale.
+
+    Attributes:
+        huber_delta: Error beyond which Huber's loss is linear.
+        margin: By how much margin_ranking wants the better item to lead.
+        temperature: Lead at which logistic_ranking and bradley_terry are three quarters sure (sigmoid of 1), and the
+            softness of soft_spearman's ranks.
+        tie: Targets that differ by no more are tied.
+        compare: Which items are ranked against each other: all of a batch, those of one group (with data.batches
+            groups), or those of one system.
+        strength_margin: By how much more, in units of the temperature, a preference of strength 1 must be met.
+    """
+
+    huber_delta: float = 0.1
+    margin: float = 0.05
+    temperature: float = 0.1
+    tie: float = 0.0
+    compare: Comparable = "all"
+    strength_margin: float = 0.0
+
+
+NATURAL = LossWeights()
+DEFAULT_SETTINGS = LossSettings()
+_OF_COMPARISONS = ("bradley_terry", "centring")
+_OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
+    {
+        "regression": "mse",
+        "gaussian": "gaussian_nll",
+        "coral": "ordinal",
+        "corn": "ordinal",
+        "histogram": "histogram",
+    }
+)
+# Losses that not every head can be trained with
+_HEADS: Mapping[str, tuple[HeadName, ...]] = MappingProxyType(
+    {
+        "gaussian_nll": ("gaussian",),
+        "ordinal": ("coral", "corn"),
+        "histogram": ("coral", "corn", "histogram"),
+        "squared_emd": ("coral", "corn", "histogram"),
+    }
+)
+_OF_COUNTS = ("ordinal", "histogram", "squared_emd")
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """What people said about the rows of a batch. A row is a pair; those of comparisons have no ratings of their own.
+
+    Attributes:
+        targets: Rating points `(rows, dimensions)`; NaN = not rated.
+        weights: How much each target counts `(rows, dimensions)`, 0 = not rated.
+        counts: How many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps.
+        groups: Rows with the same number may be ranked against each other `(rows,)`; negative = with none.
+        campaigns: Number of the campaign `(rows,)`; -1 where none are told apart.
+        raters: Who gave the rating `(rows,)`; -1 = it is of several.
+        chosen: Row of the better pair of each comparison `(comparisons,)`.
+        rejected: Row of the other.
+        strengths: `(comparisons, dimensions)`; 0 = tie, NaN = not compared.
+    """
+
+    targets: Tensor
+    weights: Tensor
+    counts: Tensor | None
+    groups: Tensor
+    campaigns: Tensor
+    raters: Tensor
+    chosen: Tensor
+    rejected: Tensor
+    strengths: Tensor
+
+    def to(self, device: torch.device) -> Supervision:
+        """A copy on another device."""
+        moved = {f.name: value.to(device) for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(self, **moved)
+
+
+class Objective:
+    """The sum of losses of one configuration, for one head and its scales."""
+
+    def __init__(
+        self, weights: LossWeights, settings: LossSettings, head: HeadName, dimensions: Sequence[Dimension]
+    ) -> None:
+        """Check that the losses fit head and scales.
+
+        Raises:
+            UserError: If a weight is negative, or a loss cannot train this head or needs steps that a scale has not.
+        """
+        values = {f.name: float(getattr(weights, f.name)) for f in fields(weights)}
+        for name, value in values.items():
+            if not 0 <= value < float("inf"):
+                raise UserError(f"model.losses.{name} {value:g}; accepted: 0 or more")
+        if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
+            values[_OWN_LOSS[head]] = 1.0
+        self.weights = {name: value for name, value in values.items() if value}
+        for name in self.weights:
+            accepted = _HEADS.get(name, (head,))
+            if head not in accepted:
+                raise UserError(f"model.losses.{name} with model.head {head}; accepted: head {' or '.join(accepted)}")
+        self.needs_counts = any(name in _OF_COUNTS for name in self.weights)
+        for dimension in dimensions:
+            if self.needs_counts and dimension.step is None:
+                loss = next(name for name in self.weights if name in _OF_COUNTS)
+                raise UserError(
+                    f"model.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; accepted: a scale "
+                    "with steps, such as 1:5:1, or other losses"
+                )
+        self.settings, self.head = settings, head
+        self._minimum = torch.tensor([d.minimum for d in dimensions])
+        self._span = torch.tensor([d.maximum - d.minimum for d in dimensions])
+        self._better = directions(dimensions)
+        widths = [1 if d.step is None else d.steps for d in dimensions]
+        self._exists = torch.arange(max(widths)) < torch.tensor(widths)[:, None]
+
+    def shares(self, points: Tensor) -> Tensor:
+        """Rating points `(rows, dimensions)` as shares of the scale."""
+        return (points - self._minimum.to(points.device)) / self._span.to(points.device)
+
+    def points(self, shares: Tensor) -> Tensor:
+        """Shares of the scale `(rows, dimensions)` as rating points."""
+        return self._minimum.to(shares.device) + self._span.to(shares.device) * shares
+
+    def terms(self, prediction: Prediction, said: Supervision) -> dict[str, Tensor]:
+        """Each loss by its name, times its weight; the sum is what is minimised.
+
+        Args:
+            prediction: Of all rows, on the scale of each row's campaign.
+            said: What people said of them.
+        """
+        rated = dict(self._rated(prediction, said))
+        compared = self._compared(prediction, said) if len(said.chosen) else {}
+        return {
+            name: weight * loss() for name, weight in self.weights.items() if (loss := {**rated, **compared}.get(name))
+        }
+
+    def _rated(self, prediction: Prediction, said: Supervision) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+        """Losses on ratings, each computed when it is called."""
+        score, target, mask = self.shares(prediction.score), self.shares(said.targets), said.weights
+        chosen, groups = self.settings, None if self.settings.compare == "all" else said.groups
+        exists = self._exists.to(score.device)
+        yield "mse", lambda: mse(score, target, mask)
+        yield "huber", lambda: huber(score, target, mask, chosen.huber_delta)
+        yield "ccc", lambda: ccc(score, target, mask)
+        yield "margin_ranking", lambda: margin_ranking(score, target, mask, groups, chosen.margin, chosen.tie)
+        yield (
+            "logistic_ranking",
+            lambda: logistic_ranking(score, target, mask, groups, chosen.temperature, chosen.tie),
+        )
+        yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
+        if (deviation := prediction.deviation) is not None:
+            variance = (deviation / self._span.to(deviation.device)).square()
+            yield "gaussian_nll", lambda: gaussian_nll(score, variance, target, mask)
+        if (counts := said.counts) is None:
+            return
+        if (logits := prediction.thresholds) is not None:
+            ordinal = coral if self.head == "coral" else corn
+            yield "ordinal", lambda: ordinal(logits, counts, mask, exists)
+        if (log_probabilities := prediction.log_probabilities) is not None:
+            yield "histogram", lambda: histogram_cross_entropy(log_probabilities, counts, mask)
+            yield "squared_emd", lambda: squared_emd(log_probabilities, counts, mask, exists)
+
+    def _compared(self, prediction: Prediction, said: Supervision) -> dict[str, Callable[[], Tensor]]:
+        """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
+        score = self.shares(prediction.score)
+        better = 0.5 + self._better.to(score.device) * (score - 0.5)
+        first, second, mask = better[said.chosen], better[said.rejected], ~said.strengths.isnan()
+        strengths = said.strengths.nan_to_num()
+        temperature, margin = self.settings.temperature, self.settings.strength_margin
+        return {
+            "bradley_terry": lambda: bradley_terry(first, second, strengths, mask, temperature, margin),
+            "centring": lambda: centring(first, second, mask),
+        }

@@ -1,0 +1,97 @@
+"""Agreement on the whole validation split, whatever the ranks saw of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from ..data_modules.comparisons import Comparison, directions
+from ..data_modules.rated_pairs import RatedPairs
+from ..data_modules.schema import Dimension
+from ..eval.statistics.agreement import spearman
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of one dimension.
+
+    Attributes:
+        spearman: With the mean ratings; None where it is undefined.
+        reason: Why it is undefined.
+        preferences_met: Share of the preferences (ties left out) whose chosen pair has the better score, equal scores
+            half; None where there are none.
+    """
+
+    spearman: float | None
+    reason: str | None
+    preferences_met: float | None
+
+    @property
+    def value(self) -> float:
+        """Spearman or, where there are no ratings, preferences met from -1 (none) to 1 (all); NaN without either."""
+        if self.spearman is None and self.preferences_met is not None:
+            return 2 * self.preferences_met - 1
+        return math.nan if self.spearman is None else self.spearman
+
+
+class Validation:
+    """Collects scores of the validation split and compares them with what people said."""
+
+    def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
+        """From the split.
+
+        Args:
+            pairs: Its pairs.
+            preferences: Between its pairs.
+            dimensions: What was rated.
+        """
+        self._targets = pairs.scores.double().numpy()
+        self._dimensions = tuple(dimensions)
+        positions = {pair.pair_id: position for position, pair in enumerate(pairs.pairs)}
+        self._chosen = np.array([positions[item.chosen.pair_id] for item in preferences], dtype=np.int64)
+        self._rejected = np.array([positions[item.rejected.pair_id] for item in preferences], dtype=np.int64)
+        strengths = [item.strength.numpy() for item in preferences]
+        self._strengths = np.reshape(strengths, (len(preferences), len(self._dimensions)))
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def clear(self) -> None:
+        """Forget the scores of the last validation."""
+        self._parts.clear()
+
+    def add(self, indices: Tensor, scores: Tensor) -> None:
+        """Keep the scores `(batch, dimensions)` of the pairs at `indices` `(batch,)`: agreement is a property of the
+        whole split, not of a batch."""
+        self._parts.append((indices, scores))
+
+    def agreement(self) -> list[Agreement]:
+        """Of each dimension, the same on every rank."""
+        scores = self._gathered()
+        return [self._of(column, scores[:, column]) for column in range(len(self._dimensions))]
+
+    def _of(self, column: int, scores: np.ndarray) -> Agreement:
+        found = spearman(scores, self._targets[:, column])
+        decided = self._strengths[:, column] > 0
+        leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
+        leads = leads * directions(self._dimensions)[column].item()
+        met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
+        return Agreement(None if found.value is None else float(found.value), found.reason, met)
+
+    def _gathered(self) -> np.ndarray:
+        """Scores in the order of the split `(items, dimensions)`, float64, each item once."""
+        indices = torch.cat([part[0] for part in self._parts]).cpu()
+        scores = torch.cat([part[1] for part in self._parts]).double().cpu()
+        gathered: list[Any] = [(indices, scores)]
+        if dist.is_available() and dist.is_initialized():
+            gathered = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, (indices, scores))
+        whole = torch.full(self._targets.shape, torch.nan, dtype=torch.float64)
+        for part_indices, part_scores in gathered:
+            whole[part_indices] = part_scores
+        return whole.numpy()
