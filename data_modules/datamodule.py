@@ -61,8 +61,8 @@ class PairDataModule(L.LightningDataModule):
             augmentation: Of training clips, in the processes that decode them; off by default.
             target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
                 mean corrected for their biases, or each single rating. Validation and test always use plain means.
-            weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how many
-                people rated the pair (reliability).
+            weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
+                many people rated the pair (reliability).
             batches: What is shuffled: items, or groups, whose items then stand together in a batch, for losses that
                 compare items of a group.
             preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
