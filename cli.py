@@ -374,7 +374,8 @@ def agreement(options: argparse.Namespace) -> int:
 
 def score(options: argparse.Namespace) -> int:
     """Score one pair of files, or all pairs of a manifest."""
-    from .score_files import score_manifest
+    from .models.calibration import DEFAULT_LEVEL
+    from .score_files import flat_scores, score_manifest, uncertain_columns
     from .scorer import Scorer
 
     clips = [clip for clip in (options.context, options.response) if clip is not None]
@@ -383,17 +384,24 @@ def score(options: argparse.Namespace) -> int:
     scorer = Scorer.from_pretrained(
         options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
     )
+    level = options.level or DEFAULT_LEVEL
+    if options.level is not None:
+        scorer.require_calibration()
     if options.manifest is not None:
-        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out))
+        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out), level)
         return FAILED_CHECKS if failed else DONE
     context, response = clips
-    scores = scorer.score(None if context in ("", "-") else context, response, situation=options.situation)
+    pair = {"context": None if context in ("", "-") else context, "response": response, "situation": options.situation}
+    uncertain = scorer.score_with_uncertainty(**pair, level=level) if scorer.calibration is not None else None
+    scores = scorer.score(**pair) if uncertain is None else {name: own.score for name, own in uncertain.items()}
     if options.json:
-        print(json.dumps(scores))
-    else:
-        for dimension in scorer.dimensions:
-            scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
-            print(f"{dimension.name} {scores[dimension.name]:.3f} {scale}")
+        columns = uncertain_columns(list(scores), bool(scorer.calibration and scorer.calibration.abstains))
+        print(json.dumps(scores if uncertain is None else {key: flat_scores(uncertain)[key] for key in columns}))
+        return DONE
+    for dimension in scorer.dimensions:
+        scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
+        known = "" if uncertain is None else uncertain[dimension.name].in_words(level)
+        print(f"{dimension.name} {scores[dimension.name]:.3f} {scale}{known}")
     return DONE
 
 
@@ -401,12 +409,12 @@ def calibrate(options: argparse.Namespace) -> int:
     """Fit standard errors and intervals to rated pairs that the judge was not trained on.
 
     Training does this on the validation split, which also chose the checkpoint: the errors there look a little too
-    small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json, that
-    of a run in calibration.json; an earlier one is replaced. The model card is not: export or write it again.
+    small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json,
+    that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
     """
     from .data_modules.schema import PairDataset
     from .models.artifact import JUDGE_FILE, Placement, load_any
-    from .models.calibration_files import CALIBRATION_FILE, to_json
+    from .models.calibration_files import to_json
     from .models.judge_calibration import calibrate_judge, store_calibration
     from .models.scoring import SPREAD
 
@@ -428,8 +436,7 @@ def calibrate(options: argparse.Namespace) -> int:
         print(json.dumps(to_json(calibration), indent=2, allow_nan=False))
         return DONE
     for name, own in calibration.dimensions.items():
-        error = "not rated" if own.factor is None else f"{own.n} pairs in {own.groups} groups"
-        print(f"{name}: {error}{_calibrated_facts(own)}")
+        print(f"{name}: {own.in_words()}")
     print(f"calibration: {stored}")
     return DONE
 
@@ -607,6 +614,7 @@ _COMMANDS: Mapping[str, Command] = {
     "challenge": challenge,
     "agreement": agreement,
     "score": score,
+    "calibrate": calibrate,
     "export": export,
     "ensemble": ensemble,
 }

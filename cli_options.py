@@ -185,6 +185,27 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet with response_audio, and optionally pair_id, "
                      "context_audio, situation; paths are relative to it")  # fmt: skip
     one.add_argument("--out", help="CSV for the scores of a manifest (default: standard output)")
+    one.add_argument(
+        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
+        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
+    )  # fmt: skip
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
+    one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    one.add_argument("--split", default="validation", help="which pairs; all = every pair (default: validation)")
+    one.add_argument(
+        "--method", choices=["none", "isotonic", "temperature"], default="none",
+        help="how scores are mapped to ratings: not at all, along a rising curve (which ties scores beyond its ends), "
+        "or along a curve of two numbers (which keeps their order) (default: none)",
+    )  # fmt: skip
+    one.add_argument(
+        "--abstain", type=float, metavar="SHARE",
+        help="abstain from this share of the pairs, those with the largest standard errors (default: from none); needs "
+        "a head with a deviation, or an ensemble",
+    )  # fmt: skip
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,20 +16,22 @@ from .data_modules.errors import AudioError, DataError
 from .data_modules.folders import resolve_inside
 from .data_modules.intake.tables import SourceTable, read_table
 from .data_modules.schema import Pair
-from .scorer import Scorer, make_pair
+from .models.calibration import DEFAULT_LEVEL
+from .scorer import Scorer, UncertainScores, make_pair
 
 _COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 
 
-def score_manifest(scorer: Scorer, manifest: Path, out: Path | None) -> int:
+def score_manifest(scorer: Scorer, manifest: Path, out: Path | None, level: float = DEFAULT_LEVEL) -> int:
     """Score every row of a table of pairs.
 
     Args:
         scorer: The judge.
         manifest: CSV, TSV, JSONL or Parquet with `response_audio` and optionally `pair_id` (default: the row number),
             `context_audio` (one path) and `situation`. Paths are relative to the manifest and stay inside its folder.
-        out: CSV with `pair_id`, one column per dimension and `status`; appears when it is complete. None = standard
-            output.
+        out: CSV with `pair_id`, one column per dimension and `status`; of a calibrated judge also `uncertain_columns`.
+            Appears when it is complete. None = standard output.
+        level: Of the intervals of a calibrated judge.
 
     Returns:
         How many rows have no score; their status says why.
@@ -38,9 +40,10 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None) -> int:
         DataError: If the table cannot be read or lacks `response_audio`, or a path leaves its folder.
     """
     pairs = _read_pairs(manifest)
+    known = scorer.calibration is not None
     console = Console(stderr=True)
     scored = track(
-        scorer.score_pairs(pairs),
+        scorer.score_pairs_with_uncertainty(pairs, level) if known else scorer.score_pairs(pairs),
         "scoring",
         total=len(pairs),
         console=console,
@@ -61,16 +64,40 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None) -> int:
 
 def _write(scorer: Scorer, scored: Any, file: TextIO) -> int:
     names = [dimension.name for dimension in scorer.dimensions]
+    columns = names if scorer.calibration is None else uncertain_columns(names, scorer.calibration.abstains)
     writer = csv.writer(file)
-    writer.writerow(["pair_id", *names, "status"])
+    writer.writerow(["pair_id", *columns, "status"])
     failed = 0
     for pair, scores in scored:
         if isinstance(scores, AudioError):
             failed += 1
-            writer.writerow([pair.pair_id, *("" for _ in names), str(scores)])
+            writer.writerow([pair.pair_id, *("" for _ in columns), str(scores)])
         else:
-            writer.writerow([pair.pair_id, *(f"{scores[name]:.6f}" for name in names), "ok"])
+            values = scores if scorer.calibration is None else flat_scores(scores)
+            writer.writerow([pair.pair_id, *(_cell(values[column]) for column in columns), "ok"])
     return failed
+
+
+def uncertain_columns(names: Sequence[str], abstains: bool) -> list[str]:
+    """The columns of a calibrated judge: its dimensions, then of each `NAME_standard_error`, `NAME_low` and `NAME_high`
+    (rating points, empty = unknown), and where it may abstain `NAME_abstained`: `true` = too unsure to be asked."""
+    kinds = ["standard_error", "low", "high", *(["abstained"] if abstains else [])]
+    return [*names, *(f"{name}_{kind}" for name in names for kind in kinds)]
+
+
+def flat_scores(scores: UncertainScores) -> dict[str, float | bool | None]:
+    """The values of `uncertain_columns` by column."""
+    values: dict[str, float | bool | None] = {}
+    for name, own in scores.items():
+        values[name] = own.score
+        values |= {f"{name}_{kind}": value for kind, value in vars(own).items() if kind != "score"}
+    return values
+
+
+def _cell(value: float | bool | None) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else f"{value:.6f}"
 
 
 def _read_pairs(manifest: Path) -> list[Pair]:

@@ -44,6 +44,15 @@ class UncertainScore:
     high: float | None
     abstained: bool
 
+    def in_words(self, level: float) -> str:
+        """What stands behind the score in a line of text, given the level of the interval; empty = nothing is known."""
+        if self.standard_error is None:
+            return ""
+        text = f", standard error {self.standard_error:.2f}"
+        if self.low is not None and self.high is not None:
+            text += f", {100 * level:g} % interval {self.low:.2f} to {self.high:.2f}"
+        return text + (", too unsure: the judge abstains" if self.abstained else "")
+
 
 UncertainScores = dict[str, UncertainScore]
 """By dimension."""

@@ -5,7 +5,7 @@ like these. The **standard error** is that of a score as a prediction of the mea
 pair: it holds what the judge gets wrong and the chance in the panel's mean. An **interval** of level 90 % is
 split-conformal (Vovk, Gammerman & Shafer, 2005; Lei et al., 2018): a new pair's mean rating lies inside with a
 probability of at least 90 %, if that pair and those of the calibration could as well have been swapped. That is a
-statement about all pairs together, not about each kind of them. Pairs of one script are alike and no such exchange: with
+statement about all pairs together, not about each kind of them. Pairs of one script are alike, not exchangeable: with
 few scripts the true share may lie some percent away, which `evaluate` measures.
 """
 
@@ -76,6 +76,23 @@ class DimensionCalibration:
             if quantile.level == level:
                 return quantile
         raise UserError(f"level {level:g}; accepted: {', '.join(f'{known:g}' for known in LEVELS)}")
+
+    def in_words(self) -> str:
+        """What it says, in one line."""
+        if self.factor is None:
+            return f"not calibrated: {self.quantiles[0].reason}"
+        unit = " x deviation of the head" if self.uses_deviation else " points"
+        known = [
+            f"{100 * own.level:g} % \N{PLUS-MINUS SIGN}{own.value:.2f}"
+            for own in self.quantiles
+            if own.value is not None
+        ]
+        missing = [f"{100 * own.level:g} % none ({own.reason})" for own in self.quantiles if own.value is None]
+        above = "" if self.abstain_above is None else f"; abstains above a standard error of {self.abstain_above:.2f}"
+        pairs = f"{self.n} pairs in {self.groups} groups"
+        return (
+            f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*known, *missing])}{unit}{above}"
+        )
 
 
 class Calibrated(NamedTuple):

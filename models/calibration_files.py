@@ -27,11 +27,11 @@ _Text = TypeVar("_Text", bound=str)
 
 
 def weights_hash(judge: EmpathyJudge) -> str:
-    """SHA-256 over name, shape and values of all that was trained, of an ensemble that of all its members: the same in
-    a checkpoint and in a judge folder."""
-    members = [judge.members.weights(member) for member in range(len(judge.members))] or [judge.trained()]
+    """SHA-256 over name, shape and values of all that was trained, of every member of an ensemble: the same in a
+    checkpoint and in a judge folder."""
     digest = hashlib.sha256()
-    for weights in members:
+    members = [judge.members.weights(number) for number in range(len(judge.members))]
+    for weights in members or [judge.trained()]:
         for name, weight in sorted(weights.items()):
             digest.update(f"{name} {tuple(weight.shape)}\n".encode())
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())

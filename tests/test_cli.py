@@ -60,13 +60,13 @@ def test_help_does_not_load_torch():
     took = time.monotonic() - start
     assert done.stdout.splitlines()[-1] == "LOADED []"
     assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
-    for name in ("demo", "import", "inspect", "split", "train", "evaluate", "compare", "agreement", "score", "export"):
+    names = "demo import inspect split train evaluate compare agreement score calibrate export"
+    for name in names.split():
         assert re.search(rf"\n    {name}\s", done.stdout)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["demo", "import", "inspect", "split", "sweep", "evaluate", "compare", "agreement", "score", "export", "ensemble"],
+    "name", "demo import inspect split sweep evaluate compare agreement score calibrate export ensemble".split()
 )
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as found:

@@ -14,11 +14,14 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from rich.console import Console
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..models.checkpoints import BEST, LAST, read_checkpoint
+from ..models.artifact import load_run
 from ..models.parts import check_trainable, parameter_table
+from ..models.judge_calibration import calibrate_judge, store_calibration
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
 
@@ -82,7 +85,9 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
 
 
 def train(arguments: Sequence[str]) -> Path | None:
-    """Train as the arguments say.
+    """Train as the arguments say, then calibrate the best checkpoint on the validation split (`RUN/calibration.json`).
+
+    That split also chose the checkpoint: its errors look a little too small. `empathy-judge calibrate` takes another.
 
     Returns:
         The best checkpoint by validation Spearman; None after a dry run.
@@ -103,14 +108,24 @@ def train(arguments: Sequence[str]) -> Path | None:
     parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
-    return fit(
-        built.model,
-        PairDataModule(**built.data, seed=config.seed),
-        built.trainer.as_dict(),
-        run=run,
-        patience=config.patience,
-        checkpoint=start,
-    )
+    data = PairDataModule(**built.data, seed=config.seed)
+    best = fit(built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start)
+    if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
+        built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
+        _calibrate(run, data)
+    return best
+
+
+def _calibrate(run: Path, data: PairDataModule) -> None:
+    """Calibrate the best checkpoint; where that is not possible say why, for the run is good without."""
+    try:
+        calibration = calibrate_judge(
+            load_run(run), data.dataset, data.validation_splits, batch_size=data.eval_batch_size
+        )
+    except UserError as error:
+        Console(stderr=True).print(f"no calibration: {error}", markup=False, soft_wrap=True)
+    else:
+        store_calibration(calibration, run)
 
 
 def fit(

@@ -1,0 +1,148 @@
+"""Calibrating runs and judge folders, and scores with standard errors and intervals, through the commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge import Scorer
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import load_run
+from empathy_judge.models.calibration_files import read_calibration
+from empathy_judge.models.judge_calibration import calibrate_judge
+from empathy_judge.models.scoring import PairScorer
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def calibrated(judge_folder: Path, dataset_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The judge on disk, calibrated on all 24 pairs: it says that it was trained on other data."""
+    folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
+    assert main(["calibrate", str(folder), "--data", str(dataset_folder), "--split", "all", "--device", "cpu"]) == 0
+    return folder
+
+
+@pytest.fixture
+def clips(tmp_path: Path, make_tone) -> Path:
+    """A folder with a context, a response, and a manifest of that pair and one that cannot be read."""
+    for name, hertz in (("c", 150), ("r", 300)):
+        soundfile.write(tmp_path / f"{name}.wav", make_tone(0.6, hertz, 0.3), RATE)
+    (tmp_path / "bad.wav").write_text("no audio")
+    (tmp_path / "pairs.csv").write_text("pair_id,response_audio\na,r.wav\nb,bad.wav\n")
+    return tmp_path
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line that a command prints when it is used wrongly."""
+    capsys.readouterr()
+    assert main(list(map(str, words))) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, dataset_folder):
+    loaded = load_run(trained_run)
+    own = loaded.calibration
+    assert own is not None
+    assert own == read_calibration(trained_run / "calibration.json", loaded.judge.dimensions)
+    assert (own.splits, own.method, own.synthetic, own.failed) == (("validation",), "none", True, 0)
+    part = PairDataset.load(dataset_folder).subset("validation")
+    assert own.content_hash == part.card.content_hash
+    scores = np.stack([found.score.numpy() for _, found in PairScorer(loaded.judge, 4).score(part.pairs)])  # pyright: ignore
+    errors = np.abs(part.mean_scores().to_numpy() - scores)
+    for column, name in enumerate(("empathy", "warmth")):
+        found = own.dimensions[name]
+        assert (found.n, found.groups, found.uses_deviation) == (9, 3, False)
+        assert found.factor == pytest.approx(np.sqrt(np.mean(errors[:, column] ** 2)), rel=1e-5)
+        ordered = np.sort(errors[:, column])
+        values = [quantile.value for quantile in found.quantiles]
+        assert values[:3] == pytest.approx([ordered[4], ordered[7], ordered[8]], rel=1e-5)
+        assert values[3] is None  # 9 pairs cannot say what holds for 95 %
+
+
+def test_a_checkpoint_without_a_calibration_of_its_own_scores_and_gives_no_intervals(trained_run, tmp_path, make_tone):
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    calibration = json.loads((run / "calibration.json").read_text())
+    (run / "calibration.json").write_text(json.dumps({**calibration, "weights": "0" * 64}))
+    scorer = Scorer.from_pretrained(run, device="cpu")
+    response = (make_tone(0.6, 300, 0.3), RATE)
+    assert 1 < scorer.score(None, response)["empathy"] < 5
+    with pytest.raises(UserError, match=r"calibration\.json was fitted to other weights than those of .*best\.ckpt"):
+        scorer.score_with_uncertainty(None, response)
+
+
+def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, clips):
+    scorer, plain = (Scorer.from_pretrained(folder, device="cpu") for folder in (calibrated, judge_folder))
+    assert scorer.calibration is not None
+    assert (scorer.calibration.splits, scorer.calibration.dimensions["warmth"].n) == (None, 24)
+    pair = (clips / "c.wav", clips / "r.wav")
+    scores = plain.score(*pair)
+    assert scorer.score(*pair) == scores
+    wide, narrow = (scorer.score_with_uncertainty(*pair, level=level) for level in (0.95, 0.5))
+    for dimension in scorer.dimensions:
+        own, fitted = wide[dimension.name], scorer.calibration.dimensions[dimension.name]
+        assert own.score == scores[dimension.name]
+        assert own.standard_error == pytest.approx(fitted.factor)
+        half = fitted.quantiles[3].value
+        assert half is not None
+        assert own.low == pytest.approx(max(dimension.minimum, own.score - half), abs=1e-5)
+        assert own.high == pytest.approx(min(dimension.maximum, own.score + half), abs=1e-5)
+        assert not own.abstained
+        inner = narrow[dimension.name]
+        assert own.low <= inner.low < own.score < inner.high <= own.high  # pyright: ignore
+    assert scorer.score_with_uncertainty([None], [pair[1]])[0].keys() == scores.keys()
+    with pytest.raises(
+        UserError, match=r"no intervals: the judge is not calibrated; `empathy-judge calibrate` does it"
+    ):
+        plain.score_with_uncertainty(*pair)
+    with pytest.raises(AudioError):
+        scorer.score_with_uncertainty(None, clips / "bad.wav")
+
+
+def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
+    words = ["score", str(calibrated), str(clips / "c.wav"), str(clips / "r.wav"), "--device", "cpu"]
+    assert main([*words, "--json", "--level", "0.8"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = ("standard_error", "low", "high")
+    assert list(found) == ["empathy", "warmth", *(f"{name}_{kind}" for name in ("empathy", "warmth") for kind in kinds)]
+    assert main([*words, "--level", "0.8"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line == (
+        f"empathy {found['empathy']:.3f} (1 to 5), standard error {found['empathy_standard_error']:.2f}, 80 % interval "
+        f"{found['empathy_low']:.2f} to {found['empathy_high']:.2f}"
+    )
+    manifest = ["--manifest", str(clips / "pairs.csv"), "--out", str(clips / "out.csv"), "--device", "cpu"]
+    assert main(["score", str(calibrated), *manifest]) == 1
+    one, two = csv.DictReader((clips / "out.csv").open())
+    assert list(one) == ["pair_id", *found, "status"]
+    assert float(one["empathy_low"]) < float(one["empathy"]) < float(one["empathy_high"])
+    assert (one["status"], set(two.values()) - {"b", two["status"]}) == ("ok", {""})
+
+
+def test_what_cannot_be_calibrated_is_one_line(judge_folder, trained_run, dataset_folder, tmp_path, capsys):
+    loaded, dataset = load_run(trained_run), PairDataset.load(dataset_folder)
+    for splits, options, text in (
+        (["train"], {}, "was trained on split train"),
+        (None, {}, "was trained on split train"),
+        (["dev"], {}, "no pair is in split 'dev'"),
+        (["validation"], {"method": "isotonic"}, "9 rated pairs in 3 groups; a mapping needs at least 20 in 5"),
+        (["validation"], {"abstain": 0.2}, "accepted: a head with a deviation"),
+    ):
+        with pytest.raises(UserError, match=text):
+            calibrate_judge(loaded, dataset, splits, device="cpu", **options)
+    unrated = replace(dataset, ratings=dataset.ratings[dataset.ratings["pair_id"] == "none"])
+    with pytest.raises(UserError, match="split test has no rating of empathy, warmth"):
+        calibrate_judge(loaded, unrated, ["test"], device="cpu")
+    data = ("--data", dataset_folder, "--device", "cpu")
+    assert "accepted: a judge folder" in failed(capsys, "calibrate", tmp_path, *data)
+    manifest = ("--manifest", tmp_path / "pairs.csv", "--device", "cpu", "--level", "0.9")
+    assert "no intervals: the judge is not calibrated" in failed(capsys, "score", judge_folder, *manifest)
