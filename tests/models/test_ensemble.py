@@ -17,6 +17,7 @@ from empathy_judge.models.calibration_files import weights_hash
 from empathy_judge.models.ensemble import write_average, write_ensemble
 from empathy_judge.models.heads.prediction import Prediction
 from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.members import Members, average, combine, likeness
 from empathy_judge.models.scoring import PairScorer
@@ -159,6 +160,19 @@ def test_an_ensemble_says_where_its_members_come_from(ensemble, folders):
     members = [load_judge(ensemble / name).judge for name in description["members"]]
     assert weights_hash(load_any(ensemble).judge) not in {weights_hash(judge) for judge in members}
     assert weights_hash(members[0]) == weights_hash(load_judge(folders[0]).judge)
+
+
+def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(ensemble, dataset_folder, pairs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(ensemble, copy)
+    calibration = calibrate_judge(load_any(copy), PairDataset.load(dataset_folder), ["validation"])
+    store_calibration(calibration, copy)
+    loaded = load_any(copy)
+    _, deviations = predicted(loaded.judge, pairs)
+    scored = [found for _, found in PairScorer(loaded.judge, 4, loaded.calibration).score(pairs)]
+    factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
+    errors = torch.stack([found.standard_error for found in scored])
+    assert (errors / (deviations * factors) - 1).abs().max() < 1e-5
 
 
 def test_a_changed_member_is_refused(ensemble, tmp_path):
