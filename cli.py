@@ -224,10 +224,10 @@ def sweep(options: argparse.Namespace) -> int:
     """Search the settings of a recipe that do best on the validation split.
 
     Every trial trains the recipe with other values, once for each seed; what counts is what the best checkpoints reach
-    on the validation split (Spearman, mean over dimensions and seeds). Optuna's TPE sampler chooses values. DIR gets
-    sweep.csv, best.yaml (a recipe: train --config RECIPE --config DIR/best.yaml) and a run folder for each trial and
-    seed. The same command goes on with a sweep that was killed, and with a larger number of trials adds to it; started
-    several times at once, say on several GPUs, each process takes trials of its own.
+    on the validation split, averaged over seeds (of the dimensions' Spearman, as in training). Optuna's TPE sampler
+    chooses values. DIR gets sweep.csv, best.yaml (a recipe: train --config RECIPE --config DIR/best.yaml) and a run
+    folder for each trial and seed. The same command goes on with a sweep that was killed, and with a larger number of
+    trials adds to it; started several times at once, say on several GPUs, each process takes trials of its own.
 
     The best of many trials looks better than it is: measure it on a split that chose nothing.
 

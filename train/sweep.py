@@ -206,14 +206,14 @@ def _train_trial(study: optuna.Study, sweep: Sweep, claim: _Claim, out: Path) ->
 
 
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
-    """Validation Spearman of the best checkpoint of a run, averaged over dimensions; a killed run is continued."""
+    """What the best checkpoint of a run reached on the validation split; a killed run is continued."""
     gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
     torch.cuda.empty_cache()
     words = [word for recipe in recipes for word in ("--config", recipe)]
     resumable, _ = find_resumable(run / CHECKPOINTS)
     best = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
     assert best is not None  # only a dry run has none
-    return statistics.fmean(read_checkpoint(best)["description"]["provenance"]["validation"].values())
+    return read_checkpoint(best)["agreement"]
 
 
 def _results(study: optuna.Study, sweep: Sweep, out: Path) -> list[TrialResult]:

@@ -29,7 +29,7 @@ class TrialValues:
     """What the runs of a trial reached; kept in the trial's folder, so that a killed sweep goes on.
 
     Attributes:
-        values: Seed -> validation Spearman of the best checkpoint, averaged over dimensions.
+        values: Seed -> agreement of the best checkpoint on the validation split, by which training chose it.
         reason: Why the trial failed, if it did.
     """
 
@@ -66,7 +66,7 @@ class TrialResult:
         number: Of the trial, from 0.
         state: "running" may also be one that was killed and will go on.
         parameters: Dotted name -> value.
-        values: Seed -> validation Spearman.
+        values: Seed -> agreement on the validation split.
         reason: Why it failed, if it did.
     """
 
@@ -149,7 +149,7 @@ def _best_recipe(sweep: Sweep, best: TrialResult, out: Path) -> str:
     spread = "" if best.spread is None else f" (sd {best.spread:.3f})"
     return (
         f"# {command}\n"
-        f"# Trial {best.number} of a sweep: validation Spearman {best.mean:.3f}{spread} over seeds "
+        f"# Trial {best.number} of a sweep: agreement on the validation split {best.mean:.3f}{spread} over seeds "
         f"{', '.join(map(str, sweep.seeds))}. It was chosen by that, so that only another split says how good it is.\n"
         + yaml.safe_dump(sweep.recipe(best.parameters), sort_keys=False, allow_unicode=True)
     )
@@ -157,7 +157,7 @@ def _best_recipe(sweep: Sweep, best: TrialResult, out: Path) -> str:
 
 def results_table(sweep: Sweep, results: Sequence[TrialResult]) -> Table:
     """All trials, the best first, for a terminal."""
-    table = Table("trial", *sweep.search, "mean", "sd", "state", title="Validation Spearman")
+    table = Table("trial", *sweep.search, "mean", "sd", "state", title="Agreement on the validation split")
     best = best_of(results)
     for result in sorted(results, key=lambda result: (result.mean is None, -(result.mean or 0), result.number)):
         table.add_row(

@@ -265,7 +265,7 @@ def test_the_command_trains_and_goes_on(dataset_folder, backbone_folder, tmp_pat
     for trial in found["trials"]:
         run = out / f"trial-000{trial['number']}" / "seed-3"
         checkpoint = read_checkpoint(run / "checkpoints" / "best.ckpt")
-        values = checkpoint["description"]["provenance"]["validation"].values()
+        values = checkpoint["description"]["provenance"]["validation"].values()  # Spearman of each dimension
         assert trial["mean"] == trial["values"]["3"] == pytest.approx(sum(values) / 2)
         config = yaml.safe_load((run / "config.yaml").read_text())
         assert config["seed"] == 3
