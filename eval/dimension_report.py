@@ -25,6 +25,7 @@ from .report_schema import (
 from .statistics.agreement import Statistic, is_constant, spearman
 from .statistics.bootstrap import Resamples, estimate, statistic_draws, with_interval
 from .statistics.reliability import measure
+from .uncertainty_report import interval_reports, uncertainty_report
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
@@ -61,6 +62,7 @@ def dimension_report(dimension: Dimension, judged: Judged, ratings: pd.DataFrame
         "coverage": _coverage(judged, dimension),
         "ceiling": panel.report(),
         "mean_of_k_raters": mean_of_raters(table, panel, judged.resamples, seed),
+        "uncertainty": uncertainty_report(judged),
         **own,
     }
 
@@ -140,6 +142,7 @@ def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], se
         "checks": {
             probe.name: _slice_check(probe, _changed(judged, probe)[chosen], score, human, drawn) for probe in probes
         },
+        "intervals": interval_reports(judged.items.loc[chosen], human, drawn),
     }
 
 

@@ -21,7 +21,7 @@ from .dimension_report import (
     slice_report,
 )
 from .judged import Judged
-from .judges import Judge, check_score_table
+from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
 from .judges.scores_file import ScoresFile
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
@@ -47,6 +47,8 @@ CLUSTERS: Mapping[Cluster, Callable[[Pair], str]] = {
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
 
+_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED)
+
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
 _PACKAGES = ("empathy-judge", "numpy", "scipy", "pandas", "torch", "transformers", "peft")
@@ -59,7 +61,8 @@ class Evaluation(NamedTuple):
         report: See `report_schema`.
         items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
             ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
-            ``<check>_score`` per check.
+            ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
+            abstain, `judges.ABSTAINED`.
     """
 
     report: AgreementReport
@@ -252,6 +255,7 @@ def _items(
         "score": own["score"].to_numpy(np.float64),
         "uncertainty": own["uncertainty"].to_numpy(np.float64),
         "status": own["status"].to_numpy(),
+        **{name: own[name].to_numpy() for name in _STATED if name in own},
     }
     for name, run in runs.items():
         if run.table is not None:

@@ -224,6 +224,35 @@ class VerdictReport(TypedDict):
     text: str
 
 
+class IntervalReport(TypedDict):
+    """Intervals of one ``level``: ``covered``, the share of items whose mean rating lies inside; ``width``, their mean
+    width in rating points. Of items without an interval none counts. See `coverage`."""
+
+    level: float
+    covered: StatisticReport
+    width: StatisticReport
+
+
+class SurestHalfReport(TypedDict):
+    """The half of the items with the smallest standard errors, where these differ: ``spearman`` on it, and ``gain``,
+    how far above the Spearman of all items that is."""
+
+    spearman: StatisticReport
+    gain: StatisticReport
+
+
+class UncertaintyReport(TypedDict):
+    """What the judge says of its own errors, and whether it is true. ``standard_error`` of the judged items;
+    ``error_ratio``: root mean square of error / standard error, 1 = as large as stated; ``intervals``: level in percent
+    -> result, empty where it gives none; ``abstained``: items of which it says that it had better not be asked."""
+
+    standard_error: Distribution
+    error_ratio: StatisticReport
+    intervals: dict[str, IntervalReport]
+    surest_half: SurestHalfReport
+    abstained: int
+
+
 class JudgeReport(TypedDict):
     """One judge on one rated quality.
 
@@ -259,7 +288,8 @@ class JudgeReport(TypedDict):
 
 
 class DimensionReport(JudgeReport):
-    """One rated quality of a dataset: the judge, and what its raters allow."""
+    """One rated quality of a dataset: the judge, and what its raters allow. ``uncertainty``: null where the judge
+    states none."""
 
     scale: Scale
     n_groups: int
@@ -268,6 +298,7 @@ class DimensionReport(JudgeReport):
     coverage: Coverage
     ceiling: Ceiling
     mean_of_k_raters: list[MeanOfRaters]
+    uncertainty: UncertaintyReport | None
 
 
 class RankedJudge(TypedDict):
@@ -348,7 +379,8 @@ class SliceCheckReport(TypedDict):
 
 
 class SliceReport(TypedDict):
-    """The items with one value of a column; ``checks``: check -> what is left there."""
+    """The items with one value of a column; ``checks``: check -> what is left there; ``intervals``: as in
+    `UncertaintyReport`."""
 
     n_items: int
     n_groups: int
@@ -356,6 +388,7 @@ class SliceReport(TypedDict):
     mae: StatisticReport
     bias: StatisticReport
     checks: dict[str, SliceCheckReport]
+    intervals: dict[str, IntervalReport]
 
 
 class AgreementReport(TypedDict):

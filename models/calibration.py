@@ -159,7 +159,7 @@ class Calibration:
             level: Of the intervals, one of `LEVELS`.
 
         Returns:
-            Float64. A NaN in score or deviation stays one.
+            Float64. Where the score is NaN, all but `abstained` is; so is what stands on a deviation of NaN.
 
         Raises:
             UserError: If the level is not one of `LEVELS`.
@@ -190,7 +190,7 @@ def _apply(
     """One column of `Calibration.apply`."""
     if own.uses_deviation and deviation is None:
         raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")
-    scale = deviation if own.uses_deviation and deviation is not None else np.ones(score.shape)
+    scale = deviation if own.uses_deviation and deviation is not None else np.where(np.isnan(score), np.nan, 1.0)
     # float32 scores that are not mapped must come back as they were
     mapped = own.mapping.apply(score.astype(np.float64), dimension)
     error = np.full(score.shape, np.nan) if own.factor is None else own.factor * scale.astype(np.float64)

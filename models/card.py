@@ -121,7 +121,23 @@ def _agreement(report: Mapping[str, Any] | None) -> list[str]:
             *(_number(check.get("spearman")) for check in checks),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return [*lines, *_coverage(report)]
+
+
+def _coverage(report: Mapping[str, Any]) -> list[str]:
+    """What its intervals are worth; nothing where it gives none, or the report is of a time before there were any."""
+    lines = []
+    for name, found in report["dimensions"].items():
+        own = (found.get("uncertainty") or {}).get("intervals", {}).get("90")
+        if own is not None and own["covered"]["value"] is not None:
+            share, ends = own["covered"], ""
+            if share["low"] is not None:
+                ends = f" ({100 * share['low']:.0f} to {100 * share['high']:.0f})"
+            lines.append(
+                f"- {name}: 90 % intervals cover {100 * share['value']:.0f} %{ends} of the mean ratings there; they are "
+                f"{_number(own['width'])} rating points wide on average."
+            )
+    return ["", *lines] if lines else []
 
 
 def _interval(statistic: Mapping[str, Any]) -> str:

@@ -15,10 +15,12 @@ from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_run
+from empathy_judge.eval.judges.trained import TrainedJudge
+from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.calibration_files import read_calibration
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.scorer import make_pair
 
 RATE = 16_000
 
@@ -100,6 +102,14 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
         inner = narrow[dimension.name]
         assert own.low <= inner.low < own.score < inner.high <= own.high  # pyright: ignore
     assert scorer.score_with_uncertainty([None], [pair[1]])[0].keys() == scores.keys()
+    judge = TrainedJudge(load_judge(calibrated), "judge", "cpu")
+    table = judge.score([make_pair("one", *pair), make_pair("two", None, clips / "bad.wav")]).set_index("dimension")
+    for name, row in table[table["pair_id"] == "one"].iterrows():
+        assert row["score"] == pytest.approx(scores[str(name)], abs=1e-5)
+        assert row["uncertainty"] == pytest.approx(wide[str(name)].standard_error)
+        assert (row["low_95"], row["high_50"]) == pytest.approx((wide[str(name)].low, narrow[str(name)].high), abs=1e-5)
+    assert table.loc[table["pair_id"] == "two", ["score", "uncertainty", "low_95"]].isna().all(axis=None)
+    assert "abstained" not in table
     with pytest.raises(
         UserError, match=r"no intervals: the judge is not calibrated; `empathy-judge calibrate` does it"
     ):

@@ -21,6 +21,7 @@ from .report_sound import disagreements
 from .report_tables import markdown_report, statistics_table
 from .report_template import STYLES, TEMPLATE
 from .report_view import dimension_view, drawn_whole, origin_of, scale_of, versions_of, worst_items
+from .uncertainty_words import MAIN, percent_ranged
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
@@ -99,12 +100,20 @@ def terminal_table(report: AgreementReport) -> Table:
         "CCC": lambda d: numerals.ranged(d["ccc"]),
         "mean absolute error": lambda d: numerals.ranged(d["mae"]),
     }
+    if any(_covered(own) for own in report["dimensions"].values()):
+        rows[f"{MAIN} % intervals cover"] = _covered
     for label, cell in rows.items():
         table.add_row(label, *(Text(cell(d)) for d in report["dimensions"].values()))
     for check, results in report["checks"].items():
         label = f"{wording.CHECK_TITLES[check].lower()}: Spearman"
         table.add_row(label, *(Text(numerals.ranged(results[name]["spearman"])) for name in report["dimensions"]))
     return table
+
+
+def _covered(dimension: DimensionReport) -> str:
+    """How many of the mean ratings its intervals hold; empty where it gives none."""
+    own = (dimension["uncertainty"] or {"intervals": {}})["intervals"].get(MAIN)
+    return "" if own is None else percent_ranged(own["covered"])
 
 
 def _provenance(report: AgreementReport) -> list[tuple[str, str]]:

@@ -125,6 +125,24 @@ Bars: 95 % intervals of the mean.</p>
 <p class="note">Errors in rating points. A mapping is fitted on other groups than it is measured on.</p></div>
 </div>
 {% endif %}
+{% if d.uncertainty %}
+<div class="card"><h3>How sure is it, and rightly?</h3>
+{% for sentence in d.uncertainty.sentences %}<p>{{ sentence }}</p>
+{% endfor %}
+{% if d.uncertainty.rows %}
+<div class="scroll" tabindex="0"><table>
+<thead><tr><th scope="col">intervals that should cover</th><th scope="col">cover</th>
+<th scope="col">mean width</th></tr></thead><tbody>
+{% for row in d.uncertainty.rows %}
+<tr><th scope="row">{{ row.level | percent }}</th><td>{{ statistic(row.covered) }}</td>
+<td>{{ statistic(row.width) }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="note">Shares of items whose mean rating lies inside, widths in rating points, 95 % intervals. The promise is
+for all items together, on data like that of the calibration: it may fail in a slice, or on other data.</p>
+{% endif %}
+</div>
+{% endif %}
 <div class="card"><h3>Judge and ceilings</h3><div class="scroll" tabindex="0"><table class="measures">
 <thead><tr><th scope="col">measure</th><th scope="col">value</th><th scope="col">what it says</th></tr></thead>
 {% for who, rows in d.measures.items() %}

@@ -16,6 +16,7 @@ from ..report_schema import AgreementReport, CheckReport, DimensionReport, Slice
 from . import charts, wording
 from .listening import listening_sentence
 from .measures import error_rows, measure_groups
+from .uncertainty_words import uncertainty_view
 
 WORST_ITEMS = 10
 """Items listed under the largest disagreements."""
@@ -65,6 +66,7 @@ def dimension_view(name: str, report: AgreementReport, items: pd.DataFrame) -> d
         if curve
         else "",
         "errors": error_rows(dimension),
+        "uncertainty": uncertainty_view(name, report),
         "measures": measure_groups(dimension, report["voice_and_words"].get(name)),
         "slices": [
             _slice_view(name, column, {value: results[name] for value, results in values.items()}, dimension)

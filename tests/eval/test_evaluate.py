@@ -17,6 +17,7 @@ import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
+from empathy_judge.eval.judges import INTERVAL_COLUMNS
 from empathy_judge.eval.judges.constant import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.pages.report import render_page
@@ -48,6 +49,22 @@ class Failing:
         return table.loc[~table["pair_id"].isin(list(self._missing))]
 
 
+class Unsure:
+    """Another judge, with standard errors and intervals."""
+
+    def __init__(self, judge: Any) -> None:
+        self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = self._judge.score(pairs)
+        ends = {
+            name: table["score"] + sign
+            for low, high in INTERVAL_COLUMNS.values()
+            for name, sign in ((low, -1), (high, 1))
+        }
+        return table.assign(uncertainty=np.linspace(0.2, 0.4, len(table)), **ends)
+
+
 def assert_has_type(value: Any, annotation: Any, where: str) -> None:
     """Checks a JSON value against the types of `report_schema`: no field is missing and there is no other."""
     origin = get_origin(annotation)
@@ -65,6 +82,9 @@ def assert_has_type(value: Any, annotation: Any, where: str) -> None:
     elif origin is list:
         for own in value:
             assert_has_type(own, get_args(annotation)[0], f"{where}[]")
+    elif origin in (Union, types.UnionType) and is_typeddict(get_args(annotation)[0]):
+        if value is not None:
+            assert_has_type(value, get_args(annotation)[0], where)
     elif origin in (Union, types.UnionType):
         accepted = tuple(int if kind is float else kind for kind in get_args(annotation)) + get_args(annotation)
         assert isinstance(value, accepted), where
@@ -335,6 +355,7 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset: MakeData
         make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
         Failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
         ConstantJudge({"clarity": 3.0}),
+        Unsure(make_judge(noise=0.3)),
     ]
     for judge in judges:
         report = evaluate(judge, dataset, split="test", resamples=20, provenance={"artifact": "abc"}).report

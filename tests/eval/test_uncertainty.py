@@ -1,0 +1,133 @@
+"""Standard errors and intervals of a judge in the report, on its page, in the terminal and on the model card."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
+from empathy_judge.eval.pages.report import render_page, terminal_table
+from empathy_judge.eval.pages.uncertainty_words import slices_off
+from empathy_judge.models.card import render_card
+from rich.console import Console
+from scipy.stats import spearmanr
+
+MakeDataset = Callable[..., PairDataset]
+
+
+class SureJudge:
+    """Wraps a judge; is unsure of every second pair, and gives intervals of a width that depends on the setting."""
+
+    def __init__(self, judge: Any, half: dict[str, float], errors: tuple[float, float]) -> None:
+        self.name, self.dimensions = judge.name, judge.dimensions
+        self._judge, self._half, self._errors = judge, half, errors
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = self._judge.score(pairs)
+        setting = {pair.pair_id: pair.setting or "" for pair in pairs}
+        half = table["pair_id"].map(lambda pair_id: self._half[setting[pair_id]])
+        odd = table["pair_id"].str.extract(r"(\d+)$")[0].astype(int) % 2
+        columns: dict[str, Any] = {"uncertainty": np.where(odd, self._errors[1], self._errors[0])}
+        for level, (low, high) in INTERVAL_COLUMNS.items():
+            share = np.nan if level == 0.95 else 1.0 if level == 0.9 else 0.5
+            columns |= {low: table["score"] - share * half, high: table["score"] + share * half}
+        return table.assign(**columns, **{ABSTAINED: odd == 1})
+
+
+@pytest.fixture
+def evaluation(make_dataset: MakeDataset, make_judge: Any):
+    """60 items of two settings: in one the intervals are far too narrow."""
+    dataset = make_dataset(noise=0.3)
+    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    return evaluate(judge, dataset, split="test", probes=(), resamples=60)
+
+
+def test_coverage_widths_and_the_surest_half_are_those_of_the_items(evaluation):
+    items, report = evaluation.items, evaluation.report
+    own: Any = report["dimensions"]["empathy"]["uncertainty"]
+    inside = (items["low_90"] <= items["human_mean"]) & (items["human_mean"] <= items["high_90"])
+    found = own["intervals"]["90"]
+    assert found["level"] == 0.9
+    assert found["covered"]["value"] == pytest.approx(inside.mean())
+    assert found["covered"]["low"] < inside.mean() < found["covered"]["high"]
+    assert found["width"]["value"] == pytest.approx((items["high_90"] - items["low_90"]).mean())
+    assert own["intervals"]["95"]["covered"]["value"] is None
+    assert own["intervals"]["95"]["covered"]["reason"]
+    assert own["abstained"] == items["abstained"].sum() == 30
+    assert own["standard_error"] == {"mean": pytest.approx(0.45), "sd": pytest.approx(0.15)}
+    sure = items["uncertainty"] == 0.3
+    half = spearmanr(items["score"][sure], items["human_mean"][sure]).statistic
+    full = report["dimensions"]["empathy"]["spearman"]["value"]
+    assert own["surest_half"]["spearman"]["value"] == pytest.approx(half)
+    assert own["surest_half"]["gain"]["value"] == pytest.approx(half - full)
+    assert own["surest_half"]["gain"]["low"] < half - full < own["surest_half"]["gain"]["high"]
+    ratio = np.sqrt((((items["score"] - items["human_mean"]) / items["uncertainty"]) ** 2).mean())
+    assert own["error_ratio"]["value"] == pytest.approx(ratio)
+    for value in ("context_variant", "tone_variant"):
+        part = items["setting"] == value
+        found = report["slices"]["setting"][value]["empathy"]["intervals"]["90"]
+        assert found["covered"]["value"] == pytest.approx(inside[part].mean())
+        assert found["width"]["value"] == pytest.approx({"context_variant": 4.0, "tone_variant": 0.4}[value])
+
+
+def test_slices_in_which_intervals_fail_are_named(evaluation):
+    named = slices_off("empathy", evaluation.report)
+    assert [line.split(":")[0] for line in named if line.startswith("setting")] == [
+        "setting context_variant",
+        "setting tone_variant",
+    ]  # all of the items in one, few in the other
+    share = evaluation.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"]["90"]["covered"]
+    share.update(value=0.86, low=0.8, high=0.92)  # its interval holds 90 %: chance
+    assert not any("tone_variant" in line for line in slices_off("empathy", evaluation.report))
+
+
+def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
+    report = evaluation.report
+    share = report["dimensions"]["empathy"]["uncertainty"]["intervals"]["90"]["covered"]
+    covered = f"{100 * share['value']:.0f} % ({100 * share['low']:.0f} to {100 * share['high']:.0f})"
+    page = render_page(report, evaluation.items)
+    assert f"90 % intervals cover {covered} of the mean ratings" in page
+    assert "Not so in setting context_variant: 100 %" in page
+    assert "It abstains from 30 items" in page
+    console = Console(file=io.StringIO(), width=200)
+    console.print(terminal_table(report))
+    (line,) = [line for line in console.file.getvalue().splitlines() if "intervals cover" in line]  # pyright: ignore
+    assert covered in line
+    card = render_card(_DESCRIPTION, report)
+    assert f"- empathy: 90 % intervals cover {covered} of the mean ratings there" in card
+
+
+def test_a_judge_that_states_nothing_has_no_such_section(make_dataset: MakeDataset, make_judge: Any):
+    measured = evaluate(make_judge(noise=0.4), make_dataset(noise=0.3), split="test", probes=(), resamples=20)
+    assert measured.report["dimensions"]["empathy"]["uncertainty"] is None
+    assert measured.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"] == {}
+    assert "How sure is it" not in render_page(measured.report, measured.items)
+    assert "intervals cover" not in render_card(_DESCRIPTION, measured.report)
+
+
+def test_one_standard_error_for_all_items_tells_none_apart(make_dataset: MakeDataset, make_judge: Any):
+    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
+    measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
+    own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]
+    assert own["surest_half"]["spearman"]["value"] is None
+    assert own["surest_half"]["gain"]["reason"] == "the standard error is the same for all items"
+    assert "It does not say which items are harder" in render_page(measured.report, measured.items)
+
+
+_DESCRIPTION = {
+    "provenance": {"synthetic": True, "dataset": "tones", "target": "mean", "content_hash": "c", "split_hash": "s"},
+    "dimensions": [{"name": "empathy", "minimum": 1, "maximum": 5, "higher_is_better": True}],
+    "settings": {
+        "backbone": "nano", "dtype": "float32", "attention": "sdpa", "pooling": "response_mean",
+        "lora": {"parts": ["language_model"], "rank": 4},
+    },
+    "head": {"type": "regression"},
+    "max_seconds": 10,
+    "sampling_rate": 16_000,
+}  # fmt: skip
