@@ -127,7 +127,7 @@ def _write_table(sweep: Sweep, results: Sequence[TrialResult], out: Path, path: 
                 [
                     result.number,
                     result.state,
-                    *(_cell(result.parameters[name]) for name in sweep.search),
+                    *(_text(result.parameters[name]) for name in sweep.search),
                     *(result.values.get(seed, "") for seed in sweep.seeds),
                     "" if result.mean is None else result.mean,
                     "" if result.spread is None else result.spread,
@@ -172,8 +172,10 @@ def results_table(sweep: Sweep, results: Sequence[TrialResult]) -> Table:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
+    return f"{value:.4g}" if isinstance(value, float) else _text(value)
+
+
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -130,6 +130,7 @@ def test_a_trial_counts_the_mean_over_seeds_and_the_best_becomes_a_recipe(traine
     for row, result in zip(rows, results, strict=True):
         rate = result.parameters["model.learning_rate"]
         assert 1e-4 <= rate <= 1e-2
+        assert float(row["model.learning_rate"]) == rate
         assert float(row["seed 2"]) == pytest.approx(0.98 - rate)
         assert float(row["mean"]) == pytest.approx(0.99 - rate)
         assert float(row["sd"]) == pytest.approx(0.02 / 2**0.5)
