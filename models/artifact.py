@@ -337,7 +337,9 @@ def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    state = {key.removeprefix("judge."): value for key, value in checkpoint["state_dict"].items()}
+    # what is learned of raters and campaigns serves training alone
+    trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
+    state = {key.removeprefix("judge."): value for key, value in trained.items()}
     return file, checkpoint["description"], state
 
 

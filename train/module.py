@@ -12,7 +12,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
@@ -211,7 +211,9 @@ class JudgeModule(L.LightningModule):
             raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
         self.judge.head.start_at(self._mean_ratings())
         self.data.collate = self.collate
-        counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head})
+        beside: dict[str, nn.Module | None] = {"raters": self.raters, "campaigns": self.alignment}
+        learned = {name: module for name, module in beside.items() if module is not None}
+        counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head, **learned})
         if self.global_rank == 0:
             Console(stderr=True).print(parameter_table(counts))
             unread = sum(pair.situation is not None for pair in self.data.train.pairs)

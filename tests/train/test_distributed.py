@@ -39,6 +39,7 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     """12 pairs in batches of 4, or of twice 2: the same sums. 9 validation pairs: an odd number, 5 and 4 of them.
 
     With a part trained in full, and layers computed again: reentrant checkpointing would break under DDP (peft#313).
+    With losses that compare the items of a batch: each process must see those of the other.
     """
     one, two = tmp_path / "one", tmp_path / "two"
     common = {
@@ -47,6 +48,7 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
         "model__learning_rate": 0.0005,
         "model__full_parts": "[projector]",
         "model__gradient_checkpointing": "true",
+        "model__losses": "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, margin_ranking: 0.5, soft_spearman: 0.2}",
     }
     train(train_arguments(one, **common))
     run_command(train_arguments(

@@ -1,0 +1,161 @@
+"""Learning from preferences, counterfactual pairs, single raters and several campaigns, as the command does it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+import torch
+from empathy_judge.data_modules.comparisons import counterfactuals, human_comparisons
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+
+BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
+PREFERENCES_ALONE = {"data__preference_share": 1}
+
+
+@pytest.fixture(scope="module")
+def opinions(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 scripts of two contexts, each with the response that was made for it.
+
+    Low responses are good and high ones are bad. Two raters in each of two campaigns, the second campaign two points
+    stricter; a rater compares the responses of each script.
+    """
+    folder = tmp_path_factory.mktemp("opinions") / "data"
+    folder.mkdir()
+    pairs, ratings, preferences = [], [], []
+    for script in range(12):
+        campaign = "crowd" if script % 2 else "experts"
+        for take in range(2):
+            name, high = f"p{script:02d}-{take}", (script + take) % 2
+            context, response = f"c-{name}.wav", f"r-{name}.wav"
+            soundfile.write(folder / context, make_tone(0.4, 100 + 150 * high + script, 0.3), 16_000)
+            soundfile.write(folder / response, make_tone(0.5, 140 + 500 * high + 3 * script, 0.4), 16_000)
+            pairs.append({
+                "pair_id": name, "group_id": f"s{script}", "context_audio": context, "response_audio": response,
+                "system_id": "one", "tags": {"campaign": campaign},
+            })  # fmt: skip
+            score = (2.0 if high else 4.0) - (campaign == "crowd")
+            ratings += [(name, f"{campaign}-{rater}", "warmth", score + rater) for rater in range(2)]
+        better, worse = sorted((f"p{script:02d}-{take}" for take in range(2)), key=lambda n: (script + int(n[-1])) % 2)
+        preferences.append((better, worse, "judge", "warmth", 1.0))
+    card = DatasetCard("opinions", (Dimension("warmth", 1, 5, 1),), "a test", "CC0-1.0", synthetic=True)
+    write_dataset(
+        folder,
+        card,
+        pd.DataFrame(pairs),
+        pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"]),
+        pd.DataFrame(preferences, columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"]),
+    )
+    split_dataset(folder, fractions={"train": 0.5, "validation": 0.25, "test": 0.25}, seed=0)
+    return folder
+
+
+def scores_of(judge, pairs) -> np.ndarray:
+    return torch.cat([found.score for _, found in PairScorer(judge, 4).score(pairs)]).numpy()
+
+
+def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_path: Path):
+    run = tmp_path / "run"
+    train(train_arguments(run, data__path=opinions, trainer__max_epochs=4, **PREFERENCES_ALONE))
+    checkpoint = read_checkpoint(run / BEST)
+    origin = checkpoint["description"]["provenance"]
+    assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
+    assert set(origin["losses"]) == {"mse", "bradley_terry", "centring"}
+    judge = load_run(run / LAST).judge
+    whole = PairDataset.load(opinions)
+    items = [*human_comparisons(whole.subset("train")), *human_comparisons(whole.subset("test"))]
+    chosen = scores_of(judge, [item.chosen for item in items])
+    rejected = scores_of(judge, [item.rejected for item in items])
+    assert (chosen > rejected).all()
+    assert chosen.mean() - rejected.mean() > 0.3  # points
+    assert abs((chosen.mean() + rejected.mean()) / 2 - 3) < 0.7  # nothing but centring says where
+    assert origin["preferences_met"]["warmth"] == 1.0
+
+
+def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opinions: Path, train_arguments, tmp_path):
+    for share, data, message in (
+        ({"preference_share": 0.5}, dataset_folder, "share of 0.5 of what it has not: preferences"),
+        (
+            {"counterfactual_share": 0.2},
+            dataset_folder,
+            "share of 0.2 of what it has not: a response of the same",
+        ),
+        ({"preference_share": 1.2}, opinions, r"data\.preference_share 1\.2; accepted: shares from 0 to 1"),
+        ({"preference_share": 0.7, "counterfactual_share": 0.7}, opinions, "left for rated pairs -0.4; accepted"),
+        ({"campaign_column": "tag:campaign", "reference_campaign": "me"}, opinions, "'me'; accepted: crowd, experts"),
+        ({"campaign_column": "studio"}, opinions, "campaign_column 'studio'; accepted: group_id"),
+    ):
+        overrides = {f"data__{name}": value for name, value in share.items()}
+        with pytest.raises(DataError, match=message):
+            train(train_arguments(tmp_path / "run", data__path=data, **overrides))
+    with pytest.raises(UserError, match=r"rater_embedding 4 with data\.target mean; accepted: single"):
+        train(train_arguments(tmp_path / "run", data__path=opinions, model__rater_embedding=4))
+
+
+def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_arguments, tmp_path, monkeypatch):
+    from empathy_judge.train.module import Batch, JudgeModule
+
+    batches: list[Batch] = []
+    monkeypatch.setattr(JudgeModule, "on_train_batch_start", lambda self, batch, number: batches.append(batch))
+    mix = {"data__counterfactual_share": 0.5, "data__counterfactual_min_score": 0.6, "trainer__max_epochs": 1}
+    train(train_arguments(tmp_path / "run", data__path=opinions, **mix))
+    training = PairDataset.load(opinions).subset("train")
+    made = counterfactuals(training, 0.6)
+    # of the two responses of a script only the good one, of the experts, reaches the score
+    assert 0 < len(made) < len(training.pairs)
+    rows = sum(len(batch.said.targets) for batch in batches)
+    compared = sum(len(batch.said.chosen) for batch in batches)
+    assert sum(len(batch.indices) for batch in batches) == compared == 12
+    assert rows == 36
+    for batch in batches:
+        rated = len(batch.indices)
+        assert batch.said.targets[:rated].isfinite().all()
+        assert batch.said.targets[rated:].isnan().all()
+        assert (batch.said.weights[rated:] == 0).all()
+        # a chosen pair and its rejected one: the same context, another response
+        assert (batch.said.chosen >= rated).all()
+        assert torch.equal(batch.said.rejected, batch.said.chosen + len(batch.said.chosen))
+        assert (batch.said.strengths == 1).all()
+
+
+def test_single_raters_are_learned_and_left_behind(opinions: Path, train_arguments, tmp_path: Path):
+    run = tmp_path / "run"
+    raters = {"data__target": "single", "model__rater_embedding": 4, "model__head": "gaussian"}
+    train(train_arguments(run, data__path=opinions, trainer__max_epochs=2, **raters))
+    weights = read_checkpoint(run / LAST)["state_dict"]
+    assert {name for name in weights if not name.startswith("judge.")} == {
+        "raters.embedding", "raters.scale.weight", "raters.shift.weight",
+    }  # fmt: skip
+    assert weights["raters.embedding"].shape == (4, 4)
+    assert weights["raters.scale.weight"].abs().max() > 1e-4  # it starts at 0
+    loaded = load_run(run / LAST)
+    save_judge(loaded, tmp_path / "judge", "card")
+    pairs = PairDataset.load(opinions).pairs
+    assert (scores_of(load_judge(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()
+    stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
+    assert "crowd-0" not in json.dumps(stored)
+    # a resumed run needs them
+    resumed = train(train_arguments(run, data__path=opinions, trainer__max_epochs=3, resume="true", **raters))
+    assert resumed is not None
+
+
+def test_campaigns_are_aligned_and_the_reference_is_not(opinions: Path, train_arguments, tmp_path: Path):
+    run = tmp_path / "run"
+    campaigns = {"data__campaign_column": "tag:campaign", "data__reference_campaign": "experts"}
+    train(train_arguments(run, data__path=opinions, trainer__max_epochs=4, **campaigns))
+    weights = read_checkpoint(run / LAST)["state_dict"]
+    crowd, experts = weights["alignment.offset"][:, 0]
+    assert crowd < -0.005  # the stricter campaign
+    assert experts == weights["alignment.log_slope"][1, 0] == 0
+    with pytest.raises(UserError, match=r"model\.losses\.histogram with data\.campaign_column tag:campaign"):
+        train(train_arguments(tmp_path / "other", data__path=opinions, model__head="histogram", **campaigns))
