@@ -57,6 +57,7 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     for name in ("val_agreement", "val_spearman/empathy", "val_spearman/warmth"):
         assert len(logged(one, name)) == 2
         assert logged(two, name) == pytest.approx(logged(one, name), abs=1e-9)
+    assert (two / "calibration.json").is_file()  # written by one of the processes
     first, second = (read_checkpoint(run / LAST)["state_dict"] for run in (one, two))
     assert first.keys() == second.keys()
     assert "judge.network.multi_modal_projector.linear.weight" in first
