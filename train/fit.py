@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +14,15 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from rich.console import Console
 from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
 
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
-from ..models.checkpoints import BEST, LAST, read_checkpoint
 from ..models.artifact import load_run
-from ..models.parts import check_trainable, parameter_table
+from ..models.checkpoints import BEST, LAST, read_checkpoint
 from ..models.judge_calibration import calibrate_judge, store_calibration
+from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
 
@@ -72,7 +73,7 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     )
     parser.add_argument("--resume", type=bool, default=False, help="continue from the last checkpoint in --run")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
-    parser.add_argument("--patience", type=int, default=3, help="validations without a better Spearman before stopping")
+    parser.add_argument("--patience", type=int, default=3, help="validations without better agreement before stopping")
     parser.add_argument(
         DRY_RUN, action="store_true", help="train nothing: say what would be trained and what memory a step needs"
     )
@@ -90,7 +91,7 @@ def train(arguments: Sequence[str]) -> Path | None:
     That split also chose the checkpoint: its errors look a little too small. `empathy-judge calibrate` takes another.
 
     Returns:
-        The best checkpoint by validation Spearman; None after a dry run.
+        The best checkpoint by agreement on the validation split; None after a dry run.
 
     Raises:
         UserError: If the run folder is taken, there is nothing to resume, or the data is not usable.
@@ -144,14 +145,14 @@ def fit(
         data: Rated pairs with a split.
         trainer: Arguments of `lightning.Trainer` that this function does not set itself.
         run: Folder for checkpoints and logs.
-        patience: Validations without a better Spearman before training stops.
+        patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
 
     Returns:
-        The best checkpoint by validation Spearman.
+        The best checkpoint by agreement on the validation split.
 
     Raises:
-        UserError: If validation Spearman was undefined throughout, so that there is no best checkpoint.
+        UserError: If agreement on the validation split was undefined throughout, so that there is no best checkpoint.
     """
     _hush()
     interactive = Console(stderr=True).is_terminal
@@ -181,9 +182,9 @@ def fit(
     fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     path = run / CHECKPOINTS / BEST
     # Lightning keeps a first checkpoint although the value it watches is NaN
-    if not path.is_file() or None in read_checkpoint(path)["description"]["provenance"]["validation"].values():
+    if not path.is_file() or math.isnan(read_checkpoint(path)["agreement"]):
         path.unlink(missing_ok=True)
-        raise UserError(f"{run}: no best checkpoint: validation Spearman was undefined after every epoch")
+        raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
     return path
 
 
