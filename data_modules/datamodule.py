@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import lightning as L
@@ -110,7 +111,10 @@ class PairDataModule(L.LightningDataModule):
         if both:
             raise DataError(f"train_split and validation_split: both hold {min(both)!r}; accepted: different splits")
         training = self.dataset.subset(self.train_splits)
-        self.train = RatedPairs(training, self.augmentation, self.seed, self.target, self.weighting)
+        # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
+        rated = set(training.ratings["pair_id"])
+        judged = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated))
+        self.train = RatedPairs(judged, self.augmentation, self.seed, self.target, self.weighting)
         if self.trainer is None or self.trainer.is_global_zero:
             for note in self.train.notes:
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)

@@ -52,7 +52,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
         *_put_together(description),
         f"- training data: {origin['dataset']} ({'synthetic ratings' if origin['synthetic'] else 'human ratings'})",
-        f"- target: {origin['target']} of the ratings of a pair",
+        *_supervision(origin),
         f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
         f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz; {_long(description)}",
         "",
@@ -74,6 +74,22 @@ def _put_together(description: Mapping[str, Any]) -> list[str]:
             "  where all were trained from the same initial adapters",
         ]
     return []
+
+
+def _supervision(origin: Mapping[str, Any]) -> list[str]:
+    """What it learned from; cards of older judges say less."""
+    shares = origin.get("shares", {})
+    lines = []
+    if shares.get("ratings", 1) > 0:
+        lines.append(f"- target: {origin['target']} of the ratings of a pair")
+    else:
+        lines.append("- trained on comparisons alone: its scores rank responses and are not rating points")
+    parts = [f"{100 * share:.0f} % {kind}" for kind, share in shares.items() if share]
+    if len(parts) > 1:
+        lines.append(f"- training items: {', '.join(parts)}")
+    if origin.get("losses"):
+        lines.append(f"- losses: {', '.join(f'{name} {weight:g}' for name, weight in origin['losses'].items())}")
+    return lines
 
 
 def _precision(settings: Mapping[str, Any]) -> str:

@@ -452,7 +452,7 @@ class JudgeModule(L.LightningModule):
                 split_hash=self.data.dataset.split_hash(),
                 validation={name: found.spearman for name, found in self._agreement.items()},
                 preferences_met={name: found.preferences_met for name, found in self._agreement.items()},
-                losses=dict(self.objective.weights),
+                losses=self.objective.used(self.data.shares[0] > 0, sum(self.data.shares[1:]) > 0),
                 shares=dict(zip(SHARES, self.data.shares, strict=True)),
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),

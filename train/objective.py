@@ -178,6 +178,12 @@ class Objective:
         widths = [1 if d.step is None else d.steps for d in dimensions]
         self._exists = torch.arange(max(widths)) < torch.tensor(widths)[:, None]
 
+    def used(self, rated: bool, compared: bool) -> dict[str, float]:
+        """Weights of the losses that have something to work on: ratings, comparisons or both."""
+        return {
+            name: weight for name, weight in self.weights.items() if (compared if name in _OF_COMPARISONS else rated)
+        }
+
     def shares(self, points: Tensor) -> Tensor:
         """Rating points `(rows, dimensions)` as shares of the scale."""
         return (points - self._minimum.to(points.device)) / self._span.to(points.device)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -162,7 +163,9 @@ def test_a_checkpoint_cut_anywhere_is_damaged(share, trained_run, tmp_path):
 
 def test_a_flipped_byte_is_noticed(trained_run, tmp_path):
     whole = bytearray((trained_run / LAST).read_bytes())
-    whole[len(whole) // 2] ^= 1
+    with zipfile.ZipFile(trained_run / LAST) as archive:
+        largest = archive.read(max(archive.infolist(), key=lambda member: member.file_size))
+    whole[whole.index(largest) + len(largest) // 2] ^= 1  # in a weight: between members there is padding
     path = tmp_path / "flipped.ckpt"
     path.write_bytes(whole)
     with pytest.raises(UserError, match=r"flipped\.ckpt: damaged checkpoint \(member "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import soundfile
 import torch
 from empathy_judge.data_modules.comparisons import counterfactuals, human_comparisons
+from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
@@ -70,7 +72,7 @@ def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_
     checkpoint = read_checkpoint(run / BEST)
     origin = checkpoint["description"]["provenance"]
     assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
-    assert set(origin["losses"]) == {"mse", "bradley_terry", "centring"}
+    assert origin["losses"] == {"bradley_terry": 1.0, "centring": 0.01}
     judge = load_run(run / LAST).judge
     whole = PairDataset.load(opinions)
     items = [*human_comparisons(whole.subset("train")), *human_comparisons(whole.subset("test"))]
@@ -126,6 +128,27 @@ def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_argum
         assert (batch.said.chosen >= rated).all()
         assert torch.equal(batch.said.rejected, batch.said.chosen + len(batch.said.chosen))
         assert (batch.said.strengths == 1).all()
+
+
+def test_pairs_that_nobody_rated_are_no_training_items(opinions: Path, tmp_path: Path):
+    folder = tmp_path / "few"
+    shutil.copytree(opinions, folder)
+    whole = PairDataset.load(opinions)
+    training = [pair.pair_id for pair in whole.subset("train").pairs]
+    kept = whole.ratings.loc[~whole.ratings["pair_id"].isin(training[:5]), :]
+    pairs = pd.DataFrame([
+        {
+            "pair_id": pair.pair_id, "group_id": pair.group_id, "split": pair.split,
+            "context_audio": Path(str(pair.context[0].audio)).name, "response_audio": Path(str(pair.response)).name,
+        }
+        for pair in whole.pairs
+    ])  # fmt: skip
+    write_dataset(folder, whole.card, pairs, kept, whole.preferences)
+    data = PairDataModule(str(folder), preference_share=0.5)
+    data.setup("fit")
+    assert [pair.pair_id for pair in data.train.pairs] == training[5:]
+    assert {item.chosen.pair_id for item in data.items.comparisons} & set(training[:5])  # still compared
+    assert len(data.validation.pairs) == len(whole.subset("validation").pairs)
 
 
 def test_single_raters_are_learned_and_left_behind(opinions: Path, train_arguments, tmp_path: Path):
