@@ -413,10 +413,11 @@ def calibrate(options: argparse.Namespace) -> int:
     that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
     """
     from .data_modules.schema import PairDataset
-    from .models.artifact import JUDGE_FILE, Placement, load_any
+    from .models.artifact import Placement, load_any
     from .models.calibration_files import to_json
     from .models.judge_calibration import calibrate_judge, store_calibration
     from .models.scoring import SPREAD
+    from .models.weight_files import JUDGE_FILE
 
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / "checkpoints").is_dir():

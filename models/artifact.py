@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,11 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import torch
-from peft import PeftModel
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
@@ -30,14 +24,9 @@ from .calibration_files import CALIBRATION_FILE, from_json, read_calibration, to
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import LoraSettings, trained_in_full
-from .parts import part_of
+from .weight_files import JUDGE_FILE, check_keys, file_hash, fingerprint, read_weights, scales_text, write_weights
 
 SCHEMA_VERSION = 1
-JUDGE_FILE = "judge.json"
-HEAD_FILE = "head.safetensors"
-BACKBONE_FILE = "backbone.safetensors"
-ADAPTER_FILE = "adapter/adapter_model.safetensors"
-ADAPTER_CONFIG = "adapter/adapter_config.json"
 MEMBERS = "members"
 """In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
@@ -117,30 +106,11 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
 
 
 def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
-    judge = loaded.judge
-    (adapter,) = judge.adapter
-    if adapter is not None:
-        adapter.peft_config["default"].base_model_name_or_path = judge.settings.backbone
-        adapter.peft_config["default"].inference_mode = True
-        # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
-        adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
-        (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
-    # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
-    save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": _scales(judge.dimensions)})
-    if trained := _backbone_state(judge):
-        save_file(trained, folder / BACKBONE_FILE)
-    judge.backbone.save_processor(str(folder / "processor"))
+    hashes = write_weights(loaded.judge, folder)
+    loaded.judge.backbone.save_processor(str(folder / "processor"))
     (folder / "README.md").write_text(card, encoding="utf-8")
-    hashes = {name: file_hash(folder / name) for name in _weight_files(judge)}
     text = json.dumps({**loaded.description, "sha256": hashes}, indent=2, allow_nan=False)
     (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def _weight_files(judge: EmpathyJudge) -> list[str]:
-    """The files with trained weights in the folder of a judge."""
-    files = [HEAD_FILE]
-    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
-    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
 
 
 @dataclass(frozen=True)
@@ -196,7 +166,7 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
         judge = _build_ensemble(folder, description, placement)
     else:
         judge = _build(folder / JUDGE_FILE, description, placement)
-        _read_weights(judge, folder, description)
+        read_weights(judge, folder, description.get("sha256", {}))
     judge.eval().requires_grad_(False)
     if description.get("calibration") is None:
         return LoadedJudge(judge, description)
@@ -265,7 +235,7 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
     if (path / JUDGE_FILE).is_file():
         description = _read_description(path)
         _check_alike(loaded.description, path / JUDGE_FILE, description)
-        _read_weights(loaded.judge, path, description)
+        read_weights(loaded.judge, path, description.get("sha256", {}))
         return description
     file, description, state = _read_run(path)
     _check_alike(loaded.description, file, description)
@@ -279,7 +249,9 @@ def _check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any])
         raise UserError(f"{path}: an ensemble itself; accepted: single judges, such as its members")
     (ours, dimensions), (theirs, others) = _parse(path, first), _parse(path, other)
     if others != dimensions:
-        raise UserError(f"{path}: scores {_scales(others)}, the first judge {_scales(dimensions)}; accepted: the same")
+        raise UserError(
+            f"{path}: scores {scales_text(others)}, the first judge {scales_text(dimensions)}; accepted: the same"
+        )
     one, two = _compared(ours), _compared(theirs)
     for key in two:
         if two[key] != one[key]:
@@ -319,18 +291,6 @@ def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placem
     return loaded.judge
 
 
-def _read_weights(judge: EmpathyJudge, folder: Path, description: Mapping[str, Any]) -> None:
-    """Trained weights of a judge folder, into a judge of its description."""
-    _load_adapter(judge, folder)
-    _load_trained_parts(judge, folder)
-    _load_head(judge, folder)
-    for name in _weight_files(judge):
-        if file_hash(folder / name) != description.get("sha256", {}).get(name):
-            raise UserError(
-                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
-            )
-
-
 def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     """File, description and trained weights of a checkpoint, or of the best one of a run."""
     file = path / "checkpoints" / BEST if path.is_dir() else path
@@ -367,141 +327,6 @@ def _build(path: Path, description: Mapping[str, Any], placement: Placement) -> 
             f"(fingerprint {found[:12]}, expected {expected[:12]})"
         )
     return judge
-
-
-def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
-    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is
-    loaded in.
-
-    Args:
-        judge: The judge.
-        quantizable: False leaves out the weights that quantization changes: the language model's matrices.
-    """
-    digest = hashlib.sha256()
-    trained = judge.trained_in_full()
-    for name, weight in sorted(judge.network.named_parameters()):
-        changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
-        if "lora_" not in name and name not in trained and (quantizable or not changed):
-            first = weight.detach().flatten()[:16].to(torch.bfloat16).float()
-            plain = name.replace(".base_layer", "")
-            digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
-    return digest.hexdigest()
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file.
-
-    Raises:
-        UserError: If the file is missing or broken.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-
-
-def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Both have the same names and shapes.
-
-    Raises:
-        UserError: Naming what is missing, unexpected or of another shape.
-    """
-    problems = [f"missing {key!r}" for key in sorted(expected.keys() - found.keys())]
-    problems += [f"unexpected {key!r}" for key in sorted(found.keys() - expected.keys())]
-    problems += [
-        f"{key!r} has shape {tuple(found[key].shape)}, expected {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & found.keys())
-        if found[key].shape != expected[key].shape
-    ]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
-
-
-def _check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for key, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{path}: {key!r} has values that are not finite")
-
-
-def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
-    (adapter,) = judge.adapter
-    if adapter is None:
-        return
-    _check_adapter_config(adapter, folder)
-    path = folder / ADAPTER_FILE
-    found, _ = read_tensors(path)
-    check_keys(path, found, get_peft_model_state_dict(adapter, save_embedding_layers=False))
-    # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
-    if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
-        raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
-    _check_finite(path, found)
-    set_peft_model_state_dict(adapter, found)
-
-
-def _load_trained_parts(judge: EmpathyJudge, folder: Path) -> None:
-    expected = judge.trained_in_full()
-    if not expected:
-        return
-    path = folder / BACKBONE_FILE
-    found, _ = read_tensors(path)
-    check_keys(path, found, expected)
-    _check_finite(path, found)
-    with torch.no_grad():
-        for name, weight in expected.items():
-            weight.copy_(found[name])
-
-
-def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
-    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
-    path = folder / ADAPTER_CONFIG
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable: {error}") from None
-    ours = adapter.peft_config["default"].to_dict()
-    for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
-        if not isinstance(stored, dict) or stored.get(key) != ours[key]:
-            found = stored.get(key) if isinstance(stored, dict) else stored
-            raise UserError(f"{path}: {key} is {shown(found)}; accepted: what {JUDGE_FILE} says, {shown(ours[key])}")
-
-
-def _load_head(judge: EmpathyJudge, folder: Path) -> None:
-    path = folder / HEAD_FILE
-    found, metadata = read_tensors(path)
-    check_keys(path, found, _head_state(judge))
-    trained = metadata.get("dimensions", "nothing")
-    if trained != _scales(judge.dimensions):
-        raise UserError(
-            f"{path}: trained for {trained}, but {JUDGE_FILE} says {_scales(judge.dimensions)}: scales must be the same"
-        )
-    _check_finite(path, found)
-    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
-
-
-def _backbone_state(judge: EmpathyJudge) -> dict[str, Tensor]:
-    return {name: weight.detach().contiguous().cpu() for name, weight in judge.trained_in_full().items()}
-
-
-def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
-    return {
-        name: value.detach().contiguous().cpu()
-        for name, value in judge.state_dict().items()
-        if name.startswith(("head.", "pooling."))
-    }
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _scales(dimensions: tuple[Dimension, ...]) -> str:
-    return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from rich.progress import track
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.schema import PairDataset
-from .artifact import JUDGE_FILE, LoadedJudge
+from .artifact import LoadedJudge
 from .calibration import Calibration
 from .calibration_files import CALIBRATION_FILE, to_json, weights_hash, write_calibration
 from .calibration_fit import fit_dimension
 from .score_mapping import MappingName
 from .scoring import PairScorer, check_scales, placed
+from .weight_files import JUDGE_FILE
 
 
 def calibrate_judge(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import lightning as L
@@ -18,10 +17,9 @@ from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.rated_pairs import RatedPair
-from ..data_modules.schema import Pair
 from ..data_modules.targets import MAX_STEPS
-from ..models.artifact import Provenance, check_keys, describe
-from ..models.backbones.common.base import Attention, Inputs, PartName, Quantization
+from ..models.artifact import Provenance, describe
+from ..models.backbones.common.base import Attention, PartName, Quantization
 from ..models.heads import HeadName
 from ..models.heads.prediction import Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
@@ -29,30 +27,17 @@ from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
 from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
+from ..models.weight_files import check_keys
 from .alignment import ScaleAlignment
+from .batches import Batch, rows_of, supervise
 from .features import encode_all
 from .gathering import gather
-from .objective import DEFAULT_SETTINGS, NATURAL, Comparable, LossSettings, LossWeights, Objective, Supervision
+from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
 from .raters import RaterEmbedding
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Inputs of the judge with what people said.
-
-    Attributes:
-        indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
-        inputs: Of all rows, see `Inputs`.
-        said: What people said of the rows.
-    """
-
-    indices: Tensor
-    inputs: Inputs
-    said: Supervision
 
 
 class JudgeModule(L.LightningModule):
@@ -283,37 +268,18 @@ class JudgeModule(L.LightningModule):
         """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
         rated = [item for item in items if isinstance(item, RatedPair)]
         compared = [item for item in items if isinstance(item, Comparison)]
-        pairs = [
-            *(item.pair for item in rated),
-            *(item.chosen for item in compared),
-            *(item.rejected for item in compared),
-        ]
+        pairs = rows_of(rated, compared)
         return Batch(
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
             inputs=self.built.build_inputs(pairs, self._audio),
-            said=self._supervision(rated, compared, pairs),
-        )
-
-    def _supervision(
-        self, rated: Sequence[RatedPair], compared: Sequence[Comparison], pairs: Sequence[Pair]
-    ) -> Supervision:
-        count, rest, dimensions = len(rated), len(pairs) - len(rated), len(self.data.dimensions)
-        histograms = [item.histogram for item in rated if item.histogram is not None]
-        counts = None
-        if self.objective.needs_counts:
-            width = max(dimension.steps for dimension in self.data.dimensions)
-            empty = torch.zeros(rest, dimensions, width, dtype=torch.int32)
-            counts = torch.cat([torch.stack(histograms), empty]) if histograms else empty
-        return Supervision(
-            targets=_stacked([item.scores for item in rated], rest, torch.nan, dimensions),
-            weights=_stacked([item.weights for item in rated], rest, 0.0, dimensions),
-            counts=counts,
-            groups=torch.tensor([_group(pair, self.loss_settings.compare) for pair in pairs]),
-            campaigns=torch.tensor([self.data.campaign(pair) for pair in pairs]),
-            raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
-            chosen=torch.arange(count, count + len(compared)),
-            rejected=torch.arange(count + len(compared), len(pairs)),
-            strengths=_stacked([item.strength for item in compared], 0, torch.nan, dimensions),
+            said=supervise(
+                rated,
+                compared,
+                dimensions=self.data.dimensions,
+                with_counts=self.objective.needs_counts,
+                compare=self.loss_settings.compare,
+                campaign=self.data.campaign,
+            ),
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
@@ -459,15 +425,3 @@ class JudgeModule(L.LightningModule):
                 target=self.data.target,
             ),
         )
-
-
-def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
-    """`(rows + rest, width)`, the rest filled."""
-    tail = torch.full((rest, width), filling)
-    return torch.cat([torch.stack(list(rows)), tail]) if rows else tail
-
-
-def _group(pair: Pair, compare: Comparable) -> int:
-    """A number that pairs share whose ranks may be compared, the same in every process; -1 = with none."""
-    name = {"all": "", "group": pair.group_id, "system": pair.system_id}[compare]
-    return -1 if name is None else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")

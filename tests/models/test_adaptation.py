@@ -13,7 +13,6 @@ from empathy_judge.models.artifact import (
     Placement,
     Provenance,
     describe,
-    fingerprint,
     load_judge,
     save_judge,
 )
@@ -22,6 +21,7 @@ from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.lora import LoraSettings, adapt
 from empathy_judge.models.parts import check_trainable, count_parameters
 from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.weight_files import fingerprint
 from torch import nn
 
 SETTINGS = {

@@ -19,13 +19,13 @@ from empathy_judge.models.artifact import (
     Placement,
     Provenance,
     describe,
-    fingerprint,
     load_any,
     load_judge,
     save_judge,
 )
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.weight_files import fingerprint
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 

@@ -19,7 +19,9 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.batches import Batch
 from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
 
 BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 PREFERENCES_ALONE = {"data__preference_share": 1}
@@ -105,8 +107,6 @@ def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opin
 
 
 def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_arguments, tmp_path, monkeypatch):
-    from empathy_judge.train.module import Batch, JudgeModule
-
     batches: list[Batch] = []
     monkeypatch.setattr(JudgeModule, "on_train_batch_start", lambda self, batch, number: batches.append(batch))
     mix = {"data__counterfactual_share": 0.5, "data__counterfactual_min_score": 0.6, "trainer__max_epochs": 1}

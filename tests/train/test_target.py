@@ -9,8 +9,9 @@ import pytest
 import yaml
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.targets import TargetName, training_targets
+from empathy_judge.train.batches import Batch
 from empathy_judge.train.fit import train
-from empathy_judge.train.module import Batch, JudgeModule
+from empathy_judge.train.module import JudgeModule
 
 
 @pytest.mark.parametrize("target", ["bias_corrected", "single"])

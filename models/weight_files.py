@@ -1,0 +1,205 @@
+"""Trained weights on disk: `adapter/`, `head.safetensors`, and `backbone.safetensors` where parts of the backbone were
+trained in full. Reading is strict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..data_modules.errors import UserError, shown
+from ..data_modules.schema import Dimension
+from .judge import EmpathyJudge
+from .parts import part_of
+
+JUDGE_FILE = "judge.json"
+HEAD_FILE = "head.safetensors"
+BACKBONE_FILE = "backbone.safetensors"
+ADAPTER_FILE = "adapter/adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter/adapter_config.json"
+
+
+def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
+    """Write what was trained; the frozen backbone is not written.
+
+    Returns:
+        SHA-256 of each file, by its name in the folder.
+    """
+    (adapter,) = judge.adapter
+    if adapter is not None:
+        adapter.peft_config["default"].base_model_name_or_path = judge.settings.backbone
+        adapter.peft_config["default"].inference_mode = True
+        # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
+        adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
+        (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
+    # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
+    save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": scales_text(judge.dimensions)})
+    if trained := _backbone_state(judge):
+        save_file(trained, folder / BACKBONE_FILE)
+    return {name: file_hash(folder / name) for name in _weight_files(judge)}
+
+
+def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -> None:
+    """Trained weights of a judge folder, into a judge of its description.
+
+    Raises:
+        UserError: If a file is missing or broken, lacks a tensor or has one too many, was made for other scales,
+            changes nothing, or is not the one of this hash.
+    """
+    _load_adapter(judge, folder)
+    _load_trained_parts(judge, folder)
+    _load_head(judge, folder)
+    for name in _weight_files(judge):
+        if file_hash(folder / name) != hashes.get(name):
+            raise UserError(
+                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
+            )
+
+
+def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
+    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is
+    loaded in.
+
+    Args:
+        judge: The judge.
+        quantizable: False leaves out the weights that quantization changes: the language model's matrices.
+    """
+    digest = hashlib.sha256()
+    trained = judge.trained_in_full()
+    for name, weight in sorted(judge.network.named_parameters()):
+        changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
+        if "lora_" not in name and name not in trained and (quantizable or not changed):
+            first = weight.detach().flatten()[:16].to(torch.bfloat16).float()
+            plain = name.replace(".base_layer", "")
+            digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
+    return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file.
+
+    Raises:
+        UserError: If the file is missing or broken.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+
+
+def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Both have the same names and shapes.
+
+    Raises:
+        UserError: Naming what is missing, unexpected or of another shape.
+    """
+    problems = [f"missing {key!r}" for key in sorted(expected.keys() - found.keys())]
+    problems += [f"unexpected {key!r}" for key in sorted(found.keys() - expected.keys())]
+    problems += [
+        f"{key!r} has shape {tuple(found[key].shape)}, expected {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & found.keys())
+        if found[key].shape != expected[key].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
+
+
+def scales_text(dimensions: Sequence[Dimension]) -> str:
+    """Names and scales as one line, the same wherever they are compared."""
+    return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
+
+
+def _weight_files(judge: EmpathyJudge) -> list[str]:
+    """The files with trained weights in the folder of a judge."""
+    files = [HEAD_FILE]
+    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
+    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
+
+
+def _check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    for key, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {key!r} has values that are not finite")
+
+
+def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
+    (adapter,) = judge.adapter
+    if adapter is None:
+        return
+    _check_adapter_config(adapter, folder)
+    path = folder / ADAPTER_FILE
+    found, _ = read_tensors(path)
+    check_keys(path, found, get_peft_model_state_dict(adapter, save_embedding_layers=False))
+    # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
+    if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
+        raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
+    _check_finite(path, found)
+    set_peft_model_state_dict(adapter, found)
+
+
+def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
+    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
+    path = folder / ADAPTER_CONFIG
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not readable: {error}") from None
+    ours = adapter.peft_config["default"].to_dict()
+    for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
+        if not isinstance(stored, dict) or stored.get(key) != ours[key]:
+            found = stored.get(key) if isinstance(stored, dict) else stored
+            raise UserError(f"{path}: {key} is {shown(found)}; accepted: what {JUDGE_FILE} says, {shown(ours[key])}")
+
+
+def _load_trained_parts(judge: EmpathyJudge, folder: Path) -> None:
+    expected = judge.trained_in_full()
+    if not expected:
+        return
+    path = folder / BACKBONE_FILE
+    found, _ = read_tensors(path)
+    check_keys(path, found, expected)
+    _check_finite(path, found)
+    with torch.no_grad():
+        for name, weight in expected.items():
+            weight.copy_(found[name])
+
+
+def _load_head(judge: EmpathyJudge, folder: Path) -> None:
+    path = folder / HEAD_FILE
+    found, metadata = read_tensors(path)
+    check_keys(path, found, _head_state(judge))
+    trained, own = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
+    if trained != own:
+        raise UserError(f"{path}: trained for {trained}, but {JUDGE_FILE} says {own}: scales must be the same")
+    _check_finite(path, found)
+    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
+
+
+def _backbone_state(judge: EmpathyJudge) -> dict[str, Tensor]:
+    return {name: weight.detach().contiguous().cpu() for name, weight in judge.trained_in_full().items()}
+
+
+def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
+    return {
+        name: value.detach().contiguous().cpu()
+        for name, value in judge.state_dict().items()
+        if name.startswith(("head.", "pooling."))
+    }

@@ -1,0 +1,93 @@
+"""Items of a batch side by side: what the judge hears, and what people said of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data_modules.comparisons import Comparison
+from ..data_modules.rated_pairs import RatedPair
+from ..data_modules.schema import Dimension, Pair
+from ..models.backbones.common.base import Inputs
+from .objective import Comparable, Supervision
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of the judge with what people said.
+
+    Attributes:
+        indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
+        inputs: Of all rows, see `Inputs`.
+        said: What people said of the rows.
+    """
+
+    indices: Tensor
+    inputs: Inputs
+    said: Supervision
+
+
+def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
+    """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""
+    return [
+        *(item.pair for item in rated),
+        *(item.chosen for item in compared),
+        *(item.rejected for item in compared),
+    ]
+
+
+def supervise(
+    rated: Sequence[RatedPair],
+    compared: Sequence[Comparison],
+    *,
+    dimensions: Sequence[Dimension],
+    with_counts: bool,
+    compare: Comparable,
+    campaign: Callable[[Pair], int],
+) -> Supervision:
+    """What people said of the rows that `rows_of` gives.
+
+    Args:
+        rated: Rated pairs.
+        compared: Comparisons; their pairs have no ratings here, also where people rated them.
+        dimensions: What was rated.
+        with_counts: Whether a loss reads how many raters gave each step.
+        compare: Which rows may be ranked against each other.
+        campaign: Number of the campaign of a pair.
+    """
+    pairs = rows_of(rated, compared)
+    rest, width = len(pairs) - len(rated), len(dimensions)
+    return Supervision(
+        targets=_stacked([item.scores for item in rated], rest, torch.nan, width),
+        weights=_stacked([item.weights for item in rated], rest, 0.0, width),
+        counts=_counts(rated, rest, dimensions) if with_counts else None,
+        groups=torch.tensor([_group(pair, compare) for pair in pairs]),
+        campaigns=torch.tensor([campaign(pair) for pair in pairs]),
+        raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
+        chosen=torch.arange(len(rated), len(rated) + len(compared)),
+        rejected=torch.arange(len(rated) + len(compared), len(pairs)),
+        strengths=_stacked([item.strength for item in compared], 0, torch.nan, width),
+    )
+
+
+def _counts(rated: Sequence[RatedPair], rest: int, dimensions: Sequence[Dimension]) -> Tensor:
+    steps = max(dimension.steps for dimension in dimensions)
+    nobody = torch.zeros(rest, len(dimensions), steps, dtype=torch.int32)
+    given = [item.histogram for item in rated if item.histogram is not None]
+    return torch.cat([torch.stack(given), nobody]) if given else nobody
+
+
+def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
+    """`(rows + rest, width)`, the rest filled."""
+    tail = torch.full((rest, width), filling)
+    return torch.cat([torch.stack(list(rows)), tail]) if rows else tail
+
+
+def _group(pair: Pair, compare: Comparable) -> int:
+    """A number that pairs share whose ranks may be compared, the same in every process; -1 = with none."""
+    name = {"all": "", "group": pair.group_id, "system": pair.system_id}[compare]
+    return -1 if name is None else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
