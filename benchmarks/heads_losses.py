@@ -42,7 +42,7 @@ BUDGET = {"sample": ("16", "2"), "mushra": ("8", "20")}
 CONFIGS = Path(__file__).parents[1] / "configs"
 OWN = {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
 # Losses beside the head's own, with their weights; "" = the own loss alone
-BESIDE = {"": 0.0, "ccc": 0.5, "logistic_ranking": 0.3, "margin_ranking": 1.0, "soft_spearman": 0.3}
+BESIDE = {"": 0.0, "mse": 1.0, "ccc": 0.5, "logistic_ranking": 0.3, "soft_spearman": 0.3}
 OF_SCORES = ("huber", "ccc", "logistic_ranking", "margin_ranking", "soft_spearman")
 OVER_STEPS = ("coral", "corn", "histogram")
 
@@ -71,6 +71,7 @@ def cells() -> list[Cell]:
         Cell(head, ((OWN[head], 1.0), *(((beside, weight),) if beside else ())))
         for beside, weight in BESIDE.items()
         for head in heads
+        if beside != OWN[head]
     ]
     found += [Cell(head, (("squared_emd", 1.0),)) for head in OVER_STEPS]
     return found + [Cell("regression", ((loss, 1.0),)) for loss in OF_SCORES]

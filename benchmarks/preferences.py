@@ -28,8 +28,8 @@ from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.fit import train
 from rich.console import Console
 
-SCRIPTS, SEEDS, FEW = 60, range(3), 0.1
-FRACTIONS = {"train": 0.6, "validation": 0.15, "test": 0.25}
+SCRIPTS, SEEDS, FEW = 100, range(3), 0.1
+FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 CONFIG = Path(__file__).parents[1] / "configs" / "nano.yaml"
 
 
@@ -51,7 +51,7 @@ class Way:
 
 
 WAYS = (
-    Way("preferences alone", "none", ("--data.preference_share", "1"), 2),
+    Way("preferences alone", "none", ("--data.preference_share", "1"), 3),
     Way("few ratings", "few", (), 30),
     Way("few ratings and preferences", "few", ("--data.preference_share", "0.8"), 8),
     Way("all ratings", "all", (), 3),
