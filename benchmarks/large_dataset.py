@@ -287,7 +287,15 @@ def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     assert groups is not None
     blocks = Blocks(groups, BATCH, workers)
     sampler = EpochSampler(len(pairs), shuffle=True, rank=rank, ranks=RANKS, blocks=blocks)
-    loader = DataLoader(pairs, BATCH, sampler=EpochKeys(sampler), collate_fn=decode_batch, num_workers=workers)
+    fork = "fork" if workers else None  # as in training; else a rank, itself spawned, would spawn them
+    loader = DataLoader(
+        pairs,
+        BATCH,
+        sampler=EpochKeys(sampler),
+        collate_fn=decode_batch,
+        num_workers=workers,
+        multiprocessing_context=fork,
+    )
     seen: Counter[int] = Counter()
     read = {os.getpid(): 0}
     peaks = {}
