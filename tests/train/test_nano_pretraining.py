@@ -100,7 +100,7 @@ def test_architecture_is_qwen2_audio_in_miniature() -> None:
 
 
 def _teach(kept: Path) -> dict[str, torch.Tensor]:
-    """Six steps of the language model on random clips."""
+    """Four steps of the language model on random clips."""
     rng = np.random.default_rng(0)
     clips = [
         Clip(
@@ -116,7 +116,7 @@ def _teach(kept: Path) -> dict[str, torch.Tensor]:
     model = build_model(processor)
     backbone = wrap(model.model, processor, Checkpoint("nano"))
     listener = answer.Listener(backbone, ClipStore.of(clips))
-    answer.train_language_model(backbone, model, processor, listener, steps=6, seed=1, kept=kept)
+    answer.train_language_model(backbone, model, processor, listener, steps=4, seed=1, kept=kept)
     return dict(model.state_dict())
 
 
@@ -129,7 +129,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
 
     def interrupted(*arguments):
         drawn.append(1)
-        if len(drawn) == 6:
+        if len(drawn) == 4:
             raise KeyboardInterrupt
         return draw(*arguments)
 
@@ -137,7 +137,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
     with pytest.raises(KeyboardInterrupt):
         _teach(tmp_path / "cut.pt")
     resumed = _teach(tmp_path / "cut.pt")
-    assert len(drawn) == 6 + 2  # steps 5 and 6 of the resumed call
+    assert len(drawn) == 4 + 2  # steps 3 and 4 of the resumed call
     for name, weight in whole.items():
         assert torch.equal(weight, resumed[name]), name
 

@@ -213,11 +213,13 @@ def measure_answers(
         if len(asked) < 20:
             continue
         hits = 0
-        for start in range(0, len(asked), 64):
-            part = asked[start : start + 64]
+        for start in range(0, len(asked), _BATCH):
+            part = asked[start : start + _BATCH]
             dialogue = writer.batch(listener, [(c, r, [(question.text, right)]) for c, r, right in part])
-            given = model.lm_head(backbone.hidden_states(dialogue.inputs))[:, :-1].argmax(-1)
-            wrong = (given != dialogue.inputs.input_ids[:, 1:]) & dialogue.is_answer[:, 1:]
+            is_answer = dialogue.is_answer[:, 1:]
+            given = model.lm_head(backbone.hidden_states(dialogue.inputs)[:, :-1][is_answer]).argmax(-1)
+            wrong = torch.zeros_like(is_answer)
+            wrong[is_answer] = given != dialogue.inputs.input_ids[:, 1:][is_answer]
             hits += int((~wrong.any(-1)).sum())  # teacher-forced greedy: right as a whole or not at all
         commonest = Counter(right for *_, right in asked).most_common(1)[0][1]
         rows.append(
