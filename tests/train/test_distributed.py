@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from empathy_judge.data_modules.sampler import EpochSampler
-from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import train
 
 LAST = "checkpoints/last.ckpt"
@@ -66,44 +62,6 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     apart = sum(float((first[key] - second[key]).abs().mean()) for key in first)
     assert apart < 1e-3 * moved
     assert (first["judge.head.linear.weight"] - second["judge.head.linear.weight"]).abs().max() < 1e-4
-
-
-@pytest.mark.slow
-def test_two_processes_score_like_one(judge_folder, dataset_folder, tmp_path):
-    """Each process scores every second pair; put together, item by item, they are what one process gives."""
-    program = tmp_path / "part.py"
-    program.write_text(
-        "import sys, torch, torch.distributed as dist\n"
-        "from pathlib import Path\n"
-        "from empathy_judge.data_modules.schema import PairDataset\n"
-        "from empathy_judge.models.artifact import load_judge\n"
-        "from empathy_judge.models.scoring import PairScorer\n"
-        "judge, data, out, store, rank = *map(Path, sys.argv[1:5]), int(sys.argv[5])\n"
-        "dist.init_process_group('gloo', init_method=f'file://{store}', rank=rank, world_size=2)\n"
-        "pairs = PairDataset.load(data).pairs[rank::2]\n"
-        "scorer = PairScorer(load_judge(judge).judge, 3 + rank)\n"
-        "mine = {pair.pair_id: found.score for pair, found in scorer.score(pairs)}\n"
-        "parts = [None, None]\n"
-        "dist.all_gather_object(parts, mine)\n"
-        "if rank == 0:\n"
-        "    torch.save(parts[0] | parts[1], out)\n"
-        "dist.destroy_process_group()\n"
-    )
-    out, store = tmp_path / "scores.pt", tmp_path / "store"
-    words = [sys.executable, str(program), str(judge_folder), str(dataset_folder), str(out), str(store)]
-    processes = [subprocess.Popen([*words, str(rank)]) for rank in range(2)]
-    try:
-        assert [process.wait(240) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-    found = torch.load(out, weights_only=True)
-    pairs = PairDataset.load(dataset_folder).pairs
-    scorer = PairScorer(load_judge(judge_folder).judge, 8)
-    expected = {pair.pair_id: one.score for pair, one in scorer.score(pairs)}
-    assert found.keys() == expected.keys()
-    assert max(float((found[name] - expected[name]).abs().max()) for name in found) <= 1e-5
-    assert torch.stack(list(found.values())).std(0).min() > 1e-3
 
 
 # ---------------------------------------------------------------- who reads what

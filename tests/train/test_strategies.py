@@ -1,4 +1,4 @@
-"""Sharded weights give the gradients of one process, with dtypes that the strategies take and layers computed again."""
+"""Two processes give the scores of one; sharded weights give its gradients, with dtypes that the strategies take."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ import sys
 
 import pytest
 import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.scoring import PairScorer
 
 PROGRAM = """
 import sys, torch, torch.distributed as dist
+from pathlib import Path
 from torch.distributed.fsdp import fully_shard
 from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.scoring import PairScorer
 
-backbone, data, out, store, rank = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
+backbone, judge_folder, data, out, store, rank = *sys.argv[1:6], int(sys.argv[6])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 mesh = dist.init_device_mesh("cpu", (2,))
-pairs = PairDataset.load(data).pairs[:4]
+every = PairDataset.load(data).pairs
+pairs = every[:4]
 
 
 def gradients(dtype, trained_dtype, sharded):
@@ -51,24 +58,35 @@ def gradients(dtype, trained_dtype, sharded):
 results = {"plain": gradients("float32", "float32", False), "sharded": gradients("float32", "float32", True)}
 results["half"] = gradients("bfloat16", "backbone", True)
 results["mixed"] = gradients("bfloat16", "float32", True)
+# each process scores every second pair, in batches of a size of its own
+scorer = PairScorer(load_judge(Path(judge_folder)).judge, 3 + rank)
+parts = [None, None]
+dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.score(every[rank::2])})
+results["scores"] = parts[0] | parts[1]
 if rank == 0:
     torch.save(results, out)
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
-def test_shards_give_the_gradients_of_one_process(backbone_folder, dataset_folder, tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    out, store = tmp_path / "results.pt", tmp_path / "store"
-    words = [sys.executable, tmp_path / "program.py", backbone_folder, dataset_folder, out, store]
+@pytest.fixture(scope="module")
+def found(backbone_folder, judge_folder, dataset_folder, tmp_path_factory) -> dict[str, dict[str, torch.Tensor]]:
+    """What two processes compute: gradients by kind, and scores by pair."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "program.py").write_text(PROGRAM)
+    out, store = folder / "results.pt", folder / "store"
+    words = [sys.executable, folder / "program.py", backbone_folder, judge_folder, dataset_folder, out, store]
     processes = [subprocess.Popen([*map(str, words), str(rank)]) for rank in range(2)]
     try:
         assert [process.wait(240) for process in processes] == [0, 0]
     finally:
         for process in processes:
             process.kill()
-    found = torch.load(out, weights_only=True)
+    return torch.load(out, weights_only=True)
+
+
+@pytest.mark.slow
+def test_shards_give_the_gradients_of_one_process(found):
     assert found["plain"].keys() == found["sharded"].keys() == found["half"].keys()
     for name, expected in found["plain"].items():
         assert expected.any(), name
@@ -76,3 +94,14 @@ def test_shards_give_the_gradients_of_one_process(backbone_folder, dataset_folde
         for kind in ("half", "mixed"):  # of one dtype, as FSDP1 and ZeRO-3 need it, and of two
             likeness = torch.cosine_similarity(found[kind][name].flatten(), expected.flatten(), dim=0)
             assert likeness > 0.95, (kind, name)
+
+
+@pytest.mark.slow
+def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
+    """Each process scores every second pair; put together, item by item, they are what one process gives."""
+    scores = found["scores"]
+    scorer = PairScorer(load_judge(judge_folder).judge, 8)
+    expected = {pair.pair_id: one.score for pair, one in scorer.score(PairDataset.load(dataset_folder).pairs)}
+    assert scores.keys() == expected.keys()
+    assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5
+    assert torch.stack(list(scores.values())).std(0).min() > 1e-3
