@@ -287,14 +287,13 @@ def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     assert groups is not None
     blocks = Blocks(groups, BATCH, workers)
     sampler = EpochSampler(len(pairs), shuffle=True, rank=rank, ranks=RANKS, blocks=blocks)
-    fork = "fork" if workers else None  # as in training; else a rank, itself spawned, would spawn them
     loader = DataLoader(
         pairs,
         BATCH,
         sampler=EpochKeys(sampler),
         collate_fn=decode_batch,
         num_workers=workers,
-        multiprocessing_context=fork,
+        multiprocessing_context="fork" if workers else None,  # as in training; a spawned rank would spawn them
     )
     seen: Counter[int] = Counter()
     read = {os.getpid(): 0}
