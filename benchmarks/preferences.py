@@ -29,6 +29,7 @@ from empathy_judge.train.fit import train
 from rich.console import Console
 
 SCRIPTS, SEEDS, FEW = 100, range(3), 0.1
+CLEAR = 0.5  # rating points between the panel's means of two responses to one context
 FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 CONFIG = Path(__file__).parents[1] / "configs" / "nano.yaml"
 
@@ -148,12 +149,14 @@ def measured(way: Way, seed: int, work: Path) -> dict[str, Any]:
     leads = np.array([scores[item.chosen.pair_id] - scores[item.rejected.pair_id] for item in decided])
     means = test.mean_scores().iloc[:, 0]
     panel = np.array([means[item.chosen.pair_id] - means[item.rejected.pair_id] for item in decided])
+    clear = np.abs(panel) >= CLEAR
     return {
         "n": len(scores),
         "comparisons": len(decided),
         "spearman": spearman(np.array([scores[pair.pair_id] for pair in test.pairs]), means.to_numpy()).value,
         "preferences_met": float(np.mean(leads > 0)),
-        "panel_order_met": float(np.mean(np.sign(leads[panel != 0]) == np.sign(panel[panel != 0]))),
+        "clear_pairs": int(clear.sum()),
+        "clear_pairs_met": float(np.mean(np.sign(leads[clear]) == np.sign(panel[clear]))),
         "panel_meets_preferences": float(np.mean(panel > 0) + np.mean(panel == 0) / 2),
         "cpu_seconds": round(seconds, 1),
     }

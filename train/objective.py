@@ -69,17 +69,20 @@ class LossSettings:
     Attributes:
         huber_delta: Error beyond which Huber's loss is linear.
         margin: By how much margin_ranking wants the better item to lead.
-        temperature: Lead at which logistic_ranking and bradley_terry are three quarters sure (sigmoid of 1), and the
-            softness of soft_spearman's ranks.
+        temperature: Lead at which logistic_ranking is three quarters sure (sigmoid of 1), and the softness of
+            soft_spearman's ranks.
+        preference_temperature: Lead at which bradley_terry is three quarters sure. Single preferences are noisy: a low
+            one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
         tie: Targets that differ by no more are tied.
         compare: Which items are ranked against each other: all of a batch, those of one group (with data.batches
             groups), or those of one system.
-        strength_margin: By how much more, in units of the temperature, a preference of strength 1 must be met.
+        strength_margin: By how much more, in units of that temperature, a preference of strength 1 must be met.
     """
 
     huber_delta: float = 0.1
     margin: float = 0.05
     temperature: float = 0.1
+    preference_temperature: float = 0.3
     tie: float = 0.0
     compare: Comparable = "all"
     strength_margin: float = 0.0
@@ -237,7 +240,7 @@ class Objective:
         better = 0.5 + self._better.to(score.device) * (score - 0.5)
         first, second, mask = better[said.chosen], better[said.rejected], ~said.strengths.isnan()
         strengths = said.strengths.nan_to_num()
-        temperature, margin = self.settings.temperature, self.settings.strength_margin
+        temperature, margin = self.settings.preference_temperature, self.settings.strength_margin
         return {
             "bradley_terry": lambda: bradley_terry(first, second, strengths, mask, temperature, margin),
             "centring": lambda: centring(first, second, mask),
