@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 # Before torch is imported, here and in the processes that tests start: sums in one fixed order, and no model hub
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The evaluate library keeps a cache where the environment says when it is imported
+_hugging_face = tempfile.TemporaryDirectory(prefix="empathy-judge-tests-")
+os.environ["HF_HOME"] = _hugging_face.name
+# Processes that synthesise speech begin with torch loaded
+multiprocessing.set_forkserver_preload(["torch", "torchaudio"])
 
 RATE = 16_000
 CONFIGS = Path(__file__).parents[1] / "configs"
