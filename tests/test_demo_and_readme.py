@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,7 +20,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALLATION = ("git clone", "make demo", "python3 -m venv", ".venv/bin/")
 # The 7B recipe needs a GPU and the hub; the nano recipe stands in for it
 STAND_INS = {
-    "configs/qwen2_audio.yaml": f"{ROOT / 'configs/nano.yaml'} --trainer.max_epochs 1 --trainer.limit_train_batches 8"
+    "configs/qwen2_audio.yaml": f"{ROOT / 'configs/nano.yaml'} --trainer.max_epochs 1 --trainer.limit_train_batches 2"
 }
 pytestmark = pytest.mark.slow
 
@@ -44,17 +41,18 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_tables(dataset: PairDataset, folder: Path) -> None:
-    """The user's own tables: pairs and long ratings beside their audio."""
+    """The user's own tables: pairs and long ratings of a third of the scripts, beside their audio."""
     folder.mkdir()
     rows = []
-    for pair in dataset.pairs:
+    for pair in dataset.pairs[: len(dataset.pairs) // 3]:
         clips = {}
         for name, audio in (("context_audio", pair.context[0].audio), ("response_audio", pair.response)):
             clips[name] = Path(str(audio)).name
             shutil.copy(str(audio), folder / clips[name])
         rows.append({"pair_id": pair.pair_id, "group_id": pair.group_id, **clips})
     pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
-    dataset.ratings.to_csv(folder / "ratings.csv", index=False)
+    rated = dataset.ratings["pair_id"].isin([row["pair_id"] for row in rows])
+    dataset.ratings[rated].to_csv(folder / "ratings.csv", index=False)
 
 
 def test_demo_leaves_what_it_promises(workplace: Path) -> None:
@@ -113,26 +111,18 @@ def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert re.search(r"\{'vocal_empathy': [1-5]\.\d+\}", capsys.readouterr().out)
 
 
-def test_readme_code_for_the_evaluate_library_runs(workplace: Path, tmp_path: Path) -> None:
-    """In a process of its own: the library keeps a cache where the environment says when it is imported."""
+def test_readme_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
     _, measuring = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
     panel = PairDataset.load(workplace / "demo" / "data").ratings.pivot(
         index="pair_id", columns="rater_id", values="score"
     )
     given = {"scores": items["score"].tolist(), "ratings": panel.loc[items["pair_id"]].to_numpy().tolist()}
-    names = "from math import nan\n" + "".join(f"{name} = {value}\n" for name, value in given.items())
-    calls = re.sub(r"^(evaluate\.load.*?\))(?:  #.*)?$", r"print(\1)", measuring, flags=re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, "-c", names + calls],
-        cwd=workplace,
-        env=os.environ | {"HF_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    agreement, score = map(ast.literal_eval, done.stdout.splitlines())
+    found: list[dict[str, Any]] = []
+    calls = re.sub(r"^(evaluate\.load.*?\))(?:  #.*)?$", r"found.append(\1)", measuring, flags=re.MULTILINE)
+    exec(compile(calls, "README.md", "exec"), {**given, "found": found})
+    agreement, score = found
     report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())["dimensions"]["vocal_empathy"]
     assert agreement["spearman"] == pytest.approx(report["spearman"]["value"])
     assert agreement["one_rater"] == pytest.approx(report["ceiling"]["spearman"]["value"])
