@@ -348,7 +348,7 @@ class TestOrder:
 def test_two_ranks_read_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark with 2,000 pairs: imported by the command, inspected, read by two processes.
 
-    All but the reading is done by one process after another; here by one for all, which saves five starts. Its peak is
+    All but the reading is done by one process after another; here by one for all, which saves six starts. Its peak is
     that of the greediest step so far.
     """
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
