@@ -99,12 +99,18 @@ def test_bad_words_are_bad_usage(words, capsys):
 
 
 def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):
-    done = command("score", str(tmp_path / "no-judge"), "c.wav", "r.wav")
+    folder = tmp_path / "no-data"
+    done = command("inspect", str(folder))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        f"error: {tmp_path / 'no-judge'}: accepted: a judge folder (with judge.json), a run folder or a checkpoint"
+        f"error: {folder}: not a pair dataset, it has no dataset.yaml; make one with `empathy-judge import`"
     ]
+
+
+def test_what_is_no_judge_is_named(tmp_path, capsys):
+    line = failed(capsys, "score", str(tmp_path / "no-judge"), "c.wav", "r.wav")
+    assert f"{tmp_path / 'no-judge'}: accepted: a judge folder (with judge.json), a run folder or a checkpoint" in line
 
 
 def test_train_with_an_unknown_key_is_bad_usage(capsys, train_arguments, tmp_path):
