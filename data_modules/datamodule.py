@@ -120,11 +120,11 @@ class PairDataModule(L.LightningDataModule):
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
         validation = self.dataset.subset(self.validation_splits)
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
-        self._find_comparisons()
+        self._find_comparisons(training)
         self._find_campaigns()
 
-    def _find_comparisons(self) -> None:
-        """Of the training split, by people and counterfactual, as far as they have a share."""
+    def _find_comparisons(self, training: PairDataset) -> None:
+        """Those of the training split, by people and counterfactual, as far as they have a share."""
         rated = 1 - self.preference_share - self.counterfactual_share
         for name, share in (
             ("preference_share", self.preference_share),
@@ -133,7 +133,6 @@ class PairDataModule(L.LightningDataModule):
         ):
             if not -1e-9 <= share <= 1:
                 raise DataError(f"data.{name} {share:g}; accepted: shares from 0 to 1, in sum at most 1")
-        training = self.dataset.subset(self.train_splits)
         kinds: list[Sequence[Comparison]] = [
             human_comparisons(training) if self.preference_share else [],
             counterfactuals(training, self.counterfactual_min_score) if self.counterfactual_share else [],

@@ -15,7 +15,7 @@ from .errors import DataError, Locate, locate_in, shown
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
-_STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
+STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -45,7 +45,7 @@ class Dimension:
         if self.step is None:
             return
         steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
-        if not (steps > 0.5 and abs(steps - round(steps)) < _STEP_TOLERANCE):
+        if not (steps > 0.5 and abs(steps - round(steps)) < STEP_TOLERANCE):
             raise DataError(f"dimension {self.name}: step {self.step} does not divide {self.scale}")
 
     @property
@@ -116,7 +116,7 @@ def check_ratings(
     scores = check.number("score")
     for dimension in dimensions:
         steps = (scores - dimension.minimum) / (dimension.step or 1.0)
-        off_step = np.abs(steps - np.round(steps)) > _STEP_TOLERANCE if dimension.step else False
+        off_step = np.abs(steps - np.round(steps)) > STEP_TOLERANCE if dimension.step else False
         outside = (scores < dimension.minimum) | (scores > dimension.maximum)
         rated = ratings["dimension"].to_numpy() == dimension.name
         check.refuse("score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .ratings import Dimension
+from .ratings import STEP_TOLERANCE, Dimension
 
-_STEP_TOLERANCE = 1e-4  # in steps, as in `ratings.check_ratings`
 _DECIMALS = 9  # of scores on a scale with steps
 
 
@@ -34,7 +33,7 @@ def onto_first_scale(
     if scale.step is None:
         return scale, mapped
     steps = [(values - scale.minimum) / scale.step for values in mapped]
-    if any((np.abs(own - np.round(own)) > _STEP_TOLERANCE).any() for own in steps):
+    if any((np.abs(own - np.round(own)) > STEP_TOLERANCE).any() for own in steps):
         return dataclasses.replace(scale, step=None), mapped
     # as people write them: statistics over categories would take 0.30000000000000004 for another one than 0.3
     snapped = [np.round(scale.minimum + scale.step * np.round(own), _DECIMALS) for own in steps]

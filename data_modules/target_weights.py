@@ -36,17 +36,15 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
     Returns:
         None where no item has two raters, or only one item was rated: then the two cannot be told apart.
     """
-    counts = table.counts[table.counts > 0].astype(np.float64)
-    means = table.sums[table.counts > 0] / counts
+    item_means = table.sums / np.maximum(table.counts, 1)
+    rated = table.counts > 0
+    counts, means = table.counts[rated].astype(np.float64), item_means[rated]
     n_items, n_ratings = len(counts), len(table.scores)
     if n_items < 2 or n_ratings == n_items:
         return None
-    item_means = table.sums / np.maximum(table.counts, 1)
     within = np.square(table.scores - item_means[table.items]).sum() / (n_ratings - n_items)
     among = (counts * np.square(means - table.scores.mean())).sum() / (n_items - 1)
-    raters = (n_ratings - np.square(counts).sum() / n_ratings) / (
-        n_items - 1
-    )  # those of a balanced panel: their number
+    raters = (n_ratings - np.square(counts).sum() / n_ratings) / (n_items - 1)  # in a balanced panel their number
     return VarianceComponents(float((among - within) / raters), float(within))
 
 

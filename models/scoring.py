@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.scales import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
@@ -213,7 +214,7 @@ def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard)
     rated = {dimension.name: dimension for dimension in card.dimensions}
     for own in dimensions:
         other = rated.get(own.name, own)
-        if (own.minimum, own.maximum, own.higher_is_better) != (other.minimum, other.maximum, other.higher_is_better):
+        if not same_range(own, other):
             raise UserError(
                 f"judge {judge}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
                 f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; accepted: the same scale"

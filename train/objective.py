@@ -15,6 +15,7 @@ from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
 from ..models.heads import HeadName
 from ..models.heads.prediction import Prediction
+from ..models.heads.scales import Ends
 from ..models.losses.concordance import ccc
 from ..models.losses.histogram import histogram_cross_entropy, squared_emd
 from ..models.losses.ordinal import coral, corn
@@ -175,8 +176,7 @@ class Objective:
                     "with steps, such as 1:5:1, or other losses"
                 )
         self.settings, self.head = settings, head
-        self._minimum = torch.tensor([d.minimum for d in dimensions])
-        self._span = torch.tensor([d.maximum - d.minimum for d in dimensions])
+        self._ends = Ends(dimensions)
         self._better = directions(dimensions)
         widths = [1 if d.step is None else d.steps for d in dimensions]
         self._exists = torch.arange(max(widths)) < torch.tensor(widths)[:, None]
@@ -189,11 +189,11 @@ class Objective:
 
     def shares(self, points: Tensor) -> Tensor:
         """Rating points `(rows, dimensions)` as shares of the scale."""
-        return (points - self._minimum.to(points.device)) / self._span.to(points.device)
+        return self._ends.to(points.device).shares(points)
 
     def points(self, shares: Tensor) -> Tensor:
         """Shares of the scale `(rows, dimensions)` as rating points."""
-        return self._minimum.to(shares.device) + self._span.to(shares.device) * shares
+        return self._ends.to(shares.device).points(shares)
 
     def terms(self, prediction: Prediction, said: Supervision) -> dict[str, Tensor]:
         """Each loss by its name, times its weight; the sum is what is minimised.
@@ -202,11 +202,10 @@ class Objective:
             prediction: Of all rows, on the scale of each row's campaign.
             said: What people said of them.
         """
-        rated = dict(self._rated(prediction, said))
-        compared = self._compared(prediction, said) if len(said.chosen) else {}
-        return {
-            name: weight * loss() for name, weight in self.weights.items() if (loss := {**rated, **compared}.get(name))
-        }
+        losses = dict(self._rated(prediction, said))
+        if len(said.chosen):
+            losses |= self._compared(prediction, said)
+        return {name: weight * losses[name]() for name, weight in self.weights.items() if name in losses}
 
     def _rated(self, prediction: Prediction, said: Supervision) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
@@ -223,7 +222,7 @@ class Objective:
         )
         yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
         if (deviation := prediction.deviation) is not None:
-            variance = (deviation / self._span.to(deviation.device)).square()
+            variance = (deviation / self._ends.to(deviation.device).span).square()
             yield "gaussian_nll", lambda: gaussian_nll(score, variance, target, mask)
         if (counts := said.counts) is None:
             return

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...data_modules.schema import Dimension
 from .prediction import Prediction
+from .projection import norm_and_linear
 from .scales import LOWEST, Steps
 
 
@@ -28,10 +29,7 @@ class HistogramHead(nn.Module):
         """
         super().__init__()
         self.steps = Steps("histogram", dimensions)
-        self.norm = nn.LayerNorm(hidden_size)
-        self.linear = nn.Linear(hidden_size, len(dimensions) * len(self.steps))
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
+        self.norm, self.linear = norm_and_linear(hidden_size, len(dimensions) * len(self.steps))
 
     def forward(self, pooled: Tensor) -> Prediction:
         """Scores, deviations and log probabilities of the steps from `(batch, hidden)`."""
@@ -42,6 +40,4 @@ class HistogramHead(nn.Module):
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
         """Set the bias so that an untrained head is a wide bell around these mean ratings `(dimensions,)`."""
-        width = self.steps.bell_width
-        bell = -0.5 * ((self.steps.values - means[:, None]) / width[:, None]).square()
-        self.linear.bias.copy_(bell.flatten())
+        self.linear.bias.copy_(self.steps.bell(means).flatten())

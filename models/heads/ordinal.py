@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ...data_modules.schema import Dimension
 from .prediction import Prediction
+from .projection import norm_and_linear
 from .scales import Steps
 
 _CERTAIN = 1e4  # a logit beyond which float32 knows no doubt, and still finite
@@ -35,11 +36,8 @@ class CoralHead(nn.Module):
         """
         super().__init__()
         self.steps = Steps("coral", dimensions)
-        self.norm = nn.LayerNorm(hidden_size)
-        self.linear = nn.Linear(hidden_size, len(dimensions))
+        self.norm, self.linear = norm_and_linear(hidden_size, len(dimensions))
         self.gaps = nn.Parameter(torch.ones(len(dimensions), max(len(self.steps) - 2, 0)))
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
 
     def forward(self, pooled: Tensor) -> Prediction:
         """Scores, deviations, log probabilities of the steps and logits of the thresholds from `(batch, hidden)`."""
@@ -87,10 +85,7 @@ class CornHead(nn.Module):
         """
         super().__init__()
         self.steps = Steps("corn", dimensions)
-        self.norm = nn.LayerNorm(hidden_size)
-        self.linear = nn.Linear(hidden_size, len(dimensions) * (len(self.steps) - 1))
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
+        self.norm, self.linear = norm_and_linear(hidden_size, len(dimensions) * (len(self.steps) - 1))
 
     def forward(self, pooled: Tensor) -> Prediction:
         """Scores, deviations, log probabilities of the steps and logits of the thresholds from `(batch, hidden)`."""
@@ -107,8 +102,7 @@ class CornHead(nn.Module):
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
         """Set the biases so that an untrained head is a wide bell around these mean ratings `(dimensions,)`."""
-        bell = -0.5 * ((self.steps.values - means[:, None]) / self.steps.bell_width[:, None]).square()
-        shares = bell.masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
+        shares = self.steps.bell(means).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
         reached = shares.flip(-1).cumsum(-1).flip(-1)
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from ...data_modules.schema import Dimension
 from .prediction import Prediction
+from .projection import norm_and_linear
+from .scales import Ends
 
 
 class RegressionHead(nn.Module):
@@ -22,21 +24,15 @@ class RegressionHead(nn.Module):
 
     def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(hidden_size)
-        self.linear = nn.Linear(hidden_size, len(dimensions))
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
-        # the scale is part of the artifact's description, not of its weights
-        self.minimum = nn.Buffer(torch.tensor([d.minimum for d in dimensions]), persistent=False)
-        self.span = nn.Buffer(torch.tensor([d.maximum - d.minimum for d in dimensions]), persistent=False)
+        self.norm, self.linear = norm_and_linear(hidden_size, len(dimensions))
+        self.ends = Ends(dimensions)
 
     def forward(self, pooled: Tensor) -> Prediction:
         """Scores `(batch, dimensions)` from `(batch, hidden)`."""
         with torch.autocast(pooled.device.type, enabled=False):
-            return Prediction(self.minimum + self.span * torch.sigmoid(self.linear(self.norm(pooled.float()))))
+            return Prediction(self.ends.points(torch.sigmoid(self.linear(self.norm(pooled.float())))))
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
         """Set the bias so that an untrained head predicts these mean ratings `(dimensions,)`."""
-        share = ((means - self.minimum) / self.span).clamp(0.02, 0.98)
-        self.linear.bias.copy_(torch.logit(share))
+        self.linear.bias.copy_(self.ends.start(means))

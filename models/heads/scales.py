@@ -1,4 +1,7 @@
-"""The steps of rating scales as tensors."""
+"""The ends and the steps of rating scales as tensors.
+
+Nothing of them is stored with the weights, because the scale is part of a judge's description.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,34 @@ LOWEST = torch.finfo(torch.float32).min
 """Log probability of a step that does not exist: a probability of 0 without a NaN in the loss."""
 
 
+class Ends(nn.Module):
+    """Where several scales begin, and how long they are.
+
+    Attributes:
+        minimum: Rating points `(dimensions,)`.
+        span: Maximum less minimum, rating points `(dimensions,)`.
+    """
+
+    def __init__(self, dimensions: Sequence[Dimension]) -> None:
+        super().__init__()
+        self.minimum = nn.Buffer(torch.tensor([d.minimum for d in dimensions]), persistent=False)
+        self.span = nn.Buffer(torch.tensor([d.maximum - d.minimum for d in dimensions]), persistent=False)
+
+    def points(self, shares: Tensor) -> Tensor:
+        """Shares of the scale `(..., dimensions)`, 0 its low end and 1 its high end, as rating points."""
+        return self.minimum + self.span * shares
+
+    def shares(self, points: Tensor) -> Tensor:
+        """Rating points `(..., dimensions)` as shares of the scale."""
+        return (points - self.minimum) / self.span
+
+    def start(self, means: Tensor) -> Tensor:
+        """Logits of the shares of mean ratings `(dimensions,)`, kept 2 % off the ends, where they are infinite."""
+        return torch.logit(self.shares(means).clamp(0.02, 0.98))
+
+
 class Steps(nn.Module):
     """The scores that raters can give, of several scales side by side.
-
-    Nothing of it is stored with the weights, because the scale is part of a judge's description.
 
     Attributes:
         values: Rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum.
@@ -52,6 +79,10 @@ class Steps(nn.Module):
     def bell_width(self) -> Tensor:
         """Deviation of a wide bell on each scale, a quarter of it, in rating points `(dimensions,)`."""
         return torch.where(self.exists, self.values - self.values[:, :1], 0).amax(-1) / 4
+
+    def bell(self, means: Tensor) -> Tensor:
+        """Log density, not normalised, of a wide bell around mean ratings `(dimensions,)`: `(dimensions, steps)`."""
+        return -0.5 * ((self.values - means[:, None]) / self.bell_width[:, None]).square()
 
     def predict(self, log_probabilities: Tensor, thresholds: Tensor | None = None) -> Prediction:
         """Mean and standard deviation of distributions over the steps.
