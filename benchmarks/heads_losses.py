@@ -16,7 +16,6 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -33,6 +32,7 @@ from empathy_judge.models.heads import HeadName
 from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.fit import train
 from rich.console import Console
+from rows import append_row, rows_of, spread
 
 SEEDS = range(5)
 FRACTIONS = {"train": 0.6, "validation": 0.15, "test": 0.25}
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="print tables of the rows and run nothing")
     given = parser.parse_args()
     if given.page:
-        print(page(list(rows_of(given.out))))
+        print(page(rows_of(given.out)))
         return
     if given.work is None:
         parser.error("--work is needed")
@@ -107,17 +107,9 @@ def main() -> None:
             continue
         folder = prepared(given.work, given.mushra, seed)
         row = {"data": data, **asdict(cell), "losses": cell.name, "seed": seed}
-        row |= measured(cell, seed, data, folder, given.work / f"run-{part}")
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        with open(given.out, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        row |= measured(cell, seed, data, folder, given.work / f"run-{data}-{part}")
+        append_row(given.out, row)
         Console().print(row)
-
-
-def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a study."""
-    if path.is_file():
-        yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def prepared(work: Path, mushra: Path | None, seed: int) -> Path:
@@ -217,19 +209,14 @@ def _line(runs: list[dict[str, Any]], plain: dict[int, dict[str, Any]]) -> tuple
         done[0]["head"],
         done[0]["losses"],
         f"{len(done)}{failed}",
-        _spread([run["spearman"] for run in done]),
-        _spread(ahead, sign="+") if ahead else "",
-        _spread([run["ccc"] for run in done]),
+        spread([run["spearman"] for run in done]),
+        spread(ahead, sign="+") if ahead else "",
+        spread([run["ccc"] for run in done]),
         f"{100 * np.mean([run['coverage'] for run in done]):.0f} %",
         f"{np.mean([run['width'] for run in done]):.2f}",
         f"{np.mean(cost):.2f}" if cost else "",
     ]
     return float(np.mean([run["spearman"] for run in done])), f"| {' | '.join(cells)} |"
-
-
-def _spread(values: list[float], sign: str = "") -> str:
-    deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):{sign}.3f}{deviation}"
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 Every way sees the same scripts and is scored on the same held-out scripts, all of whose pairs were rated and whose
 responses were compared by the simulated panel.
 
-    python benchmarks/preferences.py --work FOLDER --out benchmarks/results/preferences.jsonl
+    python benchmarks/preferences.py --out benchmarks/results/preferences.jsonl --work FOLDER
+    python benchmarks/preferences.py --out benchmarks/results/preferences.jsonl --page
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import time
 from dataclasses import dataclass
@@ -27,9 +27,10 @@ from empathy_judge.models.artifact import load_run
 from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.fit import train
 from rich.console import Console
+from rows import append_row, rows_of, spread
 
 SCRIPTS, SEEDS, FEW = 100, range(3), 0.1
-CLEAR = 0.5  # rating points between the panel's means of two responses to one context
+APART, CLEAR = 0.25, 0.5  # rating points between the panel's means of two responses to one context
 FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
 CONFIG = Path(__file__).parents[1] / "configs" / "nano.yaml"
 
@@ -64,18 +65,40 @@ WAYS = (
 def main() -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for data and runs")
     parser.add_argument("--out", type=Path, required=True, help="rows, one JSON object a line")
+    parser.add_argument("--work", type=Path, help="folder for data and runs")
+    parser.add_argument("--ways", nargs="+", help="only these, such as 'few ratings'")
+    parser.add_argument("--page", action="store_true", help="print a table of the rows and run nothing")
     given = parser.parse_args()
+    if given.page:
+        print(page(rows_of(given.out)))
+        return
+    if given.work is None:
+        parser.error("--work is needed")
     for seed in SEEDS:
         for way in WAYS:
-            lines = given.out.read_text(encoding="utf-8").splitlines() if given.out.is_file() else []
-            if any((row["way"], row["seed"]) == (way.name, seed) for row in map(json.loads, lines)):
+            done = {(row["way"], row["seed"]) for row in rows_of(given.out)}
+            if (way.name, seed) in done or (given.ways and way.name not in given.ways):
                 continue
             row = {"way": way.name, "seed": seed, **measured(way, seed, given.work)}
-            with open(given.out, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(given.out, row)
             Console().print(row)
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """A table in Markdown: mean and standard deviation over seeds."""
+    lines = [
+        "| trained on | runs | Spearman | clear pairs ranked right | nearer pairs too | preferences met | CPU s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for way in WAYS:
+        runs = [row for row in rows if row["way"] == way.name]
+        if runs:
+            figures = ("spearman", "clear_pairs_met", "apart_pairs_met", "preferences_met")
+            cells = [spread([run[figure] for run in runs]) for figure in figures]
+            seconds = f"{np.mean([run['cpu_seconds'] for run in runs]):.0f}"
+            lines.append(f"| {' | '.join([way.name, str(len(runs)), *cells, seconds])} |")
+    return "\n".join(lines)
 
 
 def whole_sample(work: Path, seed: int) -> Path:
@@ -149,14 +172,17 @@ def measured(way: Way, seed: int, work: Path) -> dict[str, Any]:
     leads = np.array([scores[item.chosen.pair_id] - scores[item.rejected.pair_id] for item in decided])
     means = test.mean_scores().iloc[:, 0]
     panel = np.array([means[item.chosen.pair_id] - means[item.rejected.pair_id] for item in decided])
-    clear = np.abs(panel) >= CLEAR
+    apart, clear = np.abs(panel) >= APART, np.abs(panel) >= CLEAR
+    met = np.sign(leads) == np.sign(panel)
     return {
         "n": len(scores),
         "comparisons": len(decided),
         "spearman": spearman(np.array([scores[pair.pair_id] for pair in test.pairs]), means.to_numpy()).value,
         "preferences_met": float(np.mean(leads > 0)),
         "clear_pairs": int(clear.sum()),
-        "clear_pairs_met": float(np.mean(np.sign(leads[clear]) == np.sign(panel[clear]))),
+        "clear_pairs_met": float(np.mean(met[clear])),
+        "apart_pairs": int(apart.sum()),
+        "apart_pairs_met": float(np.mean(met[apart])),
         "panel_meets_preferences": float(np.mean(panel > 0) + np.mean(panel == 0) / 2),
         "cpu_seconds": round(seconds, 1),
     }
