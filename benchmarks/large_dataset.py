@@ -255,10 +255,11 @@ def load(data: Path) -> int:
 def inspect(data: Path) -> int:
     """The command of a user: clips measured, raters compared, the audit; the number of pairs."""
     from empathy_judge import cli
+    from empathy_judge.commands import BAD_USAGE
 
     printed = io.StringIO()
     with redirect_stdout(printed):
-        if cli.main(["inspect", str(data), "--json"]) == cli.BAD_USAGE:
+        if cli.main(["inspect", str(data), "--json"]) == BAD_USAGE:
             raise SystemExit("inspect failed")
     return json.loads(printed.getvalue())["counts"]["all"]["pairs"]
 

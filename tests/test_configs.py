@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from empathy_judge.cli import _COMMANDS
-from empathy_judge.cli_options import build_parser as cli_parser
+from empathy_judge.cli import COMMANDS
+from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.models.backbones import families
 from empathy_judge.train.fit import build_parser
 from empathy_judge.train.sweep_file import check_recipe, read_sweep
@@ -38,7 +38,7 @@ def test_every_recipe_is_valid_and_begins_with_its_command(path):
 def test_every_sweep_is_valid_and_begins_with_its_command(path, monkeypatch):
     monkeypatch.chdir(path.parents[1])
     words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# empathy-judge ").split()
-    options = cli_parser(_COMMANDS).parse_args(words)
+    options = cli_parser(COMMANDS).parse_args(words)
     assert Path(options.config) == Path("configs") / path.name
     sweep = read_sweep(path)
     base = check_recipe(sweep, path)

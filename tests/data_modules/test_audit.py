@@ -14,7 +14,8 @@ import pytest
 import scipy.signal
 import soundfile
 import yaml
-from empathy_judge.cli import BAD_USAGE, DONE, FAILED_CHECKS, main
+from empathy_judge.cli import main
+from empathy_judge.commands import BAD_USAGE, DONE, FAILED_CHECKS
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.near_identical import NEAR_IDENTICAL_FILE, near_identical

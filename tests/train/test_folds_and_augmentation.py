@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.cli import BAD_USAGE, DONE, main
+from empathy_judge.cli import main
+from empathy_judge.commands import BAD_USAGE, DONE
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.schema import PairDataset

@@ -8,7 +8,7 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .data_modules.importers import Importer
+    from ..data_modules.importers import Importer
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -1,0 +1,201 @@
+"""Commands that make, check and split pair datasets. Heavy imports stand inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..data_modules.errors import UserError
+from . import DONE, FAILED_CHECKS
+from .options import import_parser, source_parser
+
+if TYPE_CHECKING:
+    from ..data_modules.schema import PairDataset
+
+
+def import_(words: Sequence[str]) -> int:
+    """Turn a source into a pair dataset."""
+    from ..data_modules import importers
+
+    parser = import_parser(importers.names())
+    if not words or words[0].startswith("-"):
+        parser.parse_args(words)  # --help, or what is missing
+    name = parser.parse_args(words[:1]).source
+    importer = importers.load(name)
+    options = source_parser(name, importer).parse_args(words[1:])
+
+    from ..data_modules.intake.assemble import SKIPPED_FILE, assemble
+
+    imported = importer.read(Path(options.path), options)
+    card = dataclasses.replace(
+        imported.card,
+        name=options.name or imported.card.name,
+        source=options.origin or imported.card.source,
+        licence=options.licence or imported.card.licence,
+    )
+    dataset = assemble(
+        dataclasses.replace(imported, card=card),
+        options.out,
+        overwrite=options.overwrite,
+        embed_audio=options.embed_audio,
+        shard_rows=options.shard_rows,
+        max_skipped=options.max_skipped,
+    )
+    skipped = dataset.root / SKIPPED_FILE
+    facts = {**_dataset_facts(dataset), "skipped": str(skipped) if skipped.is_file() else None}
+    _print_facts(facts, options.json)
+    return DONE
+
+
+def combine(options: argparse.Namespace) -> int:
+    """Write one pair dataset from several, such as rating campaigns on scales of their own.
+
+    Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
+    that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of
+    the first dataset that has the dimension, low end to low end, high end to high end, good to good. Splits stay where
+    every dataset has some, made by the same columns. The description in dataset.yaml says what was done.
+    """
+    from ..data_modules.combine import combine as write
+    from ..data_modules.combine import parse_renames
+    from ..data_modules.schema import PairDataset
+
+    dataset = write(
+        [PairDataset.load(folder) for folder in options.datasets],
+        options.out,
+        names=options.names,
+        renames=parse_renames(options.rename),
+        shared=options.shared,
+        overwrite=options.overwrite,
+        embed_audio=options.embed_audio,
+        shard_rows=options.shard_rows,
+    )
+    _print_facts(_dataset_facts(dataset), options.json)
+    return DONE
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
+    from ..data_modules.inspection import inspect_dataset
+    from ..data_modules.schema import PairDataset
+    from ..eval.inspection.facts import inspection_facts
+    from ..eval.statistics.reliability import reliability
+
+    page = None if options.page is None else Path(options.page)
+    if page is not None:
+        from ..eval.inspection.page import check_page_folder
+
+        check_page_folder(page)
+    dataset = PairDataset.load(options.data)
+    found = inspect_dataset(dataset, max_seconds=options.max_seconds)
+    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
+    agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
+    facts = inspection_facts(dataset)
+    if page is not None:
+        from ..eval.inspection.page import write_inspection_page
+
+        page = write_inspection_page(dataset, found, agreement, facts, page)
+    if options.json:
+        everything = {**found.to_dict(), **facts.to_dict(), "reliability": agreement}
+        print(json.dumps(everything, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..eval.inspection.tables import inspection_tables
+
+        raters = {name: own.raters for name, own in facts.ratings.items()}
+        for table in inspection_tables(found, agreement, raters):
+            Console().print(table)
+        if page is not None:
+            print(f"page: {page}")
+    leaks = any(found.crossings[kind] for kind in found.refused)
+    return FAILED_CHECKS if found.problems or leaks else DONE
+
+
+def split(options: argparse.Namespace) -> int:
+    """Assign every pair to train, validation or test, to a fold, or to a fold for each value of a column.
+
+    What shares a value of a column of --by stays together. Audio is compared, too, the same or nearly the same:
+    with group_id among the columns (the default), what shares a clip stays together; otherwise contexts may be shared,
+    and pairs whose response is in two splits are set aside: they are in none (`unsplit`), split.yaml lists them.
+
+    Cross-validation trains once for each fold, on all but two of them:
+      empathy-judge split data --folds 5
+      empathy-judge train --config configs/nano.yaml --data.path data --run runs/5 \\
+          --data.train_split '[fold1, fold2, fold3]' --data.validation_split fold4
+      empathy-judge evaluate runs/5 --data data --split fold5
+    Leave-one-system-out has a fold for each system, called after it:
+      empathy-judge split data --leave-out system_id
+      empathy-judge train ... --data.train_split '[system_id=a, system_id=b]' --data.validation_split system_id=c
+      empathy-judge evaluate runs/d --data data --split system_id=d
+    """
+    from ..data_modules.splits import DEFAULT_FRACTIONS, fold_dataset, leave_one_out, split_dataset
+
+    if options.leave_out is not None:
+        _refuse(options, "--leave-out", ("by", "fractions", "hold_out", "no_stratify"))
+        audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
+    elif options.folds is not None:
+        _refuse(options, "--folds", ("fractions", "hold_out"))
+        audit = fold_dataset(
+            options.data,
+            options.folds,
+            by=options.by or ["group_id"],
+            stratify=not options.no_stratify,
+            seed=options.seed,
+            overwrite=options.overwrite,
+        )
+    else:
+        audit = split_dataset(
+            options.data,
+            by=options.by or ["group_id"],
+            fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
+            hold_out=_hold_out(options.hold_out),
+            stratify=not options.no_stratify,
+            seed=options.seed,
+            overwrite=options.overwrite,
+        )
+    _print_facts(audit.to_dict(), options.json)
+    return DONE
+
+
+def _refuse(options: argparse.Namespace, chosen: str, others: Sequence[str]) -> None:
+    """Options that mean nothing beside the one that was chosen."""
+    for name in others:
+        if getattr(options, name):
+            raise UserError(f"{chosen} together with --{name.replace('_', '-')}; accepted: one of them")
+
+
+def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
+    held: dict[str, list[str]] = {}
+    for item in items:
+        column, sign, value = item.partition("=")
+        if not (column and sign and value):
+            raise UserError(f"--hold-out {item!r}: accepted: COLUMN=VALUE, such as system_id=codec-a")
+        held.setdefault(column, []).append(value)
+    return held or None
+
+
+def _dataset_facts(dataset: PairDataset) -> dict[str, Any]:
+    """What `import` and `combine` say of the dataset that they made."""
+    return {
+        "out": str(dataset.root),
+        "pairs": len(dataset.pairs),
+        "ratings": len(dataset.ratings),
+        "raters": dataset.ratings["rater_id"].nunique(),
+        "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
+        "groups": len({pair.group_id for pair in dataset.pairs}),
+        "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
+        "content_hash": dataset.card.content_hash,
+        "description": dataset.card.description,
+    }
+
+
+def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+        return
+    for key, value in facts.items():
+        print(f"{key}: {json.dumps(value) if isinstance(value, dict | list | tuple) else value}")

@@ -1,0 +1,132 @@
+"""Commands that score with a judge or make one. Heavy imports stand inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data_modules.errors import UserError
+from . import DONE, FAILED_CHECKS
+
+
+def score(options: argparse.Namespace) -> int:
+    """Score one pair of files, or all pairs of a manifest."""
+    from ..models.calibration import DEFAULT_LEVEL
+    from ..score_files import flat_scores, score_manifest, uncertain_columns
+    from ..scorer import Scorer
+
+    clips = [clip for clip in (options.context, options.response) if clip is not None]
+    if len(clips) != (2 if options.manifest is None else 0):
+        raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+    scorer = Scorer.from_pretrained(
+        options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
+    )
+    level = options.level or DEFAULT_LEVEL
+    if options.level is not None:
+        scorer.require_calibration()
+    if options.manifest is not None:
+        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out), level)
+        return FAILED_CHECKS if failed else DONE
+    context, response = clips
+    pair = {"context": None if context in ("", "-") else context, "response": response, "situation": options.situation}
+    uncertain = scorer.score_with_uncertainty(**pair, level=level) if scorer.calibration is not None else None
+    scores = scorer.score(**pair) if uncertain is None else {name: own.score for name, own in uncertain.items()}
+    if options.json:
+        columns = uncertain_columns(list(scores), bool(scorer.calibration and scorer.calibration.abstains))
+        print(json.dumps(scores if uncertain is None else {key: flat_scores(uncertain)[key] for key in columns}))
+        return DONE
+    for dimension in scorer.dimensions:
+        scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
+        known = "" if uncertain is None else uncertain[dimension.name].in_words(level)
+        print(f"{dimension.name} {scores[dimension.name]:.3f} {scale}{known}")
+    return DONE
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Fit standard errors and intervals to rated pairs that the judge was not trained on.
+
+    Training does this on the validation split, which also chose the checkpoint: the errors there look a little too
+    small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json,
+    that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
+    """
+    from ..data_modules.schema import PairDataset
+    from ..models.artifact import Placement, load_any
+    from ..models.calibration_files import to_json
+    from ..models.judge_calibration import calibrate_judge, store_calibration
+    from ..models.scoring import SPREAD
+    from ..models.weight_files import JUDGE_FILE
+
+    folder = Path(options.judge)
+    if not (folder / JUDGE_FILE).is_file() and not (folder / "checkpoints").is_dir():
+        raise UserError(f"{folder}: accepted: a judge folder (with {JUDGE_FILE}) or a run folder")
+    dataset = PairDataset.load(options.data)
+    spread = options.device == SPREAD
+    calibration = calibrate_judge(
+        load_any(folder, Placement(options.backbone, options.quantization, spread)),
+        dataset,
+        None if options.split == "all" else [options.split],
+        method=options.method,
+        abstain=options.abstain,
+        device=options.device,
+    )
+    stored = store_calibration(calibration, folder)
+    if options.json:
+        print(json.dumps(to_json(calibration), indent=2, allow_nan=False))
+        return DONE
+    for name, own in calibration.dimensions.items():
+        print(f"{name}: {own.in_words()}")
+    print(f"calibration: {stored}")
+    return DONE
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the judge folder of a run."""
+    from ..models.artifact import Placement, load_run, save_judge
+    from ..models.card import render_card
+
+    loaded = load_run(Path(options.checkpoint), Placement(options.backbone))
+    report = None if options.report is None else _read_report(Path(options.report))
+    save_judge(loaded, Path(options.out), render_card(loaded.description, report))
+    print(f"judge: {options.out}")
+    return DONE
+
+
+def ensemble(options: argparse.Namespace) -> int:
+    """Make one judge of several that share a frozen backbone.
+
+    The judges must agree in backbone, dimensions and all settings that scores depend on: say, runs with several seeds
+    or the folds of a cross-validation. Every command that takes a judge takes what is written. Its score is the mean of
+    the members' scores; how far these lie apart goes into the standard error once the ensemble is calibrated. The
+    backbone is loaded once, and clips are encoded once unless the audio tower was trained; the rest of the work is done
+    for each member.
+
+    --average writes a single judge with the mean of the trained weights instead, as fast as one (model soup). That
+    means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
+    same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
+    """
+    from ..models.ensemble import ALIKE, write_average, write_ensemble
+
+    paths, out = [Path(path) for path in options.judges], Path(options.out)
+    if options.average:
+        likeness = write_average(paths, out, options.backbone)
+        if likeness is not None and likeness < ALIKE:
+            print(
+                f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means something "
+                "only where all were trained from the same initial adapters, an ensemble has no such condition",
+                file=sys.stderr,
+            )
+    else:
+        write_ensemble(paths, out, options.backbone)
+    print(f"judge: {out}")
+    return DONE
+
+
+def _read_report(path: Path) -> Mapping[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not an agreement report: {error}") from None

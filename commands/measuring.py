@@ -1,0 +1,199 @@
+"""Commands that measure judges against people. Heavy imports stand inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..data_modules.errors import UserError
+from . import DONE, FAILED_CHECKS
+
+if TYPE_CHECKING:
+    from ..data_modules.schema import PairDataset
+    from ..eval.judges import Judge
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Measure one judge against the raters of a split."""
+    from rich.console import Console
+
+    from ..data_modules.schema import PairDataset
+    from ..eval.evaluate import evaluate as measure
+    from ..eval.pages.report import terminal_table, write_report
+
+    dataset = PairDataset.load(options.data)
+    judge, provenance = load_spec(options.judge, dataset, options)
+    measured = measure(judge, dataset, **_how_to_measure(options), provenance=provenance)
+    out = Path(options.out)
+    write_report(measured.report, measured.items, out, dataset)
+    if options.json:
+        print(json.dumps(measured.report, indent=2, allow_nan=False))
+    else:
+        Console().print(terminal_table(measured.report))
+        print(f"report: {out / 'index.html'}")
+    scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
+    return DONE if scored else FAILED_CHECKS
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Measure several judges on the same pairs."""
+    from rich.console import Console
+
+    from ..data_modules.schema import PairDataset
+    from ..eval.compare import compare as measure
+    from ..eval.compare_view import comparison_views
+    from ..eval.pages.compare_page import comparison_json, write_comparison
+
+    dataset = PairDataset.load(options.data)
+    judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
+    found = measure(judges, dataset, **_how_to_measure(options))
+    if options.out is not None:
+        write_comparison(found.reports, found.rankings, Path(options.out))
+    if options.json:
+        print(comparison_json(found.reports, found.rankings))
+    else:
+        for view in comparison_views(found):
+            Console().print(view, markup=False)
+        if options.out is not None:
+            print(f"report: {Path(options.out) / 'index.html'}")
+    return DONE
+
+
+def challenge(options: argparse.Namespace) -> int:
+    """Measure a judge by the rules of a public challenge.
+
+    aeq-bench: which of several responses to a context is the right one (AEQ-Bench, HumOmni track 1)? The score is
+    (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
+    scored above the response to another voice of the same script, in the same context?
+    """
+    from rich.console import Console
+
+    from ..data_modules.schema import PairDataset
+    from ..eval.challenge_run import aeq_bench, aeq_bench_views, echomind, echomind_view
+
+    dataset = PairDataset.load(options.data)
+    judge, _ = load_spec(options.judge, dataset, options)
+    chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
+    found: Mapping[str, Any]
+    if options.name == "aeq-bench":
+        found = aeq_bench(judge, dataset, **chosen)
+        views = list(aeq_bench_views(found))
+    else:
+        found = echomind(judge, dataset, **chosen)
+        views = [echomind_view(found)]
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        for view in views:
+            Console().print(view)
+    return DONE
+
+
+def agreement(options: argparse.Namespace) -> int:
+    """Measure people and judges on a table of scores, without audio.
+
+    The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
+    are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
+    """
+    from ..data_modules.intake.options import parse_mapping
+    from ..eval.agreement_table import measure_agreement
+    from ..eval.annotations import read_annotations
+
+    table = read_annotations(options.table, parse_mapping(options.column, "--column"))
+    chosen = table.select(options.annotators, options.exclude)
+    found = measure_agreement(
+        chosen,
+        options.judges,
+        pairs=options.pairs,
+        kappa_weights=options.kappa_weights,
+        cluster=options.cluster,
+        interval=options.interval,
+        resamples=options.resamples,
+        seed=options.seed,
+        command=options.command,
+        left_out=[name for name in table.annotators if name not in chosen.annotators],
+    )
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..eval.agreement_view import agreement_views
+
+        for view in agreement_views(found, options.alpha):
+            Console().print(view, markup=False)
+    return DONE
+
+
+def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> tuple[Judge, Mapping[str, Any] | None]:
+    """The judge that a spec names, and what it says of itself.
+
+    Raises:
+        UserError: If the spec names none.
+    """
+    if spec == "constant":
+        from ..eval.judges.constant import ConstantJudge
+
+        return ConstantJudge.fitted_to(dataset.subset(_other_splits(dataset, options.split))), None
+    if spec.startswith("scores:"):
+        from ..eval.judges.scores_file import ScoresFile
+
+        return ScoresFile(Path(spec.removeprefix("scores:"))), None
+    from ..eval.judges.trained import TrainedJudge
+
+    if not Path(spec).exists():
+        raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
+    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization)
+    judge.check_scales(dataset.card)
+    _warn_of_known_pairs(judge.description, dataset, options.split)
+    return judge, judge.description
+
+
+def _other_splits(dataset: PairDataset, split: str) -> list[str]:
+    """What a baseline may learn from: train, or where there are folds, all but the one that is measured."""
+    names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
+    return names if names and "train" not in names else ["train"]
+
+
+def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str) -> None:
+    """Says on standard error where a judge is measured on pairs that it was trained or chosen on."""
+    here = (dataset.card.content_hash, dataset.split_hash())
+    warnings: dict[str, None] = {}
+    for origin in description.get("member_provenance", [description["provenance"]]):
+        if (origin["content_hash"], origin["split_hash"]) == here:
+            for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
+                if splits and split in ("all", *splits):
+                    warnings[f"warning: split {split}: this judge was {done} on {', '.join(splits)}"] = None
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+
+
+def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `evaluate` and `compare` say in common."""
+    return {
+        "split": _split_name(options.split),
+        "slices": options.slices,
+        "probes": _probes(options.probes),
+        "cluster": options.cluster,
+        "interval": options.interval,
+        "resamples": options.resamples,
+        "seed": options.seed,
+        "command": options.command,
+    }
+
+
+def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"]:
+    """What ``--probes`` says."""
+    from ..eval.probes import DEFAULT_PROBES
+
+    if names is None:
+        return DEFAULT_PROBES
+    return "all" if names == ["all"] else () if names == ["none"] else names
+
+
+def _split_name(name: str) -> str | None:
+    return None if name == "all" else name

@@ -1,0 +1,67 @@
+"""Commands that train. Heavy imports stand inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import DONE, FAILED_CHECKS
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Sample, train, evaluate, export, score."""
+    from ..demo import run_demo
+
+    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs)
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Train a judge; options come from the configuration."""
+    from ..train.fit import train as run
+
+    best = run(arguments)
+    if best is not None:  # None after a dry run
+        print(f"best checkpoint: {best}")
+    return DONE
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Search the settings of a recipe that do best on the validation split.
+
+    Every trial trains the recipe with other values, once for each seed; what counts is what the best checkpoints reach
+    on the validation split, averaged over seeds (of the dimensions' Spearman, as in training). Optuna's TPE sampler
+    chooses values. DIR gets sweep.csv, best.yaml (a recipe: train --config RECIPE --config DIR/best.yaml) and a run
+    folder for each trial and seed. The same command goes on with a sweep that was killed, and with a larger number of
+    trials adds to it; started several times at once, say on several GPUs, each process takes trials of its own.
+
+    The best of many trials looks better than it is: measure it on a split that chose nothing.
+
+    The file says:
+      train: [configs/nano.yaml]            # recipes, relative to the working folder
+      overrides: {data.path: data}          # what holds in every trial
+      search:
+        model.learning_rate: {low: 1e-4, high: 1e-2, log: true}
+        model.lora_rank: {low: 8, high: 64, step: 8}
+        model.head: {choices: [regression, histogram]}
+      trials: 20
+      seeds: [0, 1, 2]
+      sampler_seed: 0
+    """
+    from rich.console import Console
+
+    from ..train.sweep import run_sweep
+    from ..train.sweep_results import BEST_FILE, best_of, results_table
+
+    out = Path(options.out)
+    found, results = run_sweep(Path(options.config), out)
+    best = best_of(results)
+    if options.json:
+        facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
+        print(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        Console().print(results_table(found, results))
+        if best is not None:
+            print(f"best: trial {best.number}, {out / BEST_FILE}")
+    return FAILED_CHECKS if best is None else DONE
