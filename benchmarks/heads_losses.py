@@ -71,7 +71,7 @@ def cells() -> list[Cell]:
         Cell(head, ((OWN[head], 1.0), *(((beside, weight),) if beside else ())))
         for beside, weight in BESIDE.items()
         for head in heads
-        if beside != OWN[head]
+        if beside != OWN[head] and (head, beside) != ("gaussian", "mse")  # which is in its own loss
     ]
     found += [Cell(head, (("squared_emd", 1.0),)) for head in OVER_STEPS]
     return found + [Cell("regression", ((loss, 1.0),)) for loss in OF_SCORES]

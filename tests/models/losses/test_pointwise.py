@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from empathy_judge.eval.statistics import agreement
 from empathy_judge.models.losses.concordance import ccc
-from empathy_judge.models.losses.pointwise import gaussian_nll, huber, mse
+from empathy_judge.models.losses.pointwise import faithful_nll, gaussian_nll, huber, mse
 from scipy import stats
+from torch import Tensor
 
 NAN = float("nan")
 PREDICTION = torch.tensor([[0.5, 0.2], [0.9, 0.4]], dtype=torch.float64)
@@ -46,6 +49,20 @@ def test_gaussian_nll_is_least_at_the_squared_error() -> None:
 def test_gaussian_nll_refuses_variances_of_another_shape() -> None:
     with pytest.raises(ValueError, match=r"variance \(1, 2\) for means \(2, 2\)"):
         gaussian_nll(PREDICTION, torch.ones(1, 2), TARGET, WEIGHTS)
+
+
+def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance_from_the_likelihood() -> None:
+    def gradients(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        mean = PREDICTION.clone().requires_grad_()
+        variance = torch.tensor([[0.04, 0.5], [0.01, 0.2]], dtype=torch.float64, requires_grad=True)
+        loss(mean, variance).backward()
+        return mean.grad, variance.grad
+
+    of_mean, of_variance = gradients(lambda mean, variance: faithful_nll(mean, variance, TARGET, WEIGHTS))
+    half_the_square, _ = gradients(lambda mean, _: mse(mean, TARGET, WEIGHTS) / 2)
+    _, likelihood = gradients(lambda mean, variance: gaussian_nll(mean, variance, TARGET, WEIGHTS))
+    torch.testing.assert_close(of_mean, half_the_square, rtol=0, atol=0)
+    torch.testing.assert_close(of_variance, likelihood, rtol=0, atol=0)
 
 
 def test_targets_are_not_broadcast() -> None:
