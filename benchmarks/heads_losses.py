@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="which of how many processes this is")
     parser.add_argument("--heads", nargs="+", help="only these")
     parser.add_argument("--losses", nargs="+", help="only recipes of these names, such as mse or 'mse + 0.5 ccc'")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="only these")
     parser.add_argument("--page", action="store_true", help="print tables of the rows and run nothing")
     given = parser.parse_args()
     if given.page:
@@ -105,7 +106,7 @@ def main() -> None:
         (cell, seed)
         for cell in cells()
         if (not given.heads or cell.head in given.heads) and (not given.losses or cell.name in given.losses)
-        for seed in SEEDS
+        for seed in given.seeds
     ]
     for number, (cell, seed) in enumerate(wanted):
         done = {(row["data"], row["head"], row["losses"], row["seed"]) for row in rows_of(given.out)}

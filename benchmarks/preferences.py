@@ -32,7 +32,7 @@ from rows import append_row, rows_of, spread
 SCRIPTS, SEEDS, FEW = 100, range(3), 0.1
 APART, CLEAR = 0.25, 0.5  # rating points between the panel's means of two responses to one context
 FRACTIONS = {"train": 0.7, "validation": 0.1, "test": 0.2}
-CONFIG = Path(__file__).parents[1] / "configs" / "nano.yaml"
+CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Way:
 
 
 WAYS = (
-    Way("preferences alone", "none", ("--data.preference_share", "1"), 3),
+    Way("preferences alone", "none", ("--config", str(CONFIGS / "preferences.yaml")), 3),
     Way("few ratings", "few", (), 30),
     Way("few ratings and preferences", "few", ("--data.preference_share", "0.8"), 8),
     Way("all ratings", "all", (), 3),
@@ -159,7 +159,7 @@ def measured(way: Way, seed: int, work: Path) -> dict[str, Any]:
     """Train, and score the held-out scripts."""
     folder, run = thinned(work, seed, way.ratings), work / "run"
     shutil.rmtree(run, ignore_errors=True)
-    words = ["--config", str(CONFIG), "--data.path", str(folder), "--run", str(run), "--seed", str(seed)]
+    words = ["--config", str(CONFIGS / "nano.yaml"), "--data.path", str(folder), "--run", str(run), "--seed", str(seed)]
     words += ["--trainer.logger", "false", "--data.batch_size", "16", "--patience", "100"]
     words += ["--trainer.max_epochs", str(way.epochs), "--trainer.check_val_every_n_epoch", str(-(-way.epochs // 6))]
     start = time.process_time()
