@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
@@ -114,7 +115,7 @@ def main() -> None:
             continue
         folder = prepared(data, given.work, given.mushra, seed)
         row = {"data": data, **asdict(cell), "losses": cell.name, "seed": seed}
-        row |= measured(cell, seed, data, folder, given.work / f"run-{data.replace(' ', '-')}-{part}")
+        row |= measured(cell, seed, data, folder, given.work / f"run-{os.getpid()}")
         append_row(given.out, row)
         Console().print(row)
 
