@@ -127,10 +127,11 @@ def prepared(data: str, work: Path, mushra: Path | None, seed: int) -> Path:
     if folder.is_dir():
         return folder
     whole = work / name
-    if not whole.is_dir() and mushra is None:
-        make_sample(whole, groups=SCRIPTS[data], seed=list(SCRIPTS).index(data))
-    elif not whole.is_dir():
-        _import(whole, mushra)
+    if not whole.is_dir():
+        if mushra is None:
+            make_sample(whole, groups=SCRIPTS[data], seed=list(SCRIPTS).index(data))
+        else:
+            _import(whole, mushra)
     unfinished = work / f".{name}-{seed}-{time.time_ns()}"
     shutil.copytree(whole, unfinished)
     split_dataset(unfinished, fractions=FRACTIONS, seed=seed)
