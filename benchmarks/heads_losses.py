@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import numpy as np
@@ -33,20 +33,16 @@ from empathy_judge.models.artifact import load_run
 from empathy_judge.models.heads import HeadName
 from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.fit import train
+from empathy_judge.train.objective import OWN_LOSS
 from rich.console import Console
 from rows import append_row, rows_of, spread
 
 SEEDS = range(5)
 FRACTIONS = {"train": 0.6, "validation": 0.15, "test": 0.25}
 SCRIPTS = {"sample": 80, "fresh sample": 200}
-# Differences from the recipe, to make many runs affordable: fewer scripts, smaller batches, fewer epochs
-BUDGET = {
-    "sample": ["--data.batch_size", "16", "--trainer.max_epochs", "2"],
-    "fresh sample": [],
-    "mushra": ["--data.batch_size", "8", "--trainer.max_epochs", "20"],
-}
+# Differences of the small sample from its recipe, to make many runs affordable and leave room for differences
+SMALLER = ["--data.batch_size", "16", "--trainer.max_epochs", "2"]
 CONFIGS = Path(__file__).parents[1] / "configs"
-OWN = {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
 # Losses beside the head's own, with their weights; "" = the own loss alone
 BESIDE = {"": 0.0, "mse": 1.0, "ccc": 0.5, "logistic_ranking": 0.3, "soft_spearman": 0.3}
 OF_SCORES = ("huber", "ccc", "logistic_ranking", "margin_ranking", "soft_spearman")
@@ -74,10 +70,10 @@ def cells() -> list[Cell]:
     """
     heads = get_args(HeadName)
     found = [
-        Cell(head, ((OWN[head], 1.0), *(((beside, weight),) if beside else ())))
+        Cell(head, ((OWN_LOSS[head], 1.0), *(((beside, weight),) if beside else ())))
         for beside, weight in BESIDE.items()
         for head in heads
-        if beside != OWN[head] and (head, beside) != ("gaussian", "mse")  # which is in its own loss
+        if beside != OWN_LOSS[head] and (head, beside) != ("gaussian", "mse")  # which is in its own loss
     ]
     found += [Cell(head, (("squared_emd", 1.0),)) for head in OVER_STEPS]
     return found + [Cell("regression", ((loss, 1.0),)) for loss in OF_SCORES]
@@ -115,7 +111,8 @@ def main() -> None:
             continue
         folder = prepared(data, given.work, given.mushra, seed)
         row = {"data": data, **asdict(cell), "losses": cell.name, "seed": seed}
-        row |= measured(cell, seed, data, folder, given.work / f"run-{os.getpid()}")
+        with TemporaryDirectory(prefix="run-", dir=given.work) as run:
+            row |= measured(cell, seed, data, folder, Path(run))
         append_row(given.out, row)
         Console().print(row)
 
@@ -126,36 +123,33 @@ def prepared(data: str, work: Path, mushra: Path | None, seed: int) -> Path:
     folder = work / f"{name}-{seed}"
     if folder.is_dir():
         return folder
-    whole = work / name
-    if not whole.is_dir():
-        if mushra is None:
-            make_sample(whole, groups=SCRIPTS[data], seed=list(SCRIPTS).index(data))
-        else:
-            _import(whole, mushra)
     unfinished = work / f".{name}-{seed}-{time.time_ns()}"
-    shutil.copytree(whole, unfinished)
-    split_dataset(unfinished, fractions=FRACTIONS, seed=seed)
-    if folder.is_dir():  # by another process
-        shutil.rmtree(unfinished)
+    if mushra is None:
+        make_sample(unfinished, groups=SCRIPTS[data], seed=list(SCRIPTS).index(data))
     else:
+        _import(unfinished, mushra)
+    split_dataset(unfinished, fractions=FRACTIONS, seed=seed)
+    try:
         unfinished.rename(folder)
+    except OSError:  # made by another process meanwhile
+        shutil.rmtree(unfinished)
     return folder
 
 
 def _import(folder: Path, mushra: Path) -> None:
     tables = [str(mushra / "pairs.csv"), "--ratings", str(mushra / "ratings.csv"), "--dimension", "fidelity=0:100:1"]
-    if command(["import", "table", *tables, "--column", "response_speaker=speaker_id", "--out", str(folder)]):
+    words = ["import", "table", *tables, "--column", "response_speaker=speaker_id", "--name", "mushra"]
+    if command([*words, "--out", str(folder)]):
         raise UserError(f"{mushra}: not imported")
 
 
 def measured(cell: Cell, seed: int, data: str, folder: Path, run: Path) -> dict[str, Any]:
     """Train, calibrate, score the test split."""
-    shutil.rmtree(run, ignore_errors=True)
     losses = json.dumps(dict(cell.losses))
     words = ["--config", str(CONFIGS / ("mushra.yaml" if data == "mushra" else "nano.yaml"))]
     words += ["--data.path", str(folder), "--run", str(run), "--seed", str(seed), "--trainer.logger", "false"]
     words += ["--model.head", cell.head, "--model.losses", losses]
-    words += BUDGET[data]
+    words += SMALLER if data == "sample" else []
     start = time.process_time()
     try:
         train(words)

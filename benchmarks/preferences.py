@@ -14,6 +14,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ def main() -> None:
             done = {(row["way"], row["seed"]) for row in rows_of(given.out)}
             if (way.name, seed) in done or (given.ways and way.name not in given.ways):
                 continue
-            row = {"way": way.name, "seed": seed, **measured(way, seed, given.work)}
+            folder = thinned(given.work, seed, way.ratings)
+            with TemporaryDirectory(prefix="run-", dir=given.work) as run:
+                row = {"way": way.name, "seed": seed, **measured(way, seed, given.work, folder, Path(run))}
             append_row(given.out, row)
             Console().print(row)
 
@@ -155,10 +158,8 @@ def _own(training: PairDataset, _: int) -> set[str]:
     return {max(pair_ids, key=lambda pair_id: means[pair_id]) for pair_ids in contexts.values()}
 
 
-def measured(way: Way, seed: int, work: Path) -> dict[str, Any]:
+def measured(way: Way, seed: int, work: Path, folder: Path, run: Path) -> dict[str, Any]:
     """Train, and score the held-out scripts."""
-    folder, run = thinned(work, seed, way.ratings), work / "run"
-    shutil.rmtree(run, ignore_errors=True)
     words = ["--config", str(CONFIGS / "nano.yaml"), "--data.path", str(folder), "--run", str(run), "--seed", str(seed)]
     words += ["--trainer.logger", "false", "--data.batch_size", "16", "--patience", "100"]
     words += ["--trainer.max_epochs", str(way.epochs), "--trainer.check_val_every_n_epoch", str(-(-way.epochs // 6))]

@@ -162,7 +162,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = _add(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
     one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
     one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
-    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    _add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=int, default=0, help="of the resamples")
@@ -194,7 +194,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", help="judge folder or run folder")
-    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    _add_data_option(one)
     one.add_argument("--split", default="validation", help="which pairs; all = every pair (default: validation)")
     one.add_argument(
         "--method", choices=["none", "isotonic", "temperature"], default="none",
@@ -261,8 +261,12 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
-def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
+def _add_data_option(one: argparse.ArgumentParser) -> None:
     one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+
+
+def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
+    _add_data_option(one)
     one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
     one.add_argument(
         "--probes", nargs="+", metavar="NAME",

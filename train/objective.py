@@ -93,7 +93,7 @@ class LossSettings:
 NATURAL = LossWeights()
 DEFAULT_SETTINGS = LossSettings()
 _OF_COMPARISONS = ("bradley_terry", "centring")
-_OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
+OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
     {
         "regression": "mse",
         "gaussian": "gaussian_nll",
@@ -162,7 +162,7 @@ class Objective:
             if not 0 <= value < float("inf"):
                 raise UserError(f"model.losses.{name} {value:g}; accepted: 0 or more")
         if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
-            values[_OWN_LOSS[head]] = 1.0
+            values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
         for name in self.weights:
             accepted = _HEADS.get(name, (head,))
