@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import lightning as L
@@ -11,14 +12,17 @@ import numpy as np
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
+from .audio import AudioSource
 from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
+from .batching import WINDOW, ByTokens, EpochBatches, FixedSize, Kind, Plan, Position, Repeated
 from .columns import accepted_columns, is_column, read_column
 from .comparisons import Comparison, counterfactuals, human_comparisons
+from .durations import clip_seconds
 from .errors import DataError
 from .near_identical import near_identical
 from .rated_pairs import RatedPair, RatedPairs
-from .sampler import Blocks, EpochKeys, EpochSampler, MixedSampler, row_groups
+from .sampler import WINDOW_BLOCKS, Blocks, EpochSampler, MixedSampler, row_groups
 from .schema import Dimension, Pair, PairDataset
 from .targets import TargetName, Weighting
 from .training_items import TrainingItems
@@ -26,6 +30,8 @@ from .training_items import TrainingItems
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
 Collate = Callable[[Sequence[RatedPair | Comparison]], Any]
+CountTokens = Callable[[Sequence[Pair], Mapping[AudioSource, float]], np.ndarray]
+"""`(pairs, seconds of their clips)` to the tokens that a backbone reads of each `(pairs,)`."""
 
 
 class PairDataModule(L.LightningDataModule):
@@ -36,6 +42,7 @@ class PairDataModule(L.LightningDataModule):
         path: str,
         batch_size: int = 16,
         eval_batch_size: int = 32,
+        batch_tokens: int | None = None,
         num_workers: int = 0,
         train_split: list[str] | str = "train",
         validation_split: list[str] | str = "validation",
@@ -56,6 +63,8 @@ class PairDataModule(L.LightningDataModule):
             path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
             batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
             eval_batch_size: Pairs per validation step and device.
+            batch_tokens: Most tokens of this backbone per step and device, padding included, instead of batch_size and
+                eval_batch_size: items of like length then stand together, which leaves little padding.
             num_workers: Processes that decode audio; 0 = none beside the trainer.
             train_split: Split or splits to train on, such as fold1, fold2 and fold3.
             validation_split: Split or splits that choose the best checkpoint.
@@ -79,6 +88,7 @@ class PairDataModule(L.LightningDataModule):
         self.path = path
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
+        self.batch_tokens = batch_tokens
         self.num_workers = num_workers
         self.train_splits = _names(train_split)
         self.validation_splits = _names(validation_split)
@@ -91,12 +101,16 @@ class PairDataModule(L.LightningDataModule):
         self.campaign_column, self.reference_campaign = campaign_column, reference_campaign
         self.seed = seed
         self.collate: Collate | None = None
-        self.first_epoch = 0  # of a resumed run: workers start before Lightning sets the sampler's epoch
+        self.count_tokens: CountTokens | None = None
+        self.start = Position()  # of a resumed run: workers start before Lightning sets the epoch
 
     def prepare_data(self) -> None:
-        """Let one process of several compare all audio where that was not done yet; `setup` then reads the result."""
+        """Let one process of several read all audio where that was not done yet; `setup` then reads the result."""
         if self.trainer is not None and self.trainer.world_size > 1:
-            near_identical(PairDataset.load(self.path))
+            dataset = PairDataset.load(self.path)
+            near_identical(dataset)
+            if self.batch_tokens is not None:
+                clip_seconds(dataset)
 
     def setup(self, stage: str) -> None:
         """Load the dataset and check its split.
@@ -180,19 +194,96 @@ class PairDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Shuffled training items of this rank."""
-        kinds = [
-            self._sampler(self.train, self.batch_size, shuffle=True),
-            *(
-                EpochSampler(size, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
-                for number, size in enumerate(self.kind_sizes[1:], start=1)
-            ),
-        ]
-        return self._loader(self.items, MixedSampler(kinds, self.shares), self.batch_size)
+        return self._loader(self.items, EpochBatches(self._training_plan(), self.start))
 
     def val_dataloader(self) -> DataLoader:
-        """Validation pairs of this rank; every pair is on exactly one rank."""
-        sampler = self._sampler(self.validation, self.eval_batch_size, shuffle=False)
-        return self._loader(self.validation, sampler, self.eval_batch_size)
+        """Validation pairs of this rank; some may be on two, so that all have equally many."""
+        size = self.eval_batch_size
+        if self.batch_tokens is None:
+            plan: Plan = FixedSize(self._sampler(self.validation, size, shuffle=False), size)
+        else:
+            plan = Repeated(self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)]))
+        return self._loader(self.validation, EpochBatches(plan, Position()))
+
+    def order(self) -> dict[str, Any]:
+        """What decides which items stand in which batch: a run that goes on in mid-epoch needs the same."""
+        return {
+            "seed": self.seed,
+            "data.batch_size": self.batch_size if self.batch_tokens is None else None,
+            "data.batch_tokens": self.batch_tokens,
+            "data.batches": self.batches,
+            "data.num_workers": self.num_workers if row_groups(self.train.pairs) is not None else None,
+            "data.preference_share": self.preference_share,
+            "data.counterfactual_share": self.counterfactual_share,
+            "number of processes": self._ranks,
+        }
+
+    def _training_plan(self) -> Plan:
+        if self.batch_tokens is None:
+            kinds = [
+                self._sampler(self.train, self.batch_size, shuffle=True),
+                *(
+                    EpochSampler(size, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                    for number, size in enumerate(self.kind_sizes[1:], start=1)
+                ),
+            ]
+            return FixedSize(MixedSampler(kinds, self.shares), self.batch_size)
+        if self.batches == "groups":
+            raise DataError(
+                f"data.batch_tokens {self.batch_tokens} with data.batches groups: items stand together by length or by "
+                "group; accepted: either of the two"
+            )
+        plan = self._by_tokens([self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()])
+        if self.trainer is None or self.trainer.is_global_zero:
+            padding = f"{plan.padding(0):.1%} padding"
+            Console(stderr=True).print(f"batches: {plan.steps} of at most {self.batch_tokens} tokens, {padding}")
+        return plan
+
+    def _by_tokens(self, kinds: Sequence[Kind]) -> ByTokens:
+        assert self.batch_tokens is not None
+        return ByTokens(kinds, self.batch_tokens, seed=self.seed, rank=self._rank, ranks=self._ranks)
+
+    def _rated_kind(self, pairs: RatedPairs, share: float, *, shuffle: bool) -> Kind:
+        groups, window = row_groups(pairs.pairs), WINDOW
+        readers = self._ranks * self._readers_per_rank()
+        if groups is not None:
+            window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
+        blocks = None if groups is None else Blocks(groups, mixed=False)
+        streams = [
+            EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=reader, ranks=readers, blocks=blocks)
+            for reader in range(readers)
+        ]
+        return Kind(streams, self._lengths(pairs.pairs), share=share, window=window)
+
+    def _compared_kinds(self) -> list[Kind]:
+        """Preferences and counterfactual comparisons; each is as long as its longer pair."""
+        found, start = [], 0
+        for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
+            items = self.items.comparisons[start : start + size]
+            lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
+            readers = self._ranks * self._readers_per_rank()
+            streams = [
+                EpochSampler(size, shuffle=True, seed=self.seed + number, rank=reader, ranks=readers)
+                for reader in range(readers)
+            ]
+            found.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
+            start += size
+        return found
+
+    def _readers_per_rank(self) -> int:
+        """Data-loader processes that read blocks of their own; one where any process may read any file."""
+        return max(self.num_workers, 1) if row_groups(self.train.pairs) is not None else 1
+
+    def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
+        if self.count_tokens is None:
+            raise DataError(
+                "PairDataModule: the model sets `count_tokens` before data is read; use it with JudgeModule"
+            )
+        return self.count_tokens(pairs, self._seconds)
+
+    @cached_property
+    def _seconds(self) -> dict[AudioSource, float]:
+        return clip_seconds(self.dataset)
 
     @property
     def _rank(self) -> int:
@@ -218,18 +309,10 @@ class PairDataModule(L.LightningDataModule):
             clusters=clusters,
         )
 
-    def _loader(self, items: Dataset[Any], sampler: EpochSampler | MixedSampler, batch_size: int) -> DataLoader:
+    def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         if self.collate is None:
             raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
-        sampler.set_epoch(self.first_epoch)
-        return DataLoader(
-            items,
-            batch_size,
-            sampler=EpochKeys(sampler),
-            collate_fn=self.collate,
-            num_workers=self.num_workers,
-            drop_last=False,
-        )
+        return DataLoader(items, batch_sampler=batches, collate_fn=self.collate, num_workers=self.num_workers)
 
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:

@@ -202,7 +202,7 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     path = dataset.root / NEAR_IDENTICAL_FILE
     found = _stored(path, dataset.card.content_hash)
     if found is None:
-        found = _measure(_sources(dataset))
+        found = _measure(distinct_clips(dataset))
         _store(found, path, dataset.card.content_hash)
     return found
 
@@ -226,7 +226,7 @@ def _stored(path: DataPath, content_hash: str) -> NearIdentical | None:
         return None
 
 
-def _sources(dataset: PairDataset) -> dict[str, AudioSource]:
+def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
     """SHA-256 -> clip, each once."""
     sources: dict[str, AudioSource] = {}
     for pair in dataset.pairs:

@@ -30,11 +30,13 @@ class Blocks:
         of_item: Number of the block that each item is in `(items,)`, ascending with the order in storage.
         batch_size: Items per batch.
         workers: Processes of a data loader, which get batches in turn; 0 = none.
+        mixed: Whether items of several blocks are shuffled; False leaves that to `batching.ByTokens`.
     """
 
     of_item: np.ndarray
-    batch_size: int
-    workers: int
+    batch_size: int = 1
+    workers: int = 0
+    mixed: bool = True
 
 
 def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
@@ -52,7 +54,8 @@ def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
 class EpochSampler(Sampler[int]):
     """Shuffled by (seed, epoch), or in order; every rank a share of its own.
 
-    Lightning calls `set_epoch` before each epoch, so that a resumed run reads what the uninterrupted one would have.
+    All ranks get equally many items, a few of them twice: gradients must stay in step, and so must the forward passes
+    of a model that is spread over the ranks. What is measured on items counts each of them once (`train.validation`).
 
     With clusters, items of one cluster stand together, so that a batch of all ranks holds whole clusters as far as they
     fit: the clusters are shuffled, and the items in each.
@@ -73,8 +76,7 @@ class EpochSampler(Sampler[int]):
         blocks: Blocks | None = None,
         clusters: np.ndarray | None = None,
     ) -> None:
-        """With `shuffle` all ranks get equally many items, a few of them twice (gradients must stay in step); without,
-        every item goes to exactly one rank.
+        """Share out.
 
         Args:
             size: Number of items.
@@ -104,16 +106,19 @@ class EpochSampler(Sampler[int]):
                 places = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
                 place_of_item = places[self.clusters]
                 order.sort(key=lambda item: place_of_item[item])
-            order = list(islice(cycle(order), len(self) * self.ranks))
+        order = list(islice(cycle(order), len(self) * self.ranks))
         return iter(order[self.rank :: self.ranks])
 
     def __len__(self) -> int:
-        return self._share(self.rank)
+        return -(-self.size // self.ranks)
 
-    def _share(self, rank: int) -> int:
-        if self.shuffle:
-            return -(-self.size // self.ranks)
-        return len(range(rank, self.size, self.ranks))
+    def draw(self, epoch: int, count: int) -> list[int]:
+        """The first so many items of an epoch, and of further passes in new orders where they do not suffice."""
+        drawn: list[int] = []
+        for number in range(-(-count // max(len(self), 1)) if self.size else 0):
+            self.set_epoch(epoch + _NEXT_PASS * number)
+            drawn += list(self)
+        return drawn[:count]
 
     def _by_blocks(self, blocks: Blocks) -> list[int]:
         """This rank's items, batch after batch, each batch of the stream of blocks that its process reads."""
@@ -121,13 +126,13 @@ class EpochSampler(Sampler[int]):
         if self.shuffle:
             places = np.random.default_rng([self.seed, self.epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
             order = np.argsort(places[blocks.of_item], kind="stable")
-        start = sum(self._share(rank) for rank in range(self.rank))
+        start = self.rank * len(self)
         own = np.take(order, np.arange(start, start + len(self)), mode="wrap")
         batches = np.array_split(np.arange(len(own)), range(blocks.batch_size, len(own), blocks.batch_size))
         streams = max(blocks.workers, 1)
         lengths = [sum(map(len, batches[stream::streams])) for stream in range(streams)]
         parts = np.split(own, np.cumsum(lengths)[:-1])
-        if self.shuffle:
+        if self.shuffle and blocks.mixed:
             parts = [self._mixed(part, blocks, stream) for stream, part in enumerate(parts)]
         rest = [iter(part.tolist()) for part in parts]
         return [item for number, batch in enumerate(batches) for item in islice(rest[number % streams], len(batch))]
@@ -164,7 +169,7 @@ class MixedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         starts = np.cumsum([0, *(kind.size for kind in self.kinds)])
-        streams = [self._endless(kind) for kind in self.kinds]
+        streams = [iter(kind.draw(self.epoch, len(self))) for kind in self.kinds]
         drawn = np.zeros(len(self.kinds), dtype=np.int64)
         for count in range(1, len(self) + 1):
             # the kind that is furthest behind its share
@@ -172,29 +177,5 @@ class MixedSampler(Sampler[int]):
             drawn[number] += 1
             yield int(starts[number]) + next(streams[number])
 
-    def _endless(self, kind: EpochSampler) -> Iterator[int]:
-        passes = -(-len(self) // max(len(kind), 1))
-        for number in range(passes + 1):
-            kind.set_epoch(self.epoch if number == 0 else self.epoch + _NEXT_PASS * number)
-            yield from list(kind)
-
     def __len__(self) -> int:
         return round(len(self.kinds[self.leading]) / self.shares[self.leading])
-
-
-class EpochKeys(Sampler[Key]):
-    """The positions of a sampler, each with the epoch in whose order it stands."""
-
-    def __init__(self, sampler: EpochSampler | MixedSampler) -> None:
-        self.sampler = sampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch."""
-        self.sampler.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Key]:
-        epoch = self.sampler.epoch
-        return ((epoch, position) for position in self.sampler)
-
-    def __len__(self) -> int:
-        return len(self.sampler)

@@ -18,9 +18,10 @@ from empathy_judge.data_modules.augmentation import (
     coloured_noise,
     impulse_response,
 )
+from empathy_judge.data_modules.batching import EpochBatches, FixedSize, Position
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.sampler import EpochKeys, EpochSampler
+from empathy_judge.data_modules.sampler import EpochSampler
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from torch.utils.data import DataLoader
 
@@ -178,11 +179,11 @@ def heard(dataset: PairDataset, epoch: int, workers: int = 0, ranks: int = 1, se
     for rank in range(ranks):
         sampler = EpochSampler(len(dataset.pairs), shuffle=True, seed=seed, rank=rank, ranks=ranks)
         loader = DataLoader(
-            RatedPairs(dataset, ALL, seed), 2, sampler=EpochKeys(sampler), num_workers=workers,
-            collate_fn=_responses, persistent_workers=persistent,
+            RatedPairs(dataset, ALL, seed), batch_sampler=EpochBatches(FixedSize(sampler, 2), Position()),
+            num_workers=workers, collate_fn=_responses, persistent_workers=persistent,
         )  # fmt: skip
         for number in range(epoch + 1):
-            loader.sampler.set_epoch(number)  # pyright: ignore[reportAttributeAccessIssue] as Lightning does
+            loader.batch_sampler.set_epoch(number)  # pyright: ignore[reportAttributeAccessIssue] as Lightning does
             for batch in loader:
                 epochs[number].update(batch)
     return epochs
@@ -207,9 +208,8 @@ def test_the_same_epoch_sounds_the_same(dataset: PairDataset, workers: int, rank
 
 def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset: PairDataset) -> None:
     sampler = EpochSampler(4, shuffle=True, seed=5)
-    sampler.set_epoch(2)
     pairs = RatedPairs(dataset, ALL, 5)
-    for key in EpochKeys(sampler):
+    for (key,) in EpochBatches(FixedSize(sampler, 1), Position(2)):
         assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])
 
 

@@ -19,6 +19,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.checkpoints import damage, read_checkpoint
 from empathy_judge.train import fit
 from empathy_judge.train.checkpoints import AtomicCheckpoints, find_resumable
+from empathy_judge.train.durable import ASKED_TO_STOP
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 
@@ -112,6 +113,125 @@ def test_a_run_stopped_after_any_epoch_ends_like_the_uninterrupted_one(
     train([*train_arguments(run, **DROPOUT), "--resume", "true"])
     assert_same_end(run, whole_with_dropout)
     assert any(not torch.equal(weights(run / LAST)[key], value) for key, value in weights(trained_run / LAST).items())
+
+
+@pytest.fixture
+def batches_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, list[int]]]:
+    """Epoch, number and items of every batch that was trained on."""
+    read: list[tuple[int, int, list[int]]] = []
+    plain = JudgeModule.training_step
+
+    def step(module: JudgeModule, batch, batch_idx):
+        read.append((module.current_epoch, batch_idx, batch.indices.tolist()))
+        return plain(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "training_step", step)
+    return read
+
+
+IN_MID_EPOCH = {
+    "plain": {},
+    "workers": {"data__num_workers": 1},
+    "by tokens": {"data__batch_tokens": 300},
+    "accumulated": {"data__batch_size": 2, "trainer__accumulate_grad_batches": 2},
+    "validated twice an epoch": {"data__batch_size": 2, "trainer__val_check_interval": 3},
+}
+
+
+@pytest.mark.parametrize("kind", IN_MID_EPOCH)
+def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
+    kind, train_arguments, tmp_path, monkeypatch, batches_read
+):
+    """Killed before every step but the first: what was read before and after is what an uninterrupted run reads."""
+    options = {"model__lora_dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
+    options["checkpoint-steps"] = 1
+    train(train_arguments(tmp_path / "whole", **options))
+    whole = batches_read.copy()
+    accumulated = options.get("trainer__accumulate_grad_batches", 1)
+    assert len({epoch for epoch, *_ in whole}) == 2
+    assert len(whole) >= 6
+    plain = JudgeModule.training_step
+    for stop in range(1, len(whole)):
+        batches_read.clear()
+
+        def step(module: JudgeModule, batch, batch_idx, stop=stop):
+            if len(batches_read) == stop:
+                raise Killed
+            return plain(module, batch, batch_idx)
+
+        run = tmp_path / f"{stop}"
+        with monkeypatch.context() as patch:
+            patch.setattr(JudgeModule, "training_step", step)
+            with pytest.raises(Killed):
+                train(train_arguments(run, **options))
+        assert batches_read == whole[:stop]
+        if not find_resumable(run / "checkpoints")[0]:
+            assert stop < accumulated
+            continue
+        batches_read.clear()
+        train([*train_arguments(run, **options), "--resume", "auto"])
+        kept = len(whole) - len(batches_read)
+        assert stop - accumulated < kept <= stop
+        assert batches_read == whole[kept:]
+        assert_same_end(run, tmp_path / "whole")
+
+
+def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batches_read):
+    options = {"trainer__logger": "false", "trainer__max_epochs": 2}
+    train(train_arguments(tmp_path / "whole", **options))
+    whole = batches_read.copy()
+    for number, after in ((signal.SIGTERM, 2), (signal.SIGUSR1, 5)):
+        run, plain = tmp_path / f"{after}", JudgeModule.training_step
+        batches_read.clear()
+
+        def step(module: JudgeModule, batch, batch_idx, number=number, after=after, plain=plain):
+            if len(batches_read) == after - 1:
+                os.kill(os.getpid(), number)
+            return plain(module, batch, batch_idx)
+
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(JudgeModule, "training_step", step)
+            with pytest.raises(SystemExit) as stopped:
+                train(train_arguments(run, **options))
+        assert stopped.value.code == ASKED_TO_STOP == 75
+        assert signal.getsignal(number) == before
+        assert batches_read == whole[:after]
+        train([*train_arguments(run, **options), "--resume", "auto"])
+        assert batches_read == whole
+        assert_same_end(run, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("data__batch_size", 2), ("data__batch_tokens", 300), ("seed", 1), ("data__batches", "groups"),
+     ("trainer__accumulate_grad_batches", 2)],
+)  # fmt: skip
+def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments, tmp_path, monkeypatch):
+    run, options = tmp_path / "run", {"trainer__logger": "false", "checkpoint-steps": 1}
+
+    def step(module: JudgeModule, batch, batch_idx):
+        if batch_idx == 2:
+            raise Killed
+        return plain(module, batch, batch_idx)
+
+    plain = JudgeModule.training_step
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, "training_step", step)
+        with pytest.raises(Killed):
+            train(train_arguments(run, **options))
+    name = option.replace("__", ".")
+    if option == "data__batch_tokens":
+        name = "data.batch_size"  # which counts no longer
+    refused(
+        [*train_arguments(run, **{**options, option: value}), "--resume", "true"],
+        "was written in mid-epoch", f"{name} ", "accepted: the same",
+    )  # fmt: skip
+
+
+def test_a_run_that_may_go_on_starts_where_there_is_nothing(train_arguments, tmp_path):
+    train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--resume", "auto"])
+    assert read_checkpoint(tmp_path / "run" / LAST)["epoch"] == 0
 
 
 def test_a_resumed_run_with_workers_reads_what_the_uninterrupted_one_does(train_arguments, tmp_path, monkeypatch):

@@ -1,0 +1,237 @@
+"""Which items stand in which batch: the same number of batches in every epoch and on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from .errors import UserError
+from .sampler import EpochSampler, Key, MixedSampler
+
+WINDOW = 8_192
+"""Items among which those of like length are brought together, where nothing else sets a limit."""
+JITTER = 0.06
+"""Lengths are taken as up to this share longer when they are compared: otherwise the same items would stand together in
+every epoch. It costs about half as much padding."""
+_SPARE = 50  # one batch in so many more than the first epoch needs: other epochs may need a few more
+
+
+class Position(NamedTuple):
+    """Where a run stands: the number of an epoch and of the next batch in it."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class Plan(Protocol):
+    """The batches of a rank."""
+
+    steps: int
+    """Batches of every epoch."""
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Positions of the items of each batch."""
+        ...
+
+
+class EpochBatches(Sampler[list[Key]]):
+    """Batches of keys, epoch after epoch, from any position on."""
+
+    def __init__(self, plan: Plan, start: Position) -> None:
+        """Start.
+
+        Args:
+            plan: The batches of each epoch.
+            start: The first batch that is read, for a run that goes on; later epochs are read whole.
+        """
+        self.plan, self.start = plan, start
+        self.epoch = start.epoch
+
+    @property
+    def sampler(self) -> EpochBatches:
+        """Lightning looks here for what it tells the epoch to: it expects a sampler inside a batch sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch; Lightning calls it before each."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch = self.epoch
+        done = self.start.batch if epoch == self.start.epoch else 0
+        return ([(epoch, item) for item in batch] for batch in self.plan.batches(epoch)[done:])
+
+    def __len__(self) -> int:
+        return (
+            self.plan.steps
+        )  # of a whole epoch, also where its first batches are skipped: Lightning counts from there
+
+
+class FixedSize:
+    """`Plan` of equally many items in each batch, in the order of a sampler."""
+
+    def __init__(self, sampler: EpochSampler | MixedSampler, size: int) -> None:
+        self.sampler, self.size = sampler, size
+        self.steps = -(-len(sampler) // size)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Positions of the items of each batch; the last may be smaller."""
+        self.sampler.set_epoch(epoch)
+        items = list(self.sampler)
+        return [items[start : start + self.size] for start in range(0, len(items), self.size)]
+
+
+class Repeated:
+    """`Plan` that is the same in every epoch."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._batches = plan.batches(0)
+        self.steps = plan.steps
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Positions of the items of each batch."""
+        return self._batches
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Items of one kind, which a batch by tokens is made of.
+
+    Attributes:
+        streams: The order of its items for each reader: every data-loader process of every rank, those of a rank one
+            after the other.
+        lengths: Tokens of each item `(items,)`; of a comparison those of its longer pair.
+        rows: Pairs of an item: 2 of a comparison.
+        share: Of all items.
+        window: Items of a reader among which those of like length are brought together.
+    """
+
+    streams: Sequence[EpochSampler]
+    lengths: np.ndarray
+    rows: int = 1
+    share: float = 1.0
+    window: int = WINDOW
+
+
+class ByTokens:
+    """`Plan` of batches that hold about equally many tokens, padding included, made of items of like length.
+
+    On every rank a batch has the same number of items, of one kind, and those of all ranks are of like length, so that
+    no rank waits for another and the losses of all ranks can be put together (`train.gathering`). Every epoch is one
+    pass through the first kind; of the others as many items are drawn as their share asks for. Which items stand
+    together differs between epochs, the number of batches does not: the first epoch and a few to spare, for which the
+    largest batches are halved. The largest batch of all comes first, so that too little memory shows at once.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], budget: int, *, seed: int, rank: int, ranks: int) -> None:
+        """Plan.
+
+        Args:
+            kinds: Of items; positions count on from one kind to the next.
+            budget: Most tokens of a batch on one rank, padding included.
+            seed: Of what stands together.
+            rank: Number of this process.
+            ranks: Number of processes.
+
+        Raises:
+            UserError: If a single item has more tokens.
+        """
+        self._kinds, self._budget, self._seed = tuple(kinds), budget, seed
+        readers = len(kinds[0].streams) // ranks
+        self._own = slice(rank * readers, (rank + 1) * readers)
+        largest = max(kind.rows * int(kind.lengths.max()) for kind in kinds if kind.share and len(kind.lengths))
+        if largest > budget:
+            raise UserError(f"data.batch_tokens {budget}: one item has {largest} tokens; accepted: {largest} or more")
+        rows = self._planned(0)
+        items = sum(len(row[0]) for row in rows)
+        self._rows = min(items, len(rows) + len(rows) // _SPARE)
+        self.steps = self._rows * readers
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Positions of the items of each batch."""
+        rows = self._planned(epoch)
+        if len(rows) > self._rows:  # more than there are to spare: what stands together is that of the first epoch
+            rows = self._planned(0)
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(rows))
+            rows = [rows[number] for number in order]
+        rows = _in_halves(rows, self._rows)
+        return [batch.tolist() for row in rows for batch in row[self._own]]
+
+    def padding(self, epoch: int) -> float:
+        """Share of the tokens of an epoch, over all ranks, that are padding."""
+        lengths = np.concatenate([kind.lengths for kind in self._kinds])
+        rows = [batch for row in _in_halves(self._planned(epoch), self._rows) for batch in row]
+        return 1 - sum(lengths[batch].sum() for batch in rows) / sum(
+            lengths[batch].max() * len(batch) for batch in rows
+        )
+
+    def _planned(self, epoch: int) -> list[list[np.ndarray]]:
+        """For each step the items of each reader."""
+        leading = next(kind for kind in self._kinds if kind.share)
+        planned: list[list[list[np.ndarray]]] = []
+        first = 0
+        for number, kind in enumerate(self._kinds):
+            if kind.share:
+                count = round(len(leading.streams[0]) * kind.share / leading.share)
+                orders = [np.array(stream.draw(epoch, count)) for stream in kind.streams]
+                rng = np.random.default_rng([self._seed, epoch, number])
+                rows = _cut(orders, kind, self._budget, rng)
+                planned.append([[items + first for items in row] for row in rows])
+            first += len(kind.lengths)
+        rows = _merged(planned, np.random.default_rng([self._seed, epoch]))
+        lengths = np.concatenate([np.asarray(kind.lengths) * kind.rows for kind in self._kinds])
+        largest = max(range(len(rows)), key=lambda row: max(lengths[batch].max() * len(batch) for batch in rows[row]))
+        return [rows[largest], *rows[:largest], *rows[largest + 1 :]]
+
+
+def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
+    """For each step equally many items of each order, of like length, in a random order of steps within windows."""
+    rows = []
+    for start in range(0, len(orders[0]), kind.window):
+        parts = [order[start : start + kind.window] for order in orders]
+        keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
+        parts = [part[np.argsort(key, kind="stable")] for part, key in zip(parts, keys, strict=True)]
+        longest = np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows
+        edges = _edges(longest.tolist(), budget)
+        steps = [[part[begin:end] for part in parts] for begin, end in pairwise(edges)]
+        rows += [steps[number] for number in rng.permutation(len(steps))]
+    return rows
+
+
+def _edges(lengths: Sequence[int], budget: int) -> list[int]:
+    """Where a row of items is cut, so that each piece times its longest item is within the budget."""
+    edges, longest = [0], 0
+    for position, length in enumerate(lengths):
+        longest = max(longest, length)
+        if longest * (position + 1 - edges[-1]) > budget:
+            edges.append(position)
+            longest = length
+    return [*edges, len(lengths)]
+
+
+def _merged(planned: Sequence[list[list[np.ndarray]]], rng: np.random.Generator) -> list[list[np.ndarray]]:
+    """The steps of all kinds, each kind's in their order, mixed at random."""
+    kinds = rng.permutation(np.repeat(np.arange(len(planned)), [len(rows) for rows in planned]))
+    rest = [iter(rows) for rows in planned]
+    return [next(rest[kind]) for kind in kinds]
+
+
+def _in_halves(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
+    """As many steps as asked for: the largest are cut in two."""
+    missing = count - len(rows)
+    while missing > 0:
+        sizes = np.array([len(row[0]) for row in rows])
+        largest = {int(number) for number in np.argsort(-sizes, kind="stable")[:missing] if sizes[number] > 1}
+        rows = [half for number, row in enumerate(rows) for half in (_halves(row) if number in largest else [row])]
+        missing = count - len(rows)
+    return rows
+
+
+def _halves(row: list[np.ndarray]) -> list[list[np.ndarray]]:
+    middle = len(row[0]) // 2
+    return [[items[:middle] for items in row], [items[middle:] for items in row]]

@@ -1,0 +1,73 @@
+"""What a killed run keeps: checkpoints in mid-epoch, and one more when a scheduler asks for the machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from ..models.checkpoints import LAST
+
+ASKED_TO_STOP = 75
+"""Exit code after a signal, EX_TEMPFAIL of sysexits.h: start again with ``--resume auto`` and the run goes on."""
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
+_LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+class DurableProgress(Callback):
+    """Saves ``last.ckpt`` every so many steps of the optimizer, and when a signal asks the run to stop.
+
+    A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Nothing
+    is saved between two steps of the optimizer, where gradients that are being accumulated would be lost.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        """Keep a run durable.
+
+        Args:
+            folder: Of the checkpoints.
+            every: Steps of the optimizer between two checkpoints; 0 = only at the end of epochs and after a signal.
+        """
+        self._path, self._every = folder / LAST, every
+        self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
+        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save if it is time to.
+
+        Raises:
+            SystemExit: With `ASKED_TO_STOP` after a signal, on every rank at the same step.
+        """
+        if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return  # the end of an epoch is saved after validation
+        stop = self._anyone_asked(trainer)
+        if stop or (self._every and trainer.global_step % self._every == 0):
+            trainer.save_checkpoint(self._path)
+        if stop:
+            raise SystemExit(ASKED_TO_STOP)
+
+    def _anyone_asked(self, trainer: L.Trainer) -> bool:
+        if trainer.world_size == 1:
+            return self._asked
+        look = trainer.global_step % _LOOK_EVERY == 0
+        return look and trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave signals as they were."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
