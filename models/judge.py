@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -128,6 +128,8 @@ class EmpathyJudge(nn.Module):
 
     def pooled(self, inputs: Inputs) -> Tensor:
         """What the head reads `(pairs, hidden)`, float32."""
+        if inputs.clips is not None and not tower_is_trained(self):
+            inputs = replace(inputs, clips=None, audio_states=self._encoded(inputs.clips))
         hidden = self.backbone.hidden_states(inputs).to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
             pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
@@ -143,7 +145,7 @@ class EmpathyJudge(nn.Module):
         Raises:
             AudioError: If a clip cannot be read, or is longer than the backbone hears and may not be cut.
         """
-        sources = [[*(turn.audio for turn in pair.context), pair.response] for pair in pairs]
+        sources = [sources_of(pair) for pair in pairs]
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
@@ -173,6 +175,34 @@ class EmpathyJudge(nn.Module):
             shares=_shares(combinations) if len(rows) > len(pairs) else None,
         )
 
+    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
+        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips.
+
+        Of a pair that is heard in windows, those of all its rows. Exact to the one or two that resampling may shift.
+
+        Args:
+            pairs: What is counted.
+            seconds: Duration of their clips.
+        """
+        texts: dict[Hashable, int] = {}
+        counts = []
+        for pair in pairs:
+            sources = sources_of(pair)
+            windows = [self._windows(math.ceil(seconds[source] * self.backbone.sampling_rate)) for source in sources]
+            key = pair.situation, tuple(turn.role for turn in pair.context)
+            if key not in texts:
+                _, mask, _ = self.backbone.prepare_text([pair], [[1] * len(sources)], self.settings.padding_side)
+                texts[key] = int(mask.sum()) - len(sources)
+            audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
+            counts.append(math.prod(number for number, _ in windows) * (texts[key] + audio))
+        return np.array(counts, dtype=np.int64)
+
+    def _windows(self, samples: int) -> tuple[int, int]:
+        """How many windows a clip is heard in, and the samples of each."""
+        limit = int(self.backbone.max_seconds * self.backbone.sampling_rate)
+        number = 1 if self.settings.long_clips == "refuse" else max(1, math.ceil(samples / limit))
+        return number, math.ceil(samples / number)
+
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
         """What the audio tower makes now of decoded clips, each a list of windows: audio states `(states, audio size)`
@@ -180,13 +210,20 @@ class EmpathyJudge(nn.Module):
         flat = [window for windows in clips for window in windows]
         prepared = self.backbone.prepare_clips(flat)
         on_device = Clips(prepared.features.to(self.device), prepared.lengths.to(self.device))
-        packed = self.backbone.encode_audio(on_device).cpu()
+        packed = self._encoded(on_device).cpu()
         tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
         states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
         return [
             [EncodedWindow(next(states), self.backbone.heard_tokens(len(window))) for window in windows]
             for windows in clips
         ]
+
+    @torch.no_grad()
+    def _encoded(self, clips: Clips) -> Tensor:
+        """Audio states of a tower that is not trained: in the precision of its weights wherever they are computed, so
+        that those that were kept fit training and scoring alike."""
+        with torch.autocast(clips.features.device.type, enabled=False):
+            return self.backbone.encode_audio(clips)
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
@@ -223,7 +260,12 @@ class EmpathyJudge(nn.Module):
         if self.settings.long_clips == "refuse":
             return [decode(source, rate, limit, name)]
         samples = decode(source, rate, None, name)
-        return np.array_split(samples, math.ceil(len(samples) / int(limit * rate)))
+        return np.array_split(samples, self._windows(len(samples))[0])
+
+
+def sources_of(pair: Pair) -> list[AudioSource]:
+    """The clips of a pair: context turns, then the response."""
+    return [*(turn.audio for turn in pair.context), pair.response]
 
 
 class _Span(NamedTuple):
@@ -259,3 +301,8 @@ def _heard_of_the_last(is_audio: Tensor, last: Sequence[_Span]) -> Tensor:
     first = torch.tensor([len(span.tokens) for span in last])[:, None]
     silent = torch.tensor([len(span.tokens) - span.heard for span in last])[:, None]
     return is_audio & (rank_from_end <= first) & (rank_from_end > silent)
+
+
+def tower_is_trained(judge: EmpathyJudge) -> bool:
+    """Whether audio states depend on weights that training changes."""
+    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full}

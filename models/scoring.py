@@ -16,8 +16,10 @@ from ..data_modules.scales import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .feature_store import FeatureStore
 from .heads.prediction import Prediction
-from .judge import EmpathyJudge, EncodedClip
+from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
+from .kept_states import ClipStates
 from .members import combine
 
 _CACHE_BYTES = 512 * 2**20
@@ -47,19 +49,28 @@ class PairScorer:
     """Runs a judge, or all members of an ensemble, over pairs. Audio states are kept, the oldest dropped beyond 512 MB:
     one context is often answered several times, and the listening checks hear the same clips again."""
 
-    def __init__(self, judge: EmpathyJudge, batch_size: int = 16, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self,
+        judge: EmpathyJudge,
+        batch_size: int = 16,
+        calibration: Calibration | None = None,
+        store: FeatureStore | None = None,
+    ) -> None:
         """Put the judge to work.
 
         Args:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Pairs per forward pass; scores do not depend on it.
             calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
+            store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
+                audio tower was trained.
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
+        self._kept = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
 
     def score(self, pairs: Sequence[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
         """Yield each pair, in order, with its scores.
@@ -124,7 +135,12 @@ class PairScorer:
         for source in wanted:
             if source not in states:
                 try:
-                    readable.append((source, self.judge.decode(source)))
+                    kept = self._kept.get(source) if self._kept is not None else None
+                    if kept is None:
+                        readable.append((source, self.judge.decode(source)))
+                    else:
+                        states[source] = kept
+                        self._keep((member, _key(source)), kept)
                 except AudioError as error:
                     failed[source] = error
         if readable:
@@ -132,6 +148,8 @@ class PairScorer:
             for (source, _), encoded in zip(readable, made, strict=True):
                 states[source] = encoded
                 self._keep((member, _key(source)), encoded)
+                if self._kept is not None:
+                    self._kept.put(source, encoded)
         return states, failed
 
     def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
@@ -140,11 +158,6 @@ class PairScorer:
         while self._bytes > _CACHE_BYTES:
             _, dropped = self._states.popitem(last=False)
             self._bytes -= _bytes(dropped)
-
-
-def tower_is_trained(judge: EmpathyJudge) -> bool:
-    """Whether audio states depend on weights that training changes."""
-    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full}
 
 
 def _combined(outcomes: Sequence[Prediction | AudioError]) -> Prediction | AudioError:
@@ -219,8 +232,3 @@ def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard)
                 f"judge {judge}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
                 f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; accepted: the same scale"
             )
-
-
-def sources_of(pair: Pair) -> list[AudioSource]:
-    """The clips of a pair: context turns, then the response."""
-    return [*(turn.audio for turn in pair.context), pair.response]

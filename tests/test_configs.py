@@ -75,7 +75,7 @@ def test_there_are_recipes():
         ("--model.lora_rank=3", "model", "lora_rank", 3),
         ('--model.lora_parts=["projector","audio_tower"]', "model", "lora_parts", ["projector", "audio_tower"]),
         ("--model.pooling=attention", "model", "pooling", "attention"),
-        ("--model.cache_audio=false", "model", "cache_audio", False),
+        ("--model.cache=none", "model", "cache", "none"),
         ("--data.batch_size=5", "data", "batch_size", 5),
         ("--data.path=elsewhere", "data", "path", "elsewhere"),
         ("--data.target=bias_corrected", "data", "target", "bias_corrected"),

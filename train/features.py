@@ -1,50 +1,143 @@
-"""Audio states of a frozen audio tower, computed once per run instead of once per epoch."""
+"""What frozen layers make of the training data, computed once instead of once per epoch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, TypeVar
 
+import torch
 from rich.console import Console
 from rich.progress import track
+from torch import distributed as dist
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..models.judge import EmpathyJudge, EncodedClip
-from ..models.scoring import sources_of
+from ..models.backbones.common.base import Inputs
+from ..models.feature_store import FeatureStore
+from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
+from ..models.kept_states import ClipStates, PairStates
+from ..models.lower_layers import check_halves, first_adapted_layer
 
-_BATCH = 16
+Cache = Literal["none", "audio", "layers"]
+"""What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
+_CLIPS, _PAIRS = 16, 8  # in a forward pass
+Item = TypeVar("Item", AudioSource, Pair)
+Precision = Callable[[], AbstractContextManager[None]]
+"""The context in which the trainer computes, such as autocast."""
 
 
-def encode_all(judge: EmpathyJudge, pairs: Iterable[Pair]) -> dict[AudioSource, EncodedClip]:
-    """Encode every distinct clip of these pairs.
+class Features:
+    """Inputs of the judge out of what is kept.
 
-    Exactly what the tower would compute in training, because nothing before and in the tower is trained or random.
-
-    Args:
-        judge: With a frozen audio tower.
-        pairs: All pairs that training and validation will read.
-
-    Returns:
-        Audio states `(states, audio size)` of each window of each clip, on the CPU.
-
-    Raises:
-        UserError: If the audio tower itself is trained, so that its output changes.
+    Exactly what the frozen layers would compute in training, because nothing in and before them is trained or random.
     """
-    if "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full}:
-        raise UserError(
-            "cache_audio: true with an audio_tower that is trained: accepted: cache_audio: false, or other parts"
-        )
-    sources = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
-    console = Console(file=sys.stderr)
-    states: dict[AudioSource, EncodedClip] = {}
-    starts = range(0, len(sources), _BATCH)
-    modes = {module: module.training for module in judge.modules()}
-    judge.eval()
-    for start in track(starts, "encoding clips", console=console, disable=not console.is_terminal):
-        batch = sources[start : start + _BATCH]
-        states.update(zip(batch, judge.encode_clips([judge.decode(source) for source in batch]), strict=True))
-    for module, training in modes.items():  # judge.train() would wake dropout in the frozen backbone
-        module.training = training
-    return states
+
+    def __init__(
+        self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: FeatureStore, precision: str
+    ) -> None:
+        """Nothing is computed before `prepare`.
+
+        Args:
+            judge: To be trained.
+            cache: What is kept.
+            store: Where.
+            precision: As the trainer calls it.
+
+        Raises:
+            UserError: If what should be kept changes in training.
+        """
+        if tower_is_trained(judge):
+            raise UserError(
+                f"cache: {cache} with an audio_tower that is trained; accepted: cache: none, or other parts to train"
+            )
+        self._judge, self._store = judge, store
+        self._clips = ClipStates(judge, store)
+        self._pairs: PairStates | None = None
+        if cache == "layers":
+            first = first_adapted_layer(judge.backbone, judge.settings.lora)
+            self._pairs = PairStates(judge, self._clips, first, precision)
+
+    def prepare(self, pairs: Iterable[Pair], precision: Precision) -> None:
+        """Compute what is missing.
+
+        Where several processes share the store each computes a part; a model that is spread over processes is run
+        equally often in all.
+
+        Args:
+            pairs: All pairs that training and validation will read.
+            precision: In which hidden states are computed; audio states are in that of the tower's weights.
+        """
+        pairs = list(pairs)
+        modes = {module: module.training for module in self._judge.modules()}
+        self._judge.eval()
+        if self._pairs is not None:
+            pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
+        sources = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
+        self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
+        if self._pairs is not None and _most(len(pairs)):
+            self._check(pairs, precision)
+            self._in_parts(pairs, self._pairs, lambda some: self._run_lower(some, precision), _PAIRS, "pairs")
+        for module, training in modes.items():  # judge.train() would wake dropout in the frozen backbone
+            module.training = training
+
+    def _in_parts(
+        self, items: list[Item], kept: Container[Item], compute: Callable[[list[Item]], None], size: int, what: str
+    ) -> None:
+        """Compute this process's part of what is missing, and then what is missing still, on a disk of its own."""
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+        for parts in (ranks, 1) if self._store.shared and ranks > 1 else (1,):
+            missing = [item for item in items if item not in kept]
+            own = missing[rank % parts :: parts]
+            steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
+            console = Console(file=sys.stderr)
+            quiet = not console.is_terminal or rank > 0
+            for step in track(range(steps), f"computing once: {what}", console=console, disable=quiet):
+                compute(own[step * size : (step + 1) * size] or items[:1])
+            _most(0)  # waits for all: what they wrote is there
+
+    def _check(self, pairs: list[Pair], precision: Precision) -> None:
+        assert self._pairs is not None
+        with precision(), torch.no_grad():
+            inputs = self._judge.build_inputs(pairs[:2]).to(self._judge.device)
+            check_halves(self._judge.backbone, inputs, self._pairs.first)
+
+    def _encode(self, sources: list[AudioSource]) -> None:
+        made = self._judge.encode_clips([self._judge.decode(source) for source in sources])
+        for source, encoded in zip(sources, made, strict=True):
+            self._clips.put(source, encoded)
+
+    def _run_lower(self, pairs: list[Pair], precision: Precision) -> None:
+        assert self._pairs is not None
+        with precision():
+            self._pairs.compute(pairs, self._from_clips(pairs).to(self._judge.device))
+
+    def inputs(self, pairs: Sequence[Pair]) -> Inputs:
+        """What the judge reads for pairs, on the CPU; in any process. What is no longer kept is computed again."""
+        if self._pairs is not None:
+            try:
+                return self._pairs.inputs(pairs)
+            except KeyError:
+                pass
+        return self._from_clips(pairs)
+
+    def _from_clips(self, pairs: Sequence[Pair]) -> Inputs:
+        sources = dict.fromkeys(source for pair in pairs for source in sources_of(pair))
+        kept = {source: self._clips.get(source) for source in sources}
+        found = {source: encoded for source, encoded in kept.items() if encoded is not None}
+        return self._judge.build_inputs(pairs, found if len(found) == len(kept) else None)
+
+
+def _most(count: int) -> int:
+    """The largest of all processes."""
+    if not _distributed():
+        return count
+    counts: list[int] = [0] * dist.get_world_size()
+    dist.all_gather_object(counts, count)
+    return max(counts)
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

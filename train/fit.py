@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -24,6 +24,7 @@ from ..models.checkpoints import BEST, LAST, read_checkpoint
 from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
+from .durable import DurableProgress
 from .module import MONITOR, JudgeModule
 
 CONFIG_FILE = "config.yaml"
@@ -48,6 +49,7 @@ _EXPECTED_WARNINGS = (
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",
     r".*Checkpoint directory .* exists and is not empty",  # resuming
     r".*number of training batches",
+    r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
 )
 
 
@@ -71,7 +73,14 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     parser.add_argument(
         "--run", type=str, required=not dry_run, help="folder of this run: checkpoints, logs, resolved config"
     )
-    parser.add_argument("--resume", type=bool, default=False, help="continue from the last checkpoint in --run")
+    parser.add_argument(
+        "--resume", type=bool | Literal["auto"], default=False,
+        help="continue from the last checkpoint in --run; auto: if there is one, else start",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-steps", type=int, default=200,
+        help="steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
     parser.add_argument("--patience", type=int, default=3, help="validations without better agreement before stopping")
     parser.add_argument(
@@ -104,13 +113,18 @@ def train(arguments: Sequence[str]) -> Path | None:
     for name in _DRY_RUN_ONLY:
         config.pop(name)
     run = Path(config.run)
+    if config.checkpoint_steps < 0:
+        raise UserError(f"--checkpoint-steps {config.checkpoint_steps}; accepted: 0 or more")
     start = _starting_point(run, config.resume)
     run.mkdir(parents=True, exist_ok=True)
     parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
-    best = fit(built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start)
+    best = fit(
+        built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start,
+        checkpoint_steps=config.checkpoint_steps,
+    )  # fmt: skip
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
         _calibrate(run, data)
@@ -137,6 +151,7 @@ def fit(
     run: Path,
     patience: int,
     checkpoint: Path | None = None,
+    checkpoint_steps: int = 0,
 ) -> Path:
     """Train `module` on `data`.
 
@@ -147,6 +162,7 @@ def fit(
         run: Folder for checkpoints and logs.
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
+        checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0 = none.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -168,6 +184,7 @@ def fit(
         callbacks=[
             best,
             last,
+            DurableProgress(run / CHECKPOINTS, checkpoint_steps),
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
@@ -222,13 +239,13 @@ def _config_first(arguments: Sequence[str]) -> list[str]:
     return files + values
 
 
-def _starting_point(run: Path, resume: bool) -> Path | None:
+def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     for unfinished in (run / CHECKPOINTS).glob(".*.unfinished"):  # left by a kill
         unfinished.unlink()
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:
         Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
-    if resume and checkpoint is None:
+    if resume is True and checkpoint is None:
         raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; accepted: a run with a whole {LAST} or {BEST}")
     if not resume and checkpoint is not None:
         raise UserError(f"{run}: already holds a run; accepted: another --run, or --resume true to continue it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
@@ -13,6 +14,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..data_modules.batching import Position
 from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
@@ -20,6 +22,7 @@ from ..data_modules.rated_pairs import RatedPair
 from ..data_modules.targets import MAX_STEPS
 from ..models.artifact import Provenance, describe
 from ..models.backbones.common.base import Attention, PartName, Quantization
+from ..models.feature_store import DiskStore, MemoryStore
 from ..models.heads import HeadName
 from ..models.heads.prediction import Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
@@ -30,7 +33,7 @@ from ..models.recompute import recompute_activations
 from ..models.weight_files import check_keys
 from .alignment import ScaleAlignment
 from .batches import Batch, rows_of, supervise
-from .features import encode_all
+from .features import Cache, Features
 from .gathering import gather
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
 from .raters import RaterEmbedding
@@ -71,7 +74,9 @@ class JudgeModule(L.LightningModule):
         head_learning_rate: float = 1e-3,
         weight_decay: float = 0.01,
         warmup: float = 0.05,
-        cache_audio: bool = False,
+        cache: Cache = "none",
+        cache_folder: str | None = None,
+        cache_gigabytes: float = 100.0,
     ) -> None:
         """Settings; the judge is built in `setup`, when the rating scales are known.
 
@@ -108,7 +113,11 @@ class JudgeModule(L.LightningModule):
             head_learning_rate: Peak, of what starts from nothing: pooling, head, and the joiner where there is one.
             weight_decay: Of the weight matrices.
             warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
-            cache_audio: Compute the output of a frozen audio tower once and keep it in memory (float32).
+            cache: What is computed once instead of in every epoch: audio (the output of a frozen audio tower) or
+                layers (what enters the first layer of the language model with LoRA, see lora_layers).
+            cache_folder: Where that is kept, for this and other runs and for scoring; by default in memory, for
+                this run.
+            cache_gigabytes: Most that the folder may take; what was used longest ago is deleted.
         """
         super().__init__()
         self.judge_settings = JudgeSettings(
@@ -134,14 +143,16 @@ class JudgeModule(L.LightningModule):
         )
         self.losses, self.loss_settings, self.rater_embedding = losses, loss_settings, rater_embedding
         self.learning_rate, self.head_learning_rate = learning_rate, head_learning_rate
-        self.weight_decay, self.warmup, self.cache_audio = weight_decay, warmup, cache_audio
+        self.weight_decay, self.warmup = weight_decay, warmup
+        self.cache: Cache = cache
+        self.cache_folder, self.cache_gigabytes = cache_folder, cache_gigabytes
         self.expected_trainable, self.gradient_checkpointing = expected_trainable, gradient_checkpointing
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self.judge: EmpathyJudge | None = None
         self.raters: RaterEmbedding | None = None
         self.alignment: ScaleAlignment | None = None
         self._objective: Objective | None = None
-        self._audio = None
+        self._features: Features | None = None
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
 
@@ -171,10 +182,10 @@ class JudgeModule(L.LightningModule):
         """
         if self.judge is not None:
             return
-        if self.cache_audio and self.data.augmentation.active:
+        if self.cache != "none" and self.data.augmentation.active:
             raise UserError(
-                "cache_audio: true with augmentation: each epoch hears every clip anew, so that nothing can be kept; "
-                "accepted: cache_audio: false, or no augmentation"
+                f"cache: {self.cache} with augmentation: each epoch hears every clip anew, so that nothing can be "
+                "kept; accepted: cache: none, or no augmentation"
             )
         self._check_supervision()
         dimensions = self.data.dimensions
@@ -195,7 +206,7 @@ class JudgeModule(L.LightningModule):
         if self.gradient_checkpointing and not recompute_activations(self.judge.network):
             raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
         self.judge.head.start_at(self._mean_ratings())
-        self.data.collate = self.collate
+        self.data.collate, self.data.count_tokens = self.collate, self.judge.count_tokens
         beside: dict[str, nn.Module | None] = {"raters": self.raters, "campaigns": self.alignment}
         learned = {name: module for name, module in beside.items() if module is not None}
         counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head, **learned})
@@ -209,6 +220,10 @@ class JudgeModule(L.LightningModule):
                     soft_wrap=True,
                 )
         check_trainable(counts, self.expected_trainable or {})
+        if self.cache != "none":
+            folder = self.cache_folder
+            store = MemoryStore() if folder is None else DiskStore(Path(folder), self.cache_gigabytes)
+            self._features = Features(self.judge, self.cache, store, str(self.trainer.precision))
 
     def _check_supervision(self) -> None:
         """Every dimension has something to learn from."""
@@ -258,11 +273,12 @@ class JudgeModule(L.LightningModule):
             raise RuntimeError("the losses are put together in setup(), when the rating scales are known")
         return self._objective
 
-    def on_fit_start(self) -> None:
-        """Encode all clips once if the configuration says so."""
-        if self.cache_audio:
+    def _compute_features(self) -> None:
+        """Run frozen layers on all data, once, if the configuration says so."""
+        if self._features is not None:
             compared = [pair for item in self.data.items.comparisons for pair in (item.chosen, item.rejected)]
-            self._audio = encode_all(self.built, [*self.data.train.pairs, *compared, *self.data.validation.pairs])
+            pairs = [*self.data.train.pairs, *compared, *self.data.validation.pairs]
+            self._features.prepare(pairs, self.trainer.precision_plugin.forward_context)
 
     def collate(self, items: Sequence[RatedPair | Comparison]) -> Batch:
         """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
@@ -271,7 +287,7 @@ class JudgeModule(L.LightningModule):
         pairs = rows_of(rated, compared)
         return Batch(
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
-            inputs=self.built.build_inputs(pairs, self._audio),
+            inputs=self.built.build_inputs(pairs) if self._features is None else self._features.inputs(pairs),
             said=supervise(
                 rated,
                 compared,
@@ -349,6 +365,7 @@ class JudgeModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
+        self._compute_features()  # here the model is on its device, and no process that reads data was started yet
         judge, trained = self.built, self._trained()
         # what has no pre-trained weights may move faster
         fresh = {name for name in trained if not name.startswith("judge.network.")}
@@ -379,7 +396,7 @@ class JudgeModule(L.LightningModule):
         """Keep what is trained; leave out the frozen backbone but say which it was."""
         kept = self._trained()
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
-        checkpoint["description"] = self._description()
+        checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
 
@@ -401,7 +418,28 @@ class JudgeModule(L.LightningModule):
             name: Agreement(value, None, then["provenance"].get("preferences_met", {}).get(name))
             for name, value in then["provenance"]["validation"].items()
         }
-        self.data.first_epoch = checkpoint["epoch"] + 1
+        self.data.start = self._position(checkpoint)
+
+    def _position(self, checkpoint: dict[str, Any]) -> Position:
+        """Where a run goes on.
+
+        Raises:
+            UserError: If that is in mid-epoch and other items would now stand in its batches.
+        """
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        if progress["is_last_batch"]:
+            return Position(checkpoint["epoch"] + 1)
+        now, then = self._order(), checkpoint["order"]
+        for name in now:
+            if now[name] != then.get(name):
+                raise UserError(
+                    f"checkpoint: was written in mid-epoch with {name} {then.get(name)}, now {now[name]}; accepted: "
+                    "the same, so that no item is left out or read twice"
+                )
+        return Position(checkpoint["epoch"], progress["current"]["ready"])
+
+    def _order(self) -> dict[str, Any]:
+        return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
 
     def _trained(self) -> dict[str, Tensor]:
         """Names and values of all weights that training changes, those that the judge does not keep included."""

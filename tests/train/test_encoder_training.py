@@ -58,7 +58,7 @@ def run_on(train_arguments, hubert_folder, tmp_path):
             tmp_path / name,
             model__backbone=str(hubert_folder),
             model__lora_parts="[]",
-            model__cache_audio=str(cached).lower(),
+            model__cache="audio" if cached else "none",
             model__head_learning_rate=0.003,
             trainer__gradient_clip_val=1.0,
             trainer__max_epochs=epochs,

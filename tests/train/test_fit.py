@@ -73,7 +73,7 @@ def test_nothing_frozen_changes_in_memory_while_training(train_arguments, tmp_pa
     monkeypatch.setattr(JudgeModule, "on_train_end", end)
     parts = '["language_model","projector","audio_tower"]'
     train(train_arguments(
-        tmp_path / "run", trainer__max_epochs=1, model__lora_parts=parts, model__cache_audio="false",
+        tmp_path / "run", trainer__max_epochs=1, model__lora_parts=parts, model__cache="none",
         model__pooling="attention", trainer__logger="false",
     ))  # fmt: skip
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -165,7 +165,7 @@ def test_the_same_seed_gives_the_same_weights(trained_run, train_arguments, tmp_
 
 
 def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments, tmp_path):
-    train(train_arguments(tmp_path / "run", model__cache_audio="false", trainer__max_epochs=4))
+    train(train_arguments(tmp_path / "run", model__cache="none", trainer__max_epochs=4))
     assert validation(tmp_path / "run") == pytest.approx(validation(trained_run), abs=1e-6)
     one = metrics(trained_run)["train_loss"].dropna().tolist()
     two = metrics(tmp_path / "run")["train_loss"].dropna().tolist()
@@ -173,7 +173,7 @@ def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments,
 
 
 def test_the_audio_of_a_trained_tower_is_not_cached(train_arguments, tmp_path):
-    with pytest.raises(UserError, match="cache_audio: true with an audio_tower that is trained"):
+    with pytest.raises(UserError, match="cache: audio with an audio_tower that is trained"):
         train(train_arguments(tmp_path / "run", model__lora_parts='["audio_tower"]'))
 
 

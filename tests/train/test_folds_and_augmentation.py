@@ -18,7 +18,7 @@ from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 
 LOUD = {
-    "model__cache_audio": "false",
+    "model__cache": "none",
     "data__augmentation.noise_probability": 0.7,
     "data__augmentation.noise_snr": "[0, 10]",
     "data__augmentation.shift_probability": 0.5,
@@ -112,12 +112,12 @@ def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path
 
 
 def test_augmentation_with_kept_audio_states_is_refused(train_arguments, tmp_path):
-    with pytest.raises(UserError, match="cache_audio: true with augmentation: each epoch hears every clip anew"):
+    with pytest.raises(UserError, match="cache: audio with augmentation: each epoch hears every clip anew"):
         train(train_arguments(tmp_path / "run", data__augmentation__gain_probability=0.5))
 
 
 def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
-    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, model__cache_audio="false")
+    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, model__cache="none")
     assert main(["train", *words]) == BAD_USAGE
     assert "augmentation: gain_probability 2.0; accepted: 0 to 1" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ....data_modules.schema import Pair
 from .base import Checkpoint, Clips, Inputs, Part, PartName
 from .chat import Chat
+from .halves import entered, layers_at
 
 LANGUAGE_MODEL = Part(
     "language_model",
@@ -124,6 +125,12 @@ class AudioLanguageModel:
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; see `Backbone`."""
+        positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
+        if inputs.hidden is not None:
+            path = self.parts["language_model"].layers
+            assert path is not None
+            with entered(layers_at(self.network, path)[: inputs.first], inputs.hidden):
+                return self._read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None:
             assert inputs.clips is not None
@@ -132,7 +139,6 @@ class AudioLanguageModel:
         audio = self._project(states.to(embeddings.device, self._projector_dtype()))[inputs.audio_index]
         is_audio = (inputs.input_ids == self._chat.audio_token_id)[..., None]
         embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
-        positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
 
     def _projector_dtype(self) -> torch.dtype:

@@ -87,6 +87,9 @@ class Inputs:
         audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
         shares: Where long clips are cut into windows, a pair has several rows, and this is the weight of each row in
             each pair `(pairs, batch)`; None = one row for each pair.
+        hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
+            ids; None = the model is computed from its beginning.
+        first: See `hidden`.
     """
 
     input_ids: Tensor
@@ -96,6 +99,8 @@ class Inputs:
     clips: Clips | None = None
     audio_states: Tensor | None = None
     shares: Tensor | None = None
+    hidden: Tensor | None = None
+    first: int = 0
 
     def to(self, device: torch.device) -> Inputs:
         """The same inputs on another device."""
@@ -104,7 +109,7 @@ class Inputs:
             value = getattr(self, field.name)
             if isinstance(value, Clips):
                 moved[field.name] = Clips(value.features.to(device), value.lengths.to(device))
-            elif value is not None:
+            elif isinstance(value, Tensor):
                 moved[field.name] = value.to(device)
         return replace(self, **moved)
 

@@ -1,0 +1,209 @@
+"""What is computed once is what would be computed each time; what changes in training is not kept."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models import feature_store
+from empathy_judge.models.artifact import load_run
+from empathy_judge.models.feature_store import DiskStore
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+
+UPPER = {"model__lora_layers": "[-1, 4]"}  # of four
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Of every step."""
+    found: list[float] = []
+    plain = JudgeModule.training_step
+
+    def step(module: JudgeModule, batch, batch_idx):
+        loss = plain(module, batch, batch_idx)
+        found.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(JudgeModule, "training_step", step)
+    return found
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often clips were encoded in any way, and hidden states computed from the beginning."""
+    counted = {"clips": 0, "beginnings": 0}
+    encoded = EmpathyJudge._encoded
+
+    def count(judge: EmpathyJudge, clips):
+        counted["clips"] += len(clips.lengths)
+        return encoded(judge, clips)
+
+    monkeypatch.setattr(EmpathyJudge, "_encoded", count)
+    return counted
+
+
+def curve(losses: list[float], words: list[str]) -> np.ndarray:
+    losses.clear()
+    train(words)
+    return np.array(losses)
+
+
+@pytest.mark.parametrize(("cache", "options"), [("audio", {}), ("audio", UPPER), ("layers", UPPER)])
+def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
+    common = {
+        "trainer__max_epochs": 2,
+        "trainer__logger": "false",
+        "data__num_workers": int(cache == "layers"),
+        **options,
+    }
+    plain = curve(losses, train_arguments(tmp_path / "plain", model__cache="none", **common))
+    kept = {"model__cache": cache, "model__cache_folder": tmp_path / "kept"}
+    for name, more in (("memory", {"model__cache": cache}), ("cold", kept), ("warm", kept)):
+        found = curve(losses, train_arguments(tmp_path / name, **common, **more))
+        assert len(found) == len(plain) == 6
+        assert np.abs(found - plain).max() < 1e-4 * plain.max(), name
+    assert plain.std() > 1e-3
+
+
+def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_folder, tmp_path, calls):
+    pairs = PairDataset.load(dataset_folder).pairs
+    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "model__cache_folder": tmp_path / "kept"}
+    train(train_arguments(tmp_path / "first", **common))
+    assert calls["clips"] > 0
+    calls["clips"] = 0
+    train(train_arguments(tmp_path / "second", **common, seed=3, model__lora_rank=2))
+    assert calls["clips"] == 0
+    judge = load_run(tmp_path / "first").judge
+    store = DiskStore(tmp_path / "kept", 1.0)
+    list(PairScorer(judge, 4, store=store).score(pairs))
+    of_test_split = calls["clips"]
+    assert 0 < of_test_split < 2 * len(pairs)
+    kept = [found.score for _, found in PairScorer(judge, 4, store=store).score(pairs)]
+    assert calls["clips"] == of_test_split
+    plain = [found.score for _, found in PairScorer(judge, 4).score(pairs)]
+    assert torch.allclose(torch.stack(kept), torch.stack(plain), atol=1e-5)
+
+
+def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monkeypatch):
+    ran = dict.fromkeys(range(4), 0)
+    options = {"trainer__max_epochs": 3, "trainer__logger": "false", **UPPER}
+    plain = JudgeModule.on_train_batch_start
+
+    def start(module: JudgeModule, batch, batch_idx):
+        if not getattr(module, "counted", False):
+            module.counted = True
+            for number, layer in enumerate(module.built.network.language_model.layers):
+                for name, inner in layer.named_modules():
+                    if name == "mlp":
+                        inner.register_forward_hook(lambda *_, number=number: ran.__setitem__(number, ran[number] + 1))
+        assert batch.inputs.audio_states is None
+        assert batch.inputs.clips is None
+        return plain(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "on_train_batch_start", start)
+    train(train_arguments(tmp_path / "run", model__cache="layers", **options))
+    assert [ran[number] for number in range(3)] == [0, 0, 0]
+    assert ran[3] >= 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model__cache": "layers"}, "LoRA from the first layer on"),
+        ({"model__cache": "layers", "model__lora_layers": "[0, 1]"}, "LoRA from the first layer on"),
+        ({"model__cache": "layers", "model__lora_parts": '["language_model", "projector"]', **UPPER}, "with projector"),
+        ({"model__cache": "layers", "model__full_parts": '["projector"]', **UPPER}, "with projector that is trained"),
+        ({"model__cache": "layers", "model__lora_parts": '["language_model", "audio_tower"]', **UPPER}, "audio_tower"),
+        ({"model__cache": "audio", "model__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
+        ({"model__cache": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),
+        ({"model__cache": "audio", "model__cache_folder": "kept", "model__cache_gigabytes": 0}, "more than 0"),
+    ],
+)  # fmt: skip
+def test_what_changes_is_not_kept(options, message, train_arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as found:
+        train(train_arguments(tmp_path / "run", **options))
+    assert "accepted: " in str(found.value)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def tensors(number: int) -> dict[str, torch.Tensor]:
+    return {"states": torch.full((250,), float(number))}  # about a kilobyte
+
+
+def test_a_store_keeps_what_it_was_given(tmp_path):
+    store = DiskStore(tmp_path / "deep" / "kept", 1.0)
+    assert store.get("ab1") is None
+    assert "ab1" not in store
+    store.put("ab1", tensors(1))
+    store.put("ab1", tensors(2))  # a name stands for one content
+    assert "ab1" in DiskStore(tmp_path / "deep" / "kept", 1.0)
+    assert torch.equal(store.get("ab1")["states"], tensors(1)["states"])
+
+
+def test_a_damaged_file_counts_as_none(tmp_path):
+    store = DiskStore(tmp_path, 1.0)
+    for number, content in enumerate((b"", b"\x00" * 20, b"\xff" * 4_000)):
+        store.put(f"ab{number}", tensors(1))
+        (path,) = tmp_path.rglob("*.safetensors")
+        path.write_bytes(content)
+        assert store.get(f"ab{number}") is None
+        assert not path.exists()
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path, monkeypatch):
+    now = [1_000_000.0]
+    monkeypatch.setattr(feature_store.time, "time", lambda: now[0])
+    store = DiskStore(tmp_path, 20e-6)  # 20 kB
+    for number in range(12):
+        store.put(f"a{number}x", tensors(number))
+        for path in tmp_path.rglob(f"a{number}x.safetensors"):
+            os.utime(path, (number, number))
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    store.get("a0x")  # used again
+    for number in range(12, 24):
+        store.put(f"a{number}x", tensors(number))
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 20_000
+    assert size > 10_000
+    assert "a0x" in store
+    assert "a1x" not in store
+    assert "a23x" in store
+
+
+def test_a_full_disk_stops_no_work(tmp_path, monkeypatch, capsys):
+    store = DiskStore(tmp_path, 1.0)
+    store.put("ab", tensors(1))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(feature_store, "save_file", full)
+    store.put("cd", tensors(2))
+    store.put("ef", tensors(3))
+    assert capsys.readouterr().err.count("the disk is full") == 1
+    assert "cd" not in store
+    assert store.get("ab") is not None
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["ab.safetensors"]
+
+
+def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
+    store = DiskStore(tmp_path, 1.0)
+    (tmp_path / "ab").mkdir()
+    left = tmp_path / "ab" / ".abc.77.unfinished"
+    left.write_bytes(b"x")
+    store.put("abd", tensors(1))
+    assert left.exists()  # perhaps it is being written
+    later = time.time() + 7_200
+    monkeypatch.setattr(feature_store.time, "time", lambda: later)
+    DiskStore(tmp_path, 1.0).put("abe", tensors(1))
+    assert not left.exists()
