@@ -1,0 +1,27 @@
+"""A run that is killed at random, again and again, ends like one that is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "kills"
+
+
+@pytest.mark.slow
+def test_random_kills(train_arguments, tmp_path):
+    """A few here; ``python tests/kills --kills 50`` for more."""
+    options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "model__lora_dropout": 0.2}
+    words = train_arguments(tmp_path / "unused", **options)
+    at = words.index("--run")
+    words = [*words[:at], *words[at + 2 :]]
+    program = [sys.executable, str(PROGRAM), "--kills", "6", "--seed", "1", "--", *words]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
+    found = json.loads(done.stdout)
+    assert found["failures"] == []
+    assert found["kills"] == 6
+    assert found["starts"] == 6 + found["runs"]
