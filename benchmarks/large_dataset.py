@@ -279,8 +279,9 @@ def read_plainly(data: Path) -> tuple[int, float]:
 
 def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     """An epoch of training without a model: the product's data set, sampler and data loader, and all clips decoded."""
+    from empathy_judge.data_modules.batching import EpochBatches, FixedSize, Position
     from empathy_judge.data_modules.rated_pairs import RatedPairs
-    from empathy_judge.data_modules.sampler import Blocks, EpochKeys, EpochSampler, row_groups
+    from empathy_judge.data_modules.sampler import Blocks, EpochSampler, row_groups
     from torch.utils.data import DataLoader
 
     pairs = RatedPairs(PairDataset.load(data))
@@ -290,8 +291,7 @@ def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     sampler = EpochSampler(len(pairs), shuffle=True, rank=rank, ranks=RANKS, blocks=blocks)
     loader = DataLoader(
         pairs,
-        BATCH,
-        sampler=EpochKeys(sampler),
+        batch_sampler=EpochBatches(FixedSize(sampler, BATCH), Position()),
         collate_fn=decode_batch,
         num_workers=workers,
         multiprocessing_context="fork" if workers else None,  # as in training; a spawned rank would spawn them
