@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins import CheckpointIO
 
+from ..data_modules.errors import UserError
 from ..models.checkpoints import LAST, damage, read_checkpoint
 
 
@@ -19,16 +20,29 @@ class AtomicCheckpoints(CheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write `checkpoint` to `path`."""
+        """Write `checkpoint` to `path`.
+
+        Raises:
+            UserError: If it cannot be written; what was there before stays.
+        """
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with open(unfinished, "wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
+        except (OSError, RuntimeError) as error:
+            refused = error if isinstance(error, OSError) else error.__context__  # torch complains of it in turn
+            if not isinstance(refused, OSError):
+                raise
+            kept = "the one before it is whole" if path.exists() else "there is none before it"
+            raise UserError(
+                f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; accepted: a disk with room, "
+                "then --resume auto"
+            ) from None
         finally:
             unfinished.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -142,7 +143,7 @@ IN_MID_EPOCH = {
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     kind, train_arguments, tmp_path, monkeypatch, batches_read
 ):
-    """Killed before every step but the first: what was read before and after is what an uninterrupted run reads."""
+    """Killed early, at the end of the first epoch and late: what is read is what an uninterrupted run reads."""
     options = {"model__lora_dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
     options["checkpoint-steps"] = 1
     train(train_arguments(tmp_path / "whole", **options))
@@ -151,7 +152,7 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     assert len({epoch for epoch, *_ in whole}) == 2
     assert len(whole) >= 6
     plain = JudgeModule.training_step
-    for stop in range(1, len(whole)):
+    for stop in sorted({1, len(whole) // 2, len(whole) // 2 + 1, len(whole) - 1}):
         batches_read.clear()
 
         def step(module: JudgeModule, batch, batch_idx, stop=stop):
@@ -314,20 +315,23 @@ def test_a_checkpoint_with_code_in_it_is_not_read(tmp_path):
         read_checkpoint(tmp_path / "odd.ckpt")
 
 
-def test_a_write_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+def test_a_disk_without_room_leaves_the_old_checkpoint(tmp_path):
+    """The system refuses to write on, as it does where a disk or a quota is full."""
     writer, path = AtomicCheckpoints(), tmp_path / "last.ckpt"
-    writer.save_checkpoint({"epoch": torch.tensor(1)}, path)
-    plain = torch.save
-
-    def halfway(checkpoint, file):
-        plain(checkpoint, file)
-        raise OSError("disk full")
-
-    monkeypatch.setattr(torch, "save", halfway)
-    with pytest.raises(OSError, match="disk full"):
-        writer.save_checkpoint({"epoch": torch.tensor(2)}, path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = {"epoch": torch.tensor(2), "weights": torch.zeros(1_000_000)}
+    for before in (False, True):
+        if before:
+            writer.save_checkpoint({"epoch": torch.tensor(1)}, path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        try:
+            with pytest.raises(UserError, match=r"last\.ckpt: checkpoint not written \(") as found:
+                writer.save_checkpoint(large, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert ("the one before it is whole" if before else "there is none before it") in str(found.value)
+        assert [file.name for file in tmp_path.iterdir()] == (["last.ckpt"] if before else [])
     assert read_checkpoint(path)["epoch"] == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_the_newest_whole_checkpoint_is_taken(run):
