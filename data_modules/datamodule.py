@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import lightning as L
 import numpy as np
+import torch
 from rich.console import Console
 from torch.utils.data import DataLoader, Dataset
 
@@ -312,7 +313,14 @@ class PairDataModule(L.LightningDataModule):
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         if self.collate is None:
             raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
-        return DataLoader(items, batch_sampler=batches, collate_fn=self.collate, num_workers=self.num_workers)
+        return DataLoader(
+            items,
+            batch_sampler=batches,
+            collate_fn=self.collate,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,  # each imports and forks once, not in every epoch
+            pin_memory=torch.cuda.is_available(),
+        )
 
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:

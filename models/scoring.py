@@ -23,6 +23,8 @@ from .kept_states import ClipStates
 from .members import combine
 
 _CACHE_BYTES = 512 * 2**20
+_SORTED_BATCHES = 4
+"""Pairs of so many batches are brought into the order of their lengths."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 
@@ -98,11 +100,12 @@ class PairScorer:
 
     def predict(self, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
         """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
-        for start in range(0, len(pairs), self.batch_size):
-            batch = pairs[start : start + self.batch_size]
-            yield from zip(batch, self._predict_batch(batch), strict=True)
+        size = self.batch_size * _SORTED_BATCHES
+        for start in range(0, len(pairs), size):
+            some = pairs[start : start + size]
+            yield from zip(some, self._predict_some(some), strict=True)
 
-    def _predict_batch(self, batch: Sequence[Pair]) -> list[Prediction | AudioError]:
+    def _predict_some(self, batch: Sequence[Pair]) -> list[Prediction | AudioError]:
         members = self.judge.members
         if not len(members):
             return self._predict_once(batch, None)
@@ -115,10 +118,16 @@ class PairScorer:
     def _predict_once(self, batch: Sequence[Pair], member: int | None) -> list[Prediction | AudioError]:
         """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
         states, failed = self._encode(batch, member)
-        usable = [pair for pair in batch if not any(source in failed for source in sources_of(pair))]
-        predicted = iter(self._forward(usable, states) if usable else ())
         errors = [[failed[source] for source in sources_of(pair) if source in failed] for pair in batch]
-        return [found[0] if found else next(predicted) for found in errors]
+        found: list[Prediction | AudioError | None] = [of_pair[0] if of_pair else None for of_pair in errors]
+        usable = [number for number, of_pair in enumerate(found) if of_pair is None]
+        lengths = {n: sum(_states(states[source]) for source in sources_of(batch[n])) for n in usable}
+        usable.sort(key=lambda number: -lengths[number])  # pairs of like length together: little padding
+        for start in range(0, len(usable), self.batch_size):
+            together = usable[start : start + self.batch_size]
+            for number, made in zip(together, self._forward([batch[n] for n in together], states), strict=True):
+                found[number] = made
+        return [of_pair for of_pair in found if of_pair is not None]
 
     @torch.inference_mode()
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
@@ -143,9 +152,11 @@ class PairScorer:
                         self._keep((member, _key(source)), kept)
                 except AudioError as error:
                     failed[source] = error
-        if readable:
-            made = self.judge.encode_clips([windows for _, windows in readable])
-            for (source, _), encoded in zip(readable, made, strict=True):
+        readable.sort(key=lambda clip: -len(clip[1][0]))
+        for start in range(0, len(readable), self.batch_size):
+            some = readable[start : start + self.batch_size]
+            made = self.judge.encode_clips([windows for _, windows in some])
+            for (source, _), encoded in zip(some, made, strict=True):
                 states[source] = encoded
                 self._keep((member, _key(source)), encoded)
                 if self._kept is not None:
@@ -175,6 +186,10 @@ def _by_pair(predicted: Prediction, count: int) -> list[Prediction]:
         return [Prediction(score[row]) for row in range(count)]
     deviation = predicted.deviation.cpu()
     return [Prediction(score[row], deviation[row]) for row in range(count)]
+
+
+def _states(encoded: EncodedClip) -> int:
+    return sum(len(window.states) for window in encoded)
 
 
 def _bytes(encoded: EncodedClip) -> int:

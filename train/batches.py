@@ -30,6 +30,14 @@ class Batch:
     inputs: Inputs
     said: Supervision
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        return Batch(self.indices.to(device, non_blocking=True), self.inputs.to(device), self.said.to(device))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in memory that a GPU can read while it computes; a data loader calls it."""
+        return Batch(self.indices.pin_memory(), self.inputs.pin_memory(), self.said.pin_memory())
+
 
 def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
     """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""

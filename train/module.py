@@ -300,7 +300,7 @@ class JudgeModule(L.LightningModule):
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
-        return Batch(batch.indices.to(device), batch.inputs.to(device), batch.said.to(device))
+        return batch.to(device)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by epoch and batch, so that a resumed run repeats what the uninterrupted one does.
@@ -377,7 +377,8 @@ class JudgeModule(L.LightningModule):
             decay = self.weight_decay if weight.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(weight)
         optimizer = torch.optim.AdamW(
-            [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()]
+            [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()],
+            fused=judge.device.type == "cuda",
         )
         steps = self.trainer.estimated_stepping_batches
         if steps == math.inf:

@@ -142,8 +142,15 @@ class Supervision:
 
     def to(self, device: torch.device) -> Supervision:
         """A copy on another device."""
-        moved = {f.name: value.to(device) for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return replace(self, **moved)
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Supervision:
+        """A copy in memory that a GPU can read while it computes."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Supervision:
+        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(self, **{name: function(value) for name, value in values.items()})
 
 
 class Objective:

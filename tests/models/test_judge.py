@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
+from empathy_judge.models.feature_store import MemoryStore
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.features import encode_all
+from empathy_judge.train.features import Features
 
 POOLINGS = ("last_token", "response_mean", "attention")
 
@@ -55,7 +57,8 @@ def test_scores_do_not_depend_on_what_else_is_in_the_batch(pooling, make_judge, 
     assert ((values > torch.tensor([1.0, 0.0])) & (values < torch.tensor([5.0, 10.0]))).all()
 
     shuffled = random.Random(0).sample(pairs, len(pairs))
-    states = encode_all(right, pairs)
+    clips = [source for pair in pairs for source in (*(turn.audio for turn in pair.context), pair.response)]
+    states = dict(zip(clips, right.encode_clips([right.decode(source) for source in clips]), strict=True))
     for judge in (right, left):
         for size in (3, 8):
             assert difference(expected, scores_of(judge, pairs, size)) <= 1e-5
@@ -138,5 +141,5 @@ def test_encoding_leaves_every_module_in_its_mode(make_judge, pairs):
     judge.train()
     judge.network.eval()
     before = {name: module.training for name, module in judge.named_modules()}
-    encode_all(judge, pairs)
+    Features(judge, "audio", MemoryStore(), "32-true").prepare(pairs, nullcontext)
     assert {name: module.training for name, module in judge.named_modules()} == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.card import render_card
+from empathy_judge.models.feature_store import MemoryStore
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.features import encode_all
+from empathy_judge.train.features import Features
 
 RATE, LIMIT = 16_000, 10  # the miniature hears 10 s
 
@@ -84,7 +86,11 @@ def test_a_long_pair_does_not_touch_the_others(judge):
 def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge):
     pairs = [pair(noise(2), noise(3, 1)), pair(noise(13, 2), noise(25, 3))]
     direct = judge(judge.build_inputs(pairs))
-    cached = judge(judge.build_inputs(pairs, encode_all(judge, pairs)))
+    features = Features(judge, "audio", MemoryStore(), "32-true")
+    features.prepare(pairs, nullcontext)
+    inputs = features.inputs(pairs)
+    assert inputs.clips is None
+    cached = judge(inputs)
     assert (direct - cached).abs().max() <= 1e-5
     scored = torch.stack([found.score for _, found in PairScorer(judge, batch_size=1).score(pairs)])
     assert (direct - scored).abs().max() <= 1e-5

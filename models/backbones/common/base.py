@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
@@ -104,14 +104,21 @@ class Inputs:
 
     def to(self, device: torch.device) -> Inputs:
         """The same inputs on another device."""
-        moved = {}
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Inputs:
+        """The same inputs in memory that a GPU can read while it computes."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        changed = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Clips):
-                moved[field.name] = Clips(value.features.to(device), value.lengths.to(device))
+                changed[field.name] = Clips(function(value.features), function(value.lengths))
             elif isinstance(value, Tensor):
-                moved[field.name] = value.to(device)
-        return replace(self, **moved)
+                changed[field.name] = function(value)
+        return replace(self, **changed)
 
 
 class Backbone(Protocol):
