@@ -25,6 +25,7 @@ from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
+from .throughput import Throughput
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -169,6 +170,7 @@ def fit(
             best,
             last,
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
+            Throughput(),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
         ],

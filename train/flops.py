@@ -1,0 +1,109 @@
+"""Useful matrix FLOPs of a step, and how many a machine does in a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+_SECONDS = 0.6  # together with what is left of a product when the time is over, less than a second
+_LARGEST = 8192
+_aten = torch.ops.aten
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP per second of square matrix products `(n, n) @ (n, n)` on this device now, in less than a second.
+
+    n is doubled from 256 as long as the time allows, up to 8192; the fastest counts. This is what a step could reach if
+    it were nothing but large products, with the threads and the float32 precision (TF32 or not) that torch is set to.
+    It is a figure of the machine as it is used, not of its data sheet: where other processes compute, it is lower.
+    """
+    started, best, size, last = time.perf_counter(), 0.0, 256, 0.0
+    while size <= _LARGEST and time.perf_counter() - started + 16 * last < _SECONDS:
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        for repeat in range(3):  # the first one may choose a kernel
+            synchronize(device)
+            begun = time.perf_counter()
+            left @ right
+            synchronize(device)
+            last = time.perf_counter() - begun
+            if repeat or last > 0.1:
+                best = max(best, 2 * size**3 / last)
+            if last > 0.1:
+                break
+        size *= 2
+    return best
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what was asked of it; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class UsefulFlops:
+    """Counts the products of matrices and the convolutions of one forward and backward pass, by torch's counter.
+
+    As model FLOP utilisation wants it (Chowdhery et al., 2022): what is computed again does not count, neither layers
+    under gradient checkpointing nor the scores that flash attention makes anew in its backward pass. Of frozen weights
+    the backward pass has only the product that reaches their inputs, and only that is counted. A causal mask halves
+    nothing, as in torch's counter. Kernels that torch does not know (the package `flash-attn`) count nothing.
+    """
+
+    def __init__(self) -> None:
+        self._in_backward = False
+        formulas: dict[Any, Callable[..., int]] = {op: _attention for op in _ATTENTION}
+        formulas |= {op: _attention_backward for op in _ATTENTION_BACKWARD}
+        self._counter = FlopCounterMode(display=False)
+        known = {**self._counter.flop_registry, **formulas}
+        self._counter.flop_registry = {op: self._once(formula) for op, formula in known.items()}
+
+    def start(self) -> None:
+        """Before the forward pass."""
+        self._counter.__enter__()
+
+    def backward_starts(self) -> None:
+        """Between the two."""
+        self._in_backward = True
+
+    def stop(self) -> int:
+        """After the backward pass: how many they were."""
+        self._counter.__exit__(None, None, None)
+        return self._counter.get_total_flops()
+
+    def _once(self, formula: Callable[..., int]) -> Callable[..., int]:
+        """The backward pass itself runs without recording gradients; a layer that is computed again runs with it."""
+
+        def counted(*args: Any, **kwargs: Any) -> int:
+            again = self._in_backward and torch.is_grad_enabled()
+            return 0 if again else formula(*args, **kwargs)
+
+        return counted
+
+
+_ATTENTION = (
+    _aten._scaled_dot_product_flash_attention_for_cpu,  # which torch's counter has forgotten
+    _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_efficient_attention,
+    _aten._scaled_dot_product_cudnn_attention,
+)
+_ATTENTION_BACKWARD = (
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    _aten._scaled_dot_product_flash_attention_backward,
+    _aten._scaled_dot_product_efficient_attention_backward,
+    _aten._scaled_dot_product_cudnn_attention_backward,
+)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    """Scores and weighted sum; also where several query heads share a key head, which torch's own formula refuses."""
+    return 2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+
+
+def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    """Two products for each of the two of the forward pass."""
+    return 2 * _attention(query, key, value)
