@@ -10,6 +10,9 @@ from lightning.pytorch.profilers import Profiler
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 """Lightning's name for asking the data loader for the next training batch; no hook stands before it."""
 
+SAVE = "save_checkpoint"
+"""Writing a checkpoint, also in the middle of an epoch."""
+
 
 class Listener(Protocol):
     """Hears of every action of the loops; the names are those of Lightning's own profilers."""
@@ -24,7 +27,7 @@ class Listener(Protocol):
 
 
 class Actions(Profiler):
-    """Stands before the profiler that the user chose (by default Lightning's, which does nothing) and tells listeners."""
+    """Stands before the profiler that the user chose (Lightning's default does nothing) and tells listeners."""
 
     def __init__(self, chosen: Profiler) -> None:
         super().__init__()

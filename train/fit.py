@@ -25,6 +25,7 @@ from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
+from .profile import ProfileSteps
 from .throughput import Throughput
 
 CONFIG_FILE = "config.yaml"
@@ -76,6 +77,9 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
     parser.add_argument("--patience", type=int, default=3, help="validations without better agreement before stopping")
     parser.add_argument(
+        "--profile", type=bool, default=False, help="write where the time goes: RUN/profile/summary.md and a trace"
+    )
+    parser.add_argument(
         DRY_RUN, action="store_true", help="train nothing: say what would be trained and what memory a step needs"
     )
     parser.add_argument("--clip-seconds", type=float, default=8.0, help="length of every clip in a dry run")
@@ -111,7 +115,15 @@ def train(arguments: Sequence[str]) -> Path | None:
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
-    best = fit(built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start)
+    best = fit(
+        built.model,
+        data,
+        built.trainer.as_dict(),
+        run=run,
+        patience=config.patience,
+        checkpoint=start,
+        profile=config.profile,
+    )
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
         _calibrate(run, data)
@@ -138,6 +150,7 @@ def fit(
     run: Path,
     patience: int,
     checkpoint: Path | None = None,
+    profile: bool = False,
 ) -> Path:
     """Train `module` on `data`.
 
@@ -148,6 +161,7 @@ def fit(
         run: Folder for checkpoints and logs.
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
+        profile: Write where the time goes.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -171,6 +185,7 @@ def fit(
             last,
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
             Throughput(),
+            *([ProfileSteps(run)] if profile else []),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
         ],

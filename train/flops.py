@@ -56,8 +56,8 @@ class UsefulFlops:
 
     def __init__(self) -> None:
         self._in_backward = False
-        formulas: dict[Any, Callable[..., int]] = {op: _attention for op in _ATTENTION}
-        formulas |= {op: _attention_backward for op in _ATTENTION_BACKWARD}
+        formulas: dict[Any, Callable[..., int]] = dict.fromkeys(_ATTENTION, _attention)
+        formulas |= dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward)
         self._counter = FlopCounterMode(display=False)
         known = {**self._counter.flop_registry, **formulas}
         self._counter.flop_registry = {op: self._once(formula) for op, formula in known.items()}

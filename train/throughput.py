@@ -190,7 +190,7 @@ class Throughput(Callback):
             pairs=sum(pairs for pairs, *_ in steps),
             tokens=sum(tokens),
             places=sum(places for _, places, *_ in steps),
-            flops=sum(count * self._flops_per_place[kind] for count, (_, _, kind, _) in zip(tokens, steps, strict=True)),
+            flops=sum(n * self._flops_per_place[encoded] for n, (_, _, encoded, _) in zip(tokens, steps, strict=True)),
             seconds=seconds,
             waiting=waiting,
             reachable=self._rate * seconds,
