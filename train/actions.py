@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
-from lightning.pytorch import Trainer
 from lightning.pytorch.profilers import Profiler
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
@@ -59,8 +58,8 @@ class Actions(Profiler):
         self.chosen.teardown(stage)
 
 
-def listen(trainer: Trainer, listener: Listener) -> None:
-    """Tell `listener` of every action from now on; for a callback's `setup`."""
+def listen(trainer: Any, listener: Listener) -> None:
+    """Tell `listener` of every action from now on; for a callback's `setup`; `trainer` is Lightning's."""
     if not isinstance(trainer.profiler, Actions):
         trainer.profiler = Actions(trainer.profiler)
     trainer.profiler.listeners.append(listener)

@@ -27,6 +27,7 @@ from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
 from .profile import ProfileSteps
 from .throughput import Throughput
+from .validation_pictures import ValidationPictures
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -80,6 +81,14 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
         "--profile", type=bool, default=False, help="write where the time goes: RUN/profile/summary.md and a trace"
     )
     parser.add_argument(
+        "--log-audio",
+        type=bool | None,
+        default=None,
+        help="players of the items that validation scored worst: true = in every logger that has some, false = in "
+        "none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this "
+        "machine, those of an offline run with `wandb sync`",
+    )
+    parser.add_argument(
         DRY_RUN, action="store_true", help="train nothing: say what would be trained and what memory a step needs"
     )
     parser.add_argument("--clip-seconds", type=float, default=8.0, help="length of every clip in a dry run")
@@ -123,6 +132,7 @@ def train(arguments: Sequence[str]) -> Path | None:
         patience=config.patience,
         checkpoint=start,
         profile=config.profile,
+        log_audio=config.log_audio,
     )
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
@@ -151,6 +161,7 @@ def fit(
     patience: int,
     checkpoint: Path | None = None,
     profile: bool = False,
+    log_audio: bool | None = None,
 ) -> Path:
     """Train `module` on `data`.
 
@@ -162,6 +173,7 @@ def fit(
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
         profile: Write where the time goes.
+        log_audio: See `ValidationPictures`.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -185,6 +197,7 @@ def fit(
             last,
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
             Throughput(),
+            ValidationPictures(log_audio),
             *([ProfileSteps(run)] if profile else []),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),

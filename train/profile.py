@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from .actions import FETCH, SAVE, listen
@@ -111,7 +110,7 @@ class ProfileSteps(Callback):
         """Note the shape of a timed batch."""
         if not self._done and self._batch >= WARM_UP + TRACED:
             mask = batch.inputs.attention_mask
-            self._shapes.append(Shape(*mask.shape, int(mask.sum())))
+            self._shapes.append(Shape(len(mask), mask.shape[1], int(mask.sum())))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Not a part of training steps."""
@@ -257,7 +256,7 @@ def rounded(shares: Mapping[str, float]) -> dict[str, float]:
 def top_operations(profiler: profile, batches: int) -> list[Operation]:
     """The operations that took longest themselves: kernels of a GPU where there is one, else of the CPU."""
     found = [event for event in profiler.key_averages() if event.key not in STAGES]
-    on_gpu = [event for event in found if event.device_type != DeviceType.CPU]
+    on_gpu = [event for event in found if event.self_device_time_total > 0]
     events = on_gpu or found
     times = {event.key: event.self_device_time_total if on_gpu else event.self_cpu_time_total for event in events}
     total = sum(times.values())

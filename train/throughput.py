@@ -137,7 +137,8 @@ class Throughput(Callback):
             self._flops_per_place[_encoded(batch)] = self._counting.stop() / mask.numel()
             self._counting = None
         self._steps.append((len(batch.said.targets), mask.numel(), _encoded(batch), mask.sum()))
-        due = trainer.global_step > self._last and trainer.global_step % trainer.log_every_n_steps == 0
+        every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
+        due = trainer.global_step > self._last and trainer.global_step % every == 0
         if due:
             synchronize(trainer.strategy.root_device)
         self._seconds += time.perf_counter() - self._asked
