@@ -23,8 +23,9 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     It is a figure of the machine as it is used, not of its data sheet: where other processes compute, it is lower.
     """
     started, best, size, last = time.perf_counter(), 0.0, 256, 0.0
+    draws = torch.Generator(device)  # its own: what training draws must not depend on how fast this is
     while size <= _LARGEST and time.perf_counter() - started + 16 * last < _SECONDS:
-        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        left, right = (torch.randn(size, size, device=device, generator=draws).to(dtype) for _ in range(2))
         for repeat in range(3):  # the first one may choose a kernel
             synchronize(device)
             begun = time.perf_counter()
@@ -46,43 +47,32 @@ def synchronize(device: torch.device) -> None:
 
 
 class UsefulFlops:
-    """Counts the products of matrices and the convolutions of one forward and backward pass, by torch's counter.
+    """Counts the products of matrices and the convolutions of one forward pass and of the backward pass that it asks
+    for, by torch's counter.
 
-    As model FLOP utilisation wants it (Chowdhery et al., 2022): what is computed again does not count, neither layers
-    under gradient checkpointing nor the scores that flash attention makes anew in its backward pass. Of frozen weights
-    the backward pass has only the product that reaches their inputs, and only that is counted. A causal mask halves
-    nothing, as in torch's counter. Kernels that torch does not know (the package `flash-attn`) count nothing.
+    As model FLOP utilisation wants it (Chowdhery et al., 2022), what is computed again does not count, neither layers
+    under gradient checkpointing nor the scores that flash attention makes anew. So the backward pass is not watched:
+    each product of the forward pass asks for as many as it has operands that need a gradient, which for frozen weights
+    is one. (Watching it would also change the last bit of gradients: under a dispatch mode torch takes other formulas.)
+    A causal mask halves nothing, as in torch's counter. Kernels that torch does not know (the package `flash-attn`)
+    count nothing.
     """
 
     def __init__(self) -> None:
-        self._in_backward = False
-        formulas: dict[Any, Callable[..., int]] = dict.fromkeys(_ATTENTION, _attention)
-        formulas |= dict.fromkeys(_ATTENTION_BACKWARD, _attention_backward)
         self._counter = FlopCounterMode(display=False)
-        known = {**self._counter.flop_registry, **formulas}
-        self._counter.flop_registry = {op: self._once(formula) for op, formula in known.items()}
+        known = {**self._counter.flop_registry, **dict.fromkeys(_ATTENTION, _attention)}
+        self._counter.flop_registry = {
+            op: _with_backward(formula, _OPERANDS.get(op, slice(3))) for op, formula in known.items()
+        }
 
     def start(self) -> None:
         """Before the forward pass."""
         self._counter.__enter__()
 
-    def backward_starts(self) -> None:
-        """Between the two."""
-        self._in_backward = True
-
     def stop(self) -> int:
-        """After the backward pass: how many they were."""
+        """After the forward pass: how many it and its backward pass have."""
         self._counter.__exit__(None, None, None)
         return self._counter.get_total_flops()
-
-    def _once(self, formula: Callable[..., int]) -> Callable[..., int]:
-        """The backward pass itself runs without recording gradients; a layer that is computed again runs with it."""
-
-        def counted(*args: Any, **kwargs: Any) -> int:
-            again = self._in_backward and torch.is_grad_enabled()
-            return 0 if again else formula(*args, **kwargs)
-
-        return counted
 
 
 _ATTENTION = (
@@ -91,12 +81,8 @@ _ATTENTION = (
     _aten._scaled_dot_product_efficient_attention,
     _aten._scaled_dot_product_cudnn_attention,
 )
-_ATTENTION_BACKWARD = (
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
-    _aten._scaled_dot_product_flash_attention_backward,
-    _aten._scaled_dot_product_efficient_attention_backward,
-    _aten._scaled_dot_product_cudnn_attention_backward,
-)
+_OPERANDS = {_aten.mm: slice(2), _aten.bmm: slice(2), _aten.addmm: slice(1, 3), _aten.baddbmm: slice(1, 3)}
+_OPERANDS |= {_aten.convolution: slice(2), _aten._convolution: slice(2)}
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
@@ -104,6 +90,12 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
     return 2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
 
 
-def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Two products for each of the two of the forward pass."""
-    return 2 * _attention(query, key, value)
+def _with_backward(formula: Callable[..., int], operands: slice) -> Callable[..., int]:
+    """A product of two operands has one for the gradient of each; attention, which is two products of three, four."""
+
+    def counted(*args: Any, **kwargs: Any) -> int:
+        need = [operand.requires_grad for operand in args[operands] if isinstance(operand, Tensor)]
+        back = sum(need) if len(need) < 3 else 2 * any(need)
+        return formula(*args, **kwargs) * (1 + back)
+
+    return counted

@@ -93,6 +93,7 @@ class Throughput(Callback):
         self._steps: list[tuple[int, int, bool, Tensor]] = []  # pairs, places, encoded beforehand, tokens
         self._flops_per_place: dict[bool, float] = {}
         self._counting: UsefulFlops | None = None
+        self._counted = 0
         self._seconds = self._waiting = self._asked = 0.0
         self._rate, self._all_rates, self._memory, self._last = 0.0, 0.0, 0.0, 0
 
@@ -124,18 +125,17 @@ class Throughput(Callback):
             self._counting.start()
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """The forward pass is counted."""
+        """The forward pass is over, and all is counted."""
         if self._counting is not None:
-            self._counting.backward_starts()
+            self._counted = self._counting.stop()
+            self._counting = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Note what was in the batch; take the figures where they are due."""
         mask = batch.inputs.attention_mask
-        if self._counting is not None:
-            self._flops_per_place[_encoded(batch)] = self._counting.stop() / mask.numel()
-            self._counting = None
+        self._flops_per_place.setdefault(_encoded(batch), self._counted / mask.numel())
         self._steps.append((len(batch.said.targets), mask.numel(), _encoded(batch), mask.sum()))
         every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         due = trainer.global_step > self._last and trainer.global_step % every == 0
