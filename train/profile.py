@@ -68,6 +68,7 @@ class ProfileSteps(Callback):
         self._profiler: profile | None = None
         self._leave: Callable[[], None] | None = None
         self._clock = StageClock(torch.device("cpu"))
+        self._traced = 0
         self._done = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -107,7 +108,8 @@ class ProfileSteps(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Note the shape of a timed batch."""
+        """Count a traced batch; note the shape of a timed one."""
+        self._traced += self._profiler is not None
         if not self._done and self._batch >= WARM_UP + TRACED:
             mask = batch.inputs.attention_mask
             self._shapes.append(Shape(len(mask), mask.shape[1], int(mask.sum())))
@@ -115,6 +117,7 @@ class ProfileSteps(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Not a part of training steps."""
         self._clock.pause()
+        self._stop_tracing()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What is between epochs is not, either."""
@@ -161,7 +164,7 @@ class ProfileSteps(Callback):
         self._profiler.stop()
         self._folder.mkdir(parents=True, exist_ok=True)
         write_trace(self._profiler, self._folder / "trace.json")
-        self._operations = top_operations(self._profiler, TRACED)
+        self._operations = top_operations(self._profiler, self._traced)
         self._profiler = None
 
     def _page(self, trainer: Trainer) -> str:
@@ -170,6 +173,7 @@ class ProfileSteps(Callback):
             self._clock.seconds,
             self._shapes,
             self._operations,
+            traced=self._traced,
             device=_name(trainer.strategy.root_device),
             processes=trainer.world_size,
             workers=data.num_workers,
@@ -182,6 +186,7 @@ def page(
     shapes: list[Shape],
     operations: list[Operation],
     *,
+    traced: int,
     device: str,
     processes: int,
     workers: int,
@@ -193,6 +198,7 @@ def page(
         seconds: Of each stage in all timed batches.
         shapes: Of these batches.
         operations: Of the traced batches, the longest first.
+        traced: How many batches these operations are of.
         device: In words.
         processes: That train together.
         workers: Data-loader processes of each.
@@ -221,7 +227,7 @@ def page(
         "",
         "## Longest operations",
         "",
-        f"Of {TRACED} batches before these, under `torch.profiler`; without what an operation calls.",
+        f"Of {traced} batches before these, under `torch.profiler`; without what an operation calls.",
         "",
         "| operation | share | calls in a batch |",
         "|---|--:|--:|",
