@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-_SECONDS = 0.6  # together with what is left of a product when the time is over, less than a second
+_SECONDS = 0.3  # together with what is left of a product when the time is over, well below a second
 _LARGEST = 8192
 _aten = torch.ops.aten
 

@@ -80,7 +80,7 @@ def _scatter(axes: Axes, scores: np.ndarray, ratings: np.ndarray, scale: tuple[f
     axes.scatter(scores, ratings, s=14, color=LIGHT[ACCENT], alpha=alpha, linewidths=0, zorder=2)
     rating_axes(axes, scores, ratings, scale, LIGHT[MUTED])
     shown = f"{len(scores):,} of {count:,}" if count > len(scores) else f"{count:,}"
-    axes.set_title(f"{shown} pairs", color=LIGHT[MUTED], fontsize=10)
+    axes.set_title(f"{shown} pairs", color=LIGHT[MUTED], fontsize=10, y=1.02)
 
 
 def _calibration(
@@ -92,7 +92,7 @@ def _calibration(
     axes.plot(x, y, color=LIGHT[PALE], linewidth=1.2, zorder=2)
     axes.errorbar(x, y, errors, fmt="o", color=LIGHT[ACCENT], markersize=5, elinewidth=1.6, zorder=3)
     rating_axes(axes, x, y, scale, LIGHT[MUTED])
-    axes.set_title("calibration, 95 % intervals", color=LIGHT[MUTED], fontsize=10)
+    axes.set_title("calibration, 95 % intervals", color=LIGHT[MUTED], fontsize=10, y=1.02)
 
 
 def _coverage(axes: Axes, distances: np.ndarray) -> None:
@@ -105,4 +105,4 @@ def _coverage(axes: Axes, distances: np.ndarray) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     inside = f"{NAMED_LEVEL:.0%} intervals hold {coverage(distances, NAMED_LEVEL):.0%}".replace("%", " %")
-    axes.set_title(inside, color=LIGHT[MUTED], fontsize=10)
+    axes.set_title(inside, color=LIGHT[MUTED], fontsize=10, y=1.02)
