@@ -262,7 +262,8 @@ def rounded(shares: Mapping[str, float]) -> dict[str, float]:
 def top_operations(profiler: profile, batches: int) -> list[Operation]:
     """The operations that took longest themselves: kernels of a GPU where there is one, else of the CPU."""
     found = [event for event in profiler.key_averages() if event.key not in STAGES]
-    on_gpu = [event for event in found if event.self_device_time_total > 0]
+    # kernels; operations of the CPU have the time of theirs as well, regions that of all in them
+    on_gpu = [event for event in found if event.device_type.name != "CPU" and not event.is_user_annotation]
     events = on_gpu or found
     times = {event.key: event.self_device_time_total if on_gpu else event.self_cpu_time_total for event in events}
     total = sum(times.values())

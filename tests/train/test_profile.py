@@ -7,6 +7,7 @@ import json
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,6 +114,28 @@ def test_a_short_run_has_no_page(train_arguments, tmp_path, capsys):
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false", profile="true"))
     assert not (tmp_path / "run" / "profile" / "summary.md").exists()
     assert "no profile: training ended after 3 batches; it takes 7" in capsys.readouterr().err
+
+
+def event(key: str, device: str, microseconds: float, region: bool = False, count: int = 6) -> SimpleNamespace:
+    """A row of `key_averages`."""
+    return SimpleNamespace(
+        key=key, device_type=SimpleNamespace(name=device), is_user_annotation=region, count=count,
+        self_cpu_time_total=1.0, self_device_time_total=microseconds,
+    )  # fmt: skip
+
+
+def test_a_gpu_shows_its_kernels_once():
+    """Not the operations that launched them, nor the regions that they lie in."""
+    events = [
+        event("aten::mm", "CPU", 300),
+        event("gemm", "CUDA", 300),
+        event("softmax", "CUDA", 100, count=3),
+        event(TOWER, "CUDA", 400, region=True),
+        event("Optimizer.step#AdamW.step", "CUDA", 400, region=True),
+    ]
+    traced = SimpleNamespace(key_averages=lambda: events)
+    found = profile.top_operations(traced, 3)  # pyright: ignore[reportArgumentType]
+    assert [(one.name, one.share, one.calls) for one in found] == [("gemm", 0.75, 2), ("softmax", 0.25, 1)]
 
 
 def test_a_large_trace_is_packed(tmp_path, monkeypatch):
