@@ -26,6 +26,9 @@ from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .durable import DurableProgress
 from .module import MONITOR, JudgeModule
+from .profile import ProfileSteps
+from .throughput import Throughput
+from .validation_pictures import ValidationPictures
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -84,6 +87,17 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
     parser.add_argument("--patience", type=int, default=3, help="validations without better agreement before stopping")
     parser.add_argument(
+        "--profile", type=bool, default=False, help="write where the time goes: RUN/profile/summary.md and a trace"
+    )
+    parser.add_argument(
+        "--log-audio",
+        type=bool | None,
+        default=None,
+        help="players of the items that validation scored worst: true = in every logger that has some, false = in "
+        "none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this "
+        "machine, those of an offline run with `wandb sync`",
+    )
+    parser.add_argument(
         DRY_RUN, action="store_true", help="train nothing: say what would be trained and what memory a step needs"
     )
     parser.add_argument("--clip-seconds", type=float, default=8.0, help="length of every clip in a dry run")
@@ -122,9 +136,16 @@ def train(arguments: Sequence[str]) -> Path | None:
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
     best = fit(
-        built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start,
+        built.model,
+        data,
+        built.trainer.as_dict(),
+        run=run,
+        patience=config.patience,
+        checkpoint=start,
         checkpoint_steps=config.checkpoint_steps,
-    )  # fmt: skip
+        profile=config.profile,
+        log_audio=config.log_audio,
+    )
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
         _calibrate(run, data)
@@ -152,6 +173,8 @@ def fit(
     patience: int,
     checkpoint: Path | None = None,
     checkpoint_steps: int = 0,
+    profile: bool = False,
+    log_audio: bool | None = None,
 ) -> Path:
     """Train `module` on `data`.
 
@@ -163,6 +186,8 @@ def fit(
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
         checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0 = none.
+        profile: Write where the time goes.
+        log_audio: See `ValidationPictures`.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -184,8 +209,11 @@ def fit(
         callbacks=[
             best,
             last,
-            DurableProgress(run / CHECKPOINTS, checkpoint_steps),
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
+            Throughput(),
+            ValidationPictures(log_audio),
+            DurableProgress(run / CHECKPOINTS, checkpoint_steps),
+            *([ProfileSteps(run)] if profile else []),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
         ],

@@ -338,6 +338,17 @@ class JudgeModule(L.LightningModule):
             return scores
         return self.objective.points(self.alignment(self.objective.shares(scores), campaigns))
 
+    @property
+    def validation(self) -> Validation:
+        """What the last validation found.
+
+        Raises:
+            RuntimeError: Before the first one.
+        """
+        if self._validation is None:
+            raise RuntimeError("there was no validation yet")
+        return self._validation
+
     def on_validation_epoch_start(self) -> None:
         """Forget the scores of the last validation."""
         if self._validation is None:
@@ -346,13 +357,11 @@ class JudgeModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
-        assert self._validation is not None
-        self._validation.add(batch.indices, self._predict(batch).score)
+        self.validation.add(batch.indices, self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
-        assert self._validation is not None
-        found = dict(zip((d.name for d in self.built.dimensions), self._validation.agreement(), strict=True))
+        found = dict(zip((d.name for d in self.built.dimensions), self.validation.agreement(), strict=True))
         self._agreement = found
         for name, agreement in found.items():
             if agreement.spearman is None and self.global_rank == 0:

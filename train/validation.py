@@ -16,6 +16,7 @@ from ..data_modules.comparisons import Comparison, directions
 from ..data_modules.rated_pairs import RatedPairs
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
+from ..models.heads.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,15 @@ class Agreement:
 
 
 class Validation:
-    """Collects scores of the validation split and compares them with what people said."""
+    """Collects scores of the validation split and compares them with what people said.
+
+    Attributes:
+        pairs: The split.
+        targets: Mean ratings `(items, dimensions)`, float64; NaN = not rated.
+        scores: Of the last validation, all ranks together, the same on every rank `(items, dimensions)`, float64; NaN =
+            not scored.
+        deviations: As `scores`, what the head says of its error (`Prediction.deviation`); NaN where it says nothing.
+    """
 
     def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
         """From the split.
@@ -52,7 +61,9 @@ class Validation:
             preferences: Between its pairs.
             dimensions: What was rated.
         """
-        self._targets = pairs.scores.double().numpy()
+        self.pairs = pairs
+        self.targets = pairs.scores.double().numpy()
+        self.scores = self.deviations = np.full(self.targets.shape, np.nan)
         self._dimensions = tuple(dimensions)
         positions = {pair.pair_id: position for position, pair in enumerate(pairs.pairs)}
         self._chosen = np.array([positions[item.chosen.pair_id] for item in preferences], dtype=np.int64)
@@ -65,18 +76,19 @@ class Validation:
         """Forget the scores of the last validation."""
         self._parts.clear()
 
-    def add(self, indices: Tensor, scores: Tensor) -> None:
-        """Keep the scores `(batch, dimensions)` of the pairs at `indices` `(batch,)`: agreement is a property of the
-        whole split, not of a batch."""
-        self._parts.append((indices, scores))
+    def add(self, indices: Tensor, prediction: Prediction) -> None:
+        """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch."""
+        scores, deviations = prediction.score, prediction.deviation
+        known = torch.full_like(scores, torch.nan) if deviations is None else deviations
+        self._parts.append((indices, torch.stack([scores, known], -1)))
 
     def agreement(self) -> list[Agreement]:
         """Of each dimension, the same on every rank."""
-        scores = self._gathered()
-        return [self._of(column, scores[:, column]) for column in range(len(self._dimensions))]
+        self.scores, self.deviations = np.moveaxis(self._gathered(), -1, 0)
+        return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
 
     def _of(self, column: int, scores: np.ndarray) -> Agreement:
-        found = spearman(scores, self._targets[:, column])
+        found = spearman(scores, self.targets[:, column])
         decided = self._strengths[:, column] > 0
         leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
         leads = leads * directions(self._dimensions)[column].item()
@@ -84,14 +96,14 @@ class Validation:
         return Agreement(None if found.value is None else float(found.value), found.reason, met)
 
     def _gathered(self) -> np.ndarray:
-        """Scores in the order of the split `(items, dimensions)`, float64, each item once."""
+        """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each item once."""
         indices = torch.cat([part[0] for part in self._parts]).cpu()
-        scores = torch.cat([part[1] for part in self._parts]).double().cpu()
-        gathered: list[Any] = [(indices, scores)]
+        values = torch.cat([part[1] for part in self._parts]).double().cpu()
+        gathered: list[Any] = [(indices, values)]
         if dist.is_available() and dist.is_initialized():
             gathered = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, (indices, scores))
-        whole = torch.full(self._targets.shape, torch.nan, dtype=torch.float64)
-        for part_indices, part_scores in gathered:
-            whole[part_indices] = part_scores
+            dist.all_gather_object(gathered, (indices, values))
+        whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
+        for part_indices, part_values in gathered:
+            whole[part_indices] = part_values
         return whole.numpy()

@@ -163,7 +163,7 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
         alpha = float(np.clip(6 / np.sqrt(max(len(score), 1)), 0.12, 0.75))
         color = PIXEL_BLUE if pixels else ACCENT
         axes.scatter(score, human, s=14, color=color, alpha=alpha, linewidths=0, rasterized=pixels, zorder=2)
-        _rating_axes(axes, score, human, scale)
+        rating_axes(axes, score, human, scale)
         return svg(figure, alt)
 
 
@@ -186,14 +186,17 @@ def calibration(curve: Sequence[CalibrationBinReport], scale: tuple[float, float
                 ends = [own["human"] - half, own["human"] + half]
                 axes.plot([own["score"]] * 2, ends, color=ACCENT, linewidth=1.6, zorder=2)
             axes.plot(own["score"], own["human"], "o", color=ACCENT, markersize=6.5, zorder=3)
-        _rating_axes(axes, score, human, scale)
+        rating_axes(axes, score, human, scale)
         return svg(figure, alt)
 
 
-def _rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float]) -> None:
+def rating_axes(
+    axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float], diagonal: str = MUTED
+) -> None:
+    """Square axes of judge and human scores with the line where they agree, in the colour `diagonal`."""
     low, high = min(scale[0], *score, *human), max(scale[1], *score, *human)
     margin = 0.04 * (high - low)
-    axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, high], [low, high], color=diagonal, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(low - margin, high + margin)
     axes.set_aspect("equal")

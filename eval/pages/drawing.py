@@ -1,4 +1,5 @@
-"""What the plots of all pages share: colours that the page chooses (light or dark), and SVG that stands in the page."""
+"""What all plots share: for pages colours that the page chooses (light or dark) and SVG that stands in it, for others
+pixels in the light colours."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import warnings
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Placeholders that never occur as real colours -> variables of the page's style sheet.
@@ -32,6 +35,20 @@ STYLE: Any = {
     "grid.color": GRID,
     "grid.linewidth": 0.6,
 }
+
+LIGHT = {INK: "#1b2330", MUTED: "#5d6878", GRID: "#dfe3ea", ACCENT: "#2563c9", PALE: "#b9c7de"}
+"""The page's light colours."""
+LIGHT_STYLE: Any = {name: LIGHT.get(value, value) for name, value in STYLE.items()}
+"""`STYLE` for `pixels`."""
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    """The figure as `(height, width, 3)`, uint8; draw it under `LIGHT_STYLE`, in colours of `LIGHT`."""
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands in its place
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def svg(figure: Figure, alt: str) -> str:

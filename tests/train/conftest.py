@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 from empathy_judge.train import fit
+from empathy_judge.train.validation_pictures import ValidationPictures
 
 
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading the best checkpoint and scoring with it takes as long as an epoch; `trained_run` is calibrated."""
     monkeypatch.setattr(fit, "_calibrate", lambda run, data: None)
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes as long as an epoch, too; modules about pictures have a fixture of this name that does nothing."""
+    monkeypatch.setattr(ValidationPictures, "on_validation_end", lambda *_: None)

@@ -16,13 +16,14 @@ from empathy_judge.train.fit import train
 LAST = "checkpoints/last.ckpt"
 
 
-def run_command(arguments: list[str], **variables: str) -> None:
-    """`empathy-judge train` in processes of its own; its last words are shown where it fails."""
+def run_command(arguments: list[str], **variables: str) -> str:
+    """What `empathy-judge train` says in processes of its own; its last words are shown where it fails."""
     done = subprocess.run(
         [sys.executable, "-m", "empathy_judge.cli", "train", *arguments],
         env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
 
 
 def logged(run: Path, name: str) -> list[float]:
@@ -47,9 +48,11 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
         "model__losses": "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, margin_ranking: 0.5, soft_spearman: 0.2}",
     }
     train(train_arguments(one, **common))
-    run_command(train_arguments(
+    said = run_command(train_arguments(
         two, trainer__devices=2, trainer__strategy="ddp", data__batch_size=2, data__eval_batch_size=2, **common
     ))  # fmt: skip
+    assert said.count("trained on 24 pairs in ") == 1  # by one of them, of both
+    assert " of 2 processes' " in said
     for name in ("val_agreement", "val_spearman/empathy", "val_spearman/warmth"):
         assert len(logged(one, name)) == 2
         assert logged(two, name) == pytest.approx(logged(one, name), abs=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,12 @@ import yaml
 from empathy_judge.train.fit import train
 
 RECIPE = Path(__file__).parents[2] / "configs" / "nano_wandb.yaml"
+SECRET = "0123456789abcdef0123456789abcdef01234567"  # of the length that the library accepts
+
+
+@pytest.fixture
+def without_pictures() -> None:
+    """Here they are drawn."""
 
 
 @pytest.mark.slow
@@ -20,8 +27,24 @@ def test_offline_run(
     monkeypatch.chdir(tmp_path)
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    best = train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--config", str(RECIPE)])
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    arguments = train_arguments(tmp_path / "run", trainer__max_epochs=1)
+    best = train([*arguments, "--config", str(RECIPE), "--log-audio", "true"])
+    assert best is not None
     assert best.is_file()
-    assert len(list(tmp_path.glob("**/offline-run-*/*.wandb"))) == 1
+    (log,) = tmp_path.glob("**/offline-run-*/*.wandb")
     stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert stored["trainer"]["logger"]["class_path"].endswith("WandbLogger")
+    media = log.parent / "files" / "media"
+    pictures = sorted(path.name.split("_")[0] for path in media.glob("images/**/*.png"))
+    assert pictures == ["empathy", "warmth"]
+    # a table with players is an artifact, whose files wait beside the runs
+    staged = [path.read_bytes() for path in (tmp_path / "artifacts" / "staging").iterdir()]
+    table = next(json.loads(held) for held in staged if held.startswith(b'{"_type": "table"'))
+    assert table["columns"] == ["pair", "dimension", "prediction", "rating", "error", "context", "response"]
+    assert len(table["data"]) == 8
+    assert {player["_type"] for row in table["data"] for player in row[5:]} == {"audio-file"}
+    sounds = {held for held in staged if held.startswith(b"RIFF")}
+    assert len(sounds) == len({player["sha256"] for row in table["data"] for player in row[5:]}) >= 8
+    holding = [path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert not holding

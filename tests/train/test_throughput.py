@@ -1,0 +1,226 @@
+"""What training says of its own speed is what happened."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.train import throughput
+from empathy_judge.train.batches import Batch
+from empathy_judge.train.fit import train
+from empathy_judge.train.flops import UsefulFlops, matrix_rate
+from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.throughput import Throughput, Work, summary
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+
+class Seen:
+    """What a run's own hooks saw, and what `Throughput` made of it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.batches: list[Batch] = []
+        self.work, self.memory, self.rate = Work(), 0.0, 0.0
+        step, said = JudgeModule.training_step, throughput.summary
+
+        def training_step(module: JudgeModule, batch: Batch, batch_idx: int):
+            self.batches.append(batch)
+            return step(module, batch, batch_idx)
+
+        def at_the_end(work: Work, processes: int, memory: float, rate: float) -> str:
+            self.work, self.memory, self.rate = work, memory, rate
+            return said(work, processes, memory, rate)
+
+        patch.setattr(JudgeModule, "training_step", training_step)
+        patch.setattr(throughput, "summary", at_the_end)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    return Seen(monkeypatch)
+
+
+def logged(run: Path) -> pd.DataFrame:
+    (path,) = (run / "logs").rglob("metrics.csv")
+    table = pd.read_csv(path)
+    return table[table["throughput/padding"].notna()]
+
+
+def test_a_run_counts_its_pairs_tokens_and_padding(seen, train_arguments, tmp_path, capsys):
+    """12 pairs in batches of 4, two epochs; two batches make a step of the optimizer, an epoch's last one alone."""
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__accumulate_grad_batches=2))
+    masks = [batch.inputs.attention_mask for batch in seen.batches]
+    tokens, places = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+    assert len(masks) == 6
+    assert (seen.work.pairs, seen.work.tokens, seen.work.places) == (24, tokens, places)
+    rows = logged(tmp_path / "run")
+    assert rows["step"].tolist() == [0, 1, 2, 3]
+    both = masks[0].numel() + masks[1].numel()
+    assert rows["throughput/padding"].iloc[0] == pytest.approx(
+        1 - (int(masks[0].sum()) + int(masks[1].sum())) / both, abs=1e-6
+    )
+    alone = rows.iloc[1]  # of the third batch
+    assert alone["throughput/padding"] == pytest.approx(1 - masks[2].float().mean().item(), abs=1e-6)
+    assert alone["throughput/tokens_per_second"] / alone["throughput/pairs_per_second"] == pytest.approx(
+        int(masks[2].sum()) / 4, rel=1e-5
+    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("trained on 24 pairs in ")
+    assert f"{places / places - tokens / places:.1%} padding".replace("%", " %") in last
+
+
+def test_waiting_is_told_apart_and_validation_does_not_count(seen, train_arguments, tmp_path, monkeypatch):
+    collate, validation_step = JudgeModule.collate, JudgeModule.validation_step
+    slept = {"collate": 0.0}
+
+    def slow_collate(module, items):
+        if module.trainer.training:
+            time.sleep(0.1)
+            slept["collate"] += 0.1
+        return collate(module, items)
+
+    def slow_validation(module, batch, batch_idx):
+        time.sleep(0.5)
+        validation_step(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "collate", slow_collate)
+    monkeypatch.setattr(JudgeModule, "validation_step", slow_validation)
+    started = time.perf_counter()
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__val_check_interval=2))
+    elapsed = time.perf_counter() - started
+    assert slept["collate"] == pytest.approx(0.3)
+    assert 0.3 <= seen.work.waiting < seen.work.seconds < elapsed - 1.5  # 3 batches of validation pairs
+    assert logged(tmp_path / "run")["throughput/waiting"].between(0.05, 1).all()
+
+
+def test_flops_are_those_of_the_weights(seen, train_arguments, tmp_path, monkeypatch):
+    """Of the language model, audio being cached: 2 FLOPs for a weight and token forwards, as many back to the inputs,
+    and for adapters as many again."""
+    counts: dict[str, int] = {}
+
+    def note(module: JudgeModule) -> None:
+        names = dict(module.built.network.named_parameters())
+        linear = {name: weight for name, weight in names.items() if "language_model.layers" in name and weight.ndim > 1}
+        counts["lora"] = sum(weight.numel() for name, weight in linear.items() if "lora_" in name)
+        counts["frozen"] = sum(weight.numel() for name, weight in linear.items() if "lora_" not in name)
+
+    monkeypatch.setattr(JudgeModule, "on_train_start", note)
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
+    by_hand = (4 * counts["frozen"] + 6 * counts["lora"]) * seen.work.tokens
+    # beside them attention and projector; without the products back to the first layer's inputs
+    assert 0.95 < seen.work.flops / by_hand < 1.25
+    assert seen.work.reachable == pytest.approx(seen.rate * seen.work.seconds)
+    assert 0 < seen.work.flops < seen.work.reachable
+
+
+def test_batches_with_clips_are_counted_apart(seen, train_arguments, tmp_path):
+    """The tower's work is there where it is done."""
+    arguments = {"trainer__max_epochs": 1, "trainer__logger": "false"}
+    train(train_arguments(tmp_path / "cached", **arguments))
+    cached = seen.work.flops
+    train(train_arguments(tmp_path / "fresh", model__cache_audio="false", **arguments))
+    assert seen.work.flops > 1.2 * cached
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_flops_are_those_that_a_watched_step_has(recompute, make_judge, dataset_folder):
+    """Torch's counter over forward and backward pass, less the scores that its attention makes again."""
+    judge = make_judge()
+    inputs = judge.build_inputs(PairDataset.load(dataset_folder).pairs[:4])
+    for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    formulas = {for_cpu: lambda q, k, v, *_, **__: 4 * math.prod(q) * k[-2]}
+    formulas[back] = lambda g, q, k, v, *_, **__: 8 * math.prod(q) * k[-2]
+    with FlopCounterMode(display=False, custom_mapping=formulas) as watched:
+        judge(inputs).sum().backward()
+    if recompute:
+        recompute_activations(judge.network)
+    counting = UsefulFlops()
+    counting.start()
+    judge(inputs)
+    assert counting.stop() == watched.get_total_flops()
+
+
+def products(recompute: bool) -> int:
+    """A frozen and a trained layer and attention whose queries are two to a key."""
+    frozen, trained = nn.Linear(64, 64, bias=False).requires_grad_(False), nn.Linear(64, 32, bias=False)
+    inputs = torch.randn(10, 64, requires_grad=True)
+    query, key = torch.randn(2, 4, 7, 8, requires_grad=True), torch.randn(2, 2, 7, 8, requires_grad=True)
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        return trained(torch.tanh(frozen(x)))
+
+    counting = UsefulFlops()
+    counting.start()
+    made = checkpoint(layers, inputs, use_reentrant=False) if recompute else layers(inputs)
+    attended = nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+    total = counting.stop()
+    (made.sum() + attended.sum()).backward()
+    return total
+
+
+def test_flops_by_hand():
+    frozen, trained = 2 * 2 * 10 * 64 * 64, 3 * 2 * 10 * 64 * 32
+    attention = 3 * (2 * 4) * (2 * 7 * 7 * (8 + 8))
+    assert products(recompute=False) == products(recompute=True) == frozen + trained + attention
+
+
+def test_the_matrix_rate_is_of_this_machine():
+    started = time.perf_counter()
+    rate = matrix_rate(torch.device("cpu"), torch.float32)
+    assert time.perf_counter() - started < 2  # less than one when the machine has nothing else to do
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    torch.mm(left, right)
+    begun = time.perf_counter()
+    for _ in range(5):
+        torch.mm(left, right)
+    here = 5 * 2 * 1024**3 / (time.perf_counter() - begun)
+    assert 0.2 < rate / here < 20  # others may be computing during either
+
+
+def test_rates_of_several_processes():
+    """Two processes, 10 s each: pairs add up, seconds of the clock do not."""
+    one = Work(pairs=100, tokens=9_000, places=12_000, flops=4e12, seconds=10, waiting=1, reachable=1e13)
+    found = (one + replace(one, pairs=60, tokens=8_000, places=8_000, waiting=3)).rates(2)
+    assert found["pairs_per_second"] == 16
+    assert found["tokens_per_second"] == 1_700
+    assert found["padding"] == pytest.approx(0.15)
+    assert found["waiting"] == pytest.approx(0.2)
+    assert found["utilisation"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("processes", "rate", "ending"),
+    [(1, 95e9, "41 % of this machine's 95 GFLOP/s"), (2, 1580e12, "41 % of 2 processes' 1580 TFLOP/s")],
+)
+def test_the_line_at_the_end(processes, rate, ending):
+    elapsed = 56.0 * processes
+    work = Work(1234, 4321 * 56, 4321 * 56 / 0.968, 0.41 * rate * 56, elapsed, 0.008 * elapsed, rate * 56)
+    assert summary(work, processes, 1.2e9, rate) == (
+        "trained on 1,234 pairs in 56 s: 22 pairs/s, 4,321 tokens/s, 3.2 % padding, 0.8 % waiting for data, 1.2 GB, "
+        + ending
+    )
+
+
+def test_the_judge_is_the_same_with_and_without_figures(train_arguments, tmp_path, monkeypatch):
+    weights: list[dict[str, torch.Tensor]] = []
+
+    def note(module: JudgeModule) -> None:
+        weights.append({name: weight.detach().clone() for name, weight in EmpathyJudge.trainable(module.built).items()})
+
+    monkeypatch.setattr(JudgeModule, "on_train_end", note)
+    train(train_arguments(tmp_path / "one", trainer__max_epochs=1, trainer__logger="false"))
+    monkeypatch.setattr(Throughput, "on_train_batch_start", lambda *_: None)
+    monkeypatch.setattr(Throughput, "on_train_batch_end", lambda *_: None)
+    train(train_arguments(tmp_path / "two", trainer__max_epochs=1, trainer__logger="false"))
+    one, two = weights
+    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -1,0 +1,168 @@
+"""After each validation: pictures, and the items that were furthest off, for loggers that can show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+
+from ..data_modules.audio import AudioSource, decode
+from ..data_modules.errors import AudioError
+from ..data_modules.schema import Dimension, Pair
+from .module import JudgeModule
+from .validation import Validation
+from .validation_charts import draw
+
+WORST = 8
+RATE, SECONDS = 16_000, 10
+"""Of players (Hz; a longer clip is cut): with all of them 5 MB at most for one validation."""
+_COLUMNS = ("pair", "dimension", "prediction", "rating", "error")
+PictureLogger = TensorBoardLogger | WandbLogger
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A pair that was scored badly.
+
+    Attributes:
+        pair: Its sound is played; what is said in it is nowhere written.
+        dimension: Where it was furthest off, by the length of the scales.
+        prediction: Rating points.
+        rating: Mean human rating.
+    """
+
+    pair: Pair
+    dimension: Dimension
+    prediction: float
+    rating: float
+
+    def row(self) -> list[str | float]:
+        """As `_COLUMNS`."""
+        error = self.prediction - self.rating
+        return [self.pair.pair_id, self.dimension.name, *(round(v, 2) for v in (self.prediction, self.rating, error))]
+
+    def clips(self) -> list[np.ndarray | None]:
+        """Samples `(samples,)` of what the speaker said last and of the response, cut; None where there is none."""
+        context = self.pair.context[-1].audio if self.pair.context else None
+        return [None if source is None else _cut(source) for source in (context, self.pair.response)]
+
+
+class ValidationPictures(Callback):
+    """Scatter and calibration of each dimension and the worst items, to TensorBoard and Weights & Biases.
+
+    Recordings of people go where they stay: into TensorBoard's files. Weights & Biases gets them if asked to, also
+    offline, because `wandb sync` takes them along.
+    """
+
+    def __init__(self, log_audio: bool | None) -> None:
+        """Settings.
+
+        Args:
+            log_audio: Whether there are players; None = in TensorBoard alone.
+        """
+        self._log_audio = log_audio
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw what the module's validation has gathered, in the first process."""
+        loggers = [logger for logger in trainer.loggers if isinstance(logger, PictureLogger)]
+        if not loggers or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, JudgeModule)
+        validation, dimensions = pl_module.validation, pl_module.built.dimensions
+        step = max(0, trainer.global_step - 1)  # as the figures of this validation have it
+        charts = list(_charts(validation, dimensions, f"epoch {trainer.current_epoch}, step {step}"))
+        worst = worst_items(validation, dimensions)
+        clips = [miss.clips() for miss in worst] if any(map(self._plays, loggers)) else []
+        for logger in loggers:
+            heard = clips if self._plays(logger) else []
+            if isinstance(logger, TensorBoardLogger):
+                _to_tensorboard(logger, charts, worst, heard, step)
+            else:
+                _to_wandb(logger, charts, worst, heard, step)
+
+    def _plays(self, logger: PictureLogger) -> bool:
+        return isinstance(logger, TensorBoardLogger) if self._log_audio is None else self._log_audio
+
+
+def worst_items(validation: Validation, dimensions: tuple[Dimension, ...], count: int = WORST) -> list[Miss]:
+    """Pairs with the largest errors as shares of their scale, the largest first; each pair once."""
+    spans = np.array([dimension.maximum - dimension.minimum for dimension in dimensions])
+    errors = np.nan_to_num(np.abs(validation.scores - validation.targets) / spans, nan=-1.0)
+    columns = errors.argmax(1)
+    largest = errors[np.arange(len(errors)), columns]
+    order = np.argsort(-largest, kind="stable")[:count]
+    return [
+        Miss(
+            validation.pairs.pairs[item],
+            dimensions[columns[item]],
+            float(validation.scores[item, columns[item]]),
+            float(validation.targets[item, columns[item]]),
+        )
+        for item in order
+        if largest[item] >= 0
+    ]
+
+
+def _charts(validation: Validation, dimensions: tuple[Dimension, ...], title: str) -> Iterator[tuple[str, np.ndarray]]:
+    groups = np.array([pair.group_id or pair.pair_id for pair in validation.pairs.pairs])
+    for column, dimension in enumerate(dimensions):
+        scores, ratings = validation.scores[:, column], validation.targets[:, column]
+        both = np.isfinite(scores) & np.isfinite(ratings)
+        if both.any():
+            deviations = validation.deviations[both, column]
+            picture = draw(dimension, scores[both], ratings[both], deviations, groups[both], title=title)
+            yield f"validation/{dimension.name}", picture
+
+
+def _to_tensorboard(
+    logger: TensorBoardLogger,
+    charts: list[tuple[str, np.ndarray]],
+    worst: list[Miss],
+    clips: list[list[np.ndarray | None]],
+    step: int,
+) -> None:
+    writer = logger.experiment
+    for name, picture in charts:
+        writer.add_image(name, picture, step, dataformats="HWC")
+    lines = [["", *_COLUMNS], ["---"] * (len(_COLUMNS) + 1)]
+    lines += [[str(number), *map(_cell, miss.row())] for number, miss in enumerate(worst, start=1)]
+    writer.add_text("validation/worst", "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
+    for number, both in enumerate(clips, start=1):
+        for name, samples in zip(("context", "response"), both, strict=True):
+            if samples is not None:
+                writer.add_audio(f"validation_worst/{number}_{name}", samples[None], step, RATE)
+
+
+def _to_wandb(
+    logger: WandbLogger,
+    charts: list[tuple[str, np.ndarray]],
+    worst: list[Miss],
+    clips: list[list[np.ndarray | None]],
+    step: int,
+) -> None:
+    import wandb
+
+    for name, picture in charts:
+        logger.log_image(name, [picture], step)
+    rows: list[list[object]] = [list(miss.row()) for miss in worst]
+    for row, both in zip(rows, clips, strict=False):
+        row += [None if samples is None else wandb.Audio(samples, sample_rate=RATE) for samples in both]
+    columns = [*_COLUMNS, *(("context", "response") if clips else ())]
+    logger.log_table("validation/worst", columns, rows, step=step)
+
+
+def _cell(value: str | float) -> str:
+    """Of a Markdown table; an id must not open another column."""
+    return value.replace("|", "\\|") if isinstance(value, str) else f"{value:.2f}"
+
+
+def _cut(source: AudioSource) -> np.ndarray | None:
+    """The beginning of a clip, full scale 1.0; None where it cannot be read any more."""
+    try:
+        samples = decode(source, RATE)
+    except AudioError:  # states may be cached: no reason to end a training
+        return None
+    return np.clip(samples[: RATE * SECONDS], -1, 1)
