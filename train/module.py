@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
@@ -27,13 +28,16 @@ from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
 from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
-from ..models.weight_files import check_keys
+from ..models.weight_files import Fingerprints, check_keys, fingerprints
 from .alignment import ScaleAlignment
 from .batches import Batch, rows_of, supervise
 from .features import encode_all
 from .gathering import gather
+from .lockstep import missing_batches
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
 from .raters import RaterEmbedding
+from .sharding import ShardedStrategy, shard
+from .strategies import shards_weights
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
@@ -144,6 +148,9 @@ class JudgeModule(L.LightningModule):
         self._audio = None
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
+        self._fingerprints: Fingerprints | None = None
+        self._shapes: dict[str, Tensor] = {}
+        self._missing = 0  # batches of a validation that other ranks have and this one has not
 
     @property
     def built(self) -> EmpathyJudge:
@@ -209,6 +216,15 @@ class JudgeModule(L.LightningModule):
                     soft_wrap=True,
                 )
         check_trainable(counts, self.expected_trainable or {})
+        # while every weight is whole
+        self._fingerprints = fingerprints(self.judge)
+        self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
+
+    def configure_model(self) -> None:
+        """Shard the weights where the strategy does not do that itself."""
+        if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
+            beside = [module for module in (self.raters, self.alignment) if module is not None]
+            shard(self.built, beside, self.trainer.strategy.shards)
 
     def _check_supervision(self) -> None:
         """Every dimension has something to learn from."""
@@ -327,6 +343,8 @@ class JudgeModule(L.LightningModule):
         if self._validation is None:
             self._validation = Validation(self.data.validation, self.data.validation_preferences, self.built.dimensions)
         self._validation.clear()
+        if shards_weights(self.trainer.strategy):
+            self._missing = missing_batches(int(sum(self.trainer.num_val_batches)), self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
@@ -336,6 +354,7 @@ class JudgeModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
         assert self._validation is not None
+        self._keep_step()
         found = dict(zip((d.name for d in self.built.dimensions), self._validation.agreement(), strict=True))
         self._agreement = found
         for name, agreement in found.items():
@@ -346,6 +365,12 @@ class JudgeModule(L.LightningModule):
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
         self.log(MONITOR, sum(a.value for a in found.values()) / len(found), prog_bar=True, sync_dist=False)
+
+    def _keep_step(self) -> None:
+        """Score the first pair once more for each batch that this rank has fewer than another."""
+        for _ in range(self._missing):
+            batch = self.collate([self.data.validation[(0, 0)]])
+            self.trainer.strategy.validation_step(self.transfer_batch_to_device(batch, self.device, 0), 0)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
@@ -389,7 +414,7 @@ class JudgeModule(L.LightningModule):
         Raises:
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
-        check_keys("checkpoint", checkpoint["state_dict"], self._trained())
+        check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         now, then = self._description(), checkpoint["description"]
         for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
             if now[key] != then[key]:
@@ -424,4 +449,5 @@ class JudgeModule(L.LightningModule):
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.target,
             ),
+            self._fingerprints,
         )
