@@ -25,6 +25,7 @@ from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .module import MONITOR, JudgeModule
+from .strategies import check_strategy, started_by
 
 CONFIG_FILE = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -48,6 +49,7 @@ _EXPECTED_WARNINGS = (
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",
     r".*Checkpoint directory .* exists and is not empty",  # resuming
     r".*number of training batches",
+    r".*sync_dist=True",  # what is logged of a validation is the same on every rank
 )
 
 
@@ -152,8 +154,10 @@ def fit(
         The best checkpoint by agreement on the validation split.
 
     Raises:
-        UserError: If agreement on the validation split was undefined throughout, so that there is no best checkpoint.
+        UserError: If the strategy does not fit what is trained, or agreement on the validation split was undefined
+            throughout, so that there is no best checkpoint.
     """
+    check_strategy(trainer, module)
     _hush()
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
@@ -177,7 +181,7 @@ def fit(
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share
         num_sanity_val_steps=0,
-        plugins=[AtomicCheckpoints()],
+        plugins=[AtomicCheckpoints(), *started_by()],
     )
     fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     path = run / CHECKPOINTS / BEST

@@ -37,8 +37,8 @@ from .lockstep import missing_batches
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
 from .raters import RaterEmbedding
 from .sharding import ShardedStrategy, shard
-from .strategies import shards_weights
 from .validation import Agreement, Validation
+from .zero import ZeroStrategy
 
 MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
@@ -343,7 +343,8 @@ class JudgeModule(L.LightningModule):
         if self._validation is None:
             self._validation = Validation(self.data.validation, self.data.validation_preferences, self.built.dimensions)
         self._validation.clear()
-        if shards_weights(self.trainer.strategy):
+        strategy = self.trainer.strategy
+        if isinstance(strategy, ShardedStrategy | ZeroStrategy) and strategy.shards_weights:
             self._missing = missing_batches(int(sum(self.trainer.num_val_batches)), self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

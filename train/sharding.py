@@ -55,7 +55,14 @@ class ShardedStrategy(ModelParallelStrategy):
 
     Its checkpoints are those of one process: whole trained weights and optimizer states in one file, which any
     strategy and number of devices continues.
+
+    Attributes:
+        shards_weights: No process has all weights, so that every forward pass is a collective.
+        shards: Mesh that weights are sharded over, once processes are set up.
     """
+
+    shards_weights = True
+    shards: DeviceMesh
 
     def __init__(self) -> None:
         super().__init__(save_distributed_checkpoint=False)
@@ -120,9 +127,7 @@ def like(value: Tensor, weight: Tensor) -> Tensor:
     if not isinstance(weight, DTensor) or value.shape != weight.shape:
         return value
     # every process has the whole value, so that nothing need be sent
-    return distribute_tensor(
-        value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None
-    )
+    return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def _mapped(state: dict[str, Any], change: Callable[[int, Tensor], Tensor]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import lightning as L
 import torch
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, Strategy
@@ -43,6 +44,16 @@ class ZeroStrategy(DeepSpeedStrategy):
         )
         self.stage = stage
         self._groups: list[list[Tensor]] = []
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether no process has all weights, so that every forward pass is a collective."""
+        return self.stage == 3
+
+    @property
+    def handles_gradient_accumulation(self) -> bool:
+        """Lightning counts."""
+        return False
 
     def setup_environment(self) -> None:
         """Processes; and DeepSpeed's own ways with dtypes put out of work."""
@@ -178,3 +189,10 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
     def convert_input(self, data: Any) -> Any:
         """The batch itself."""
         return data
+
+    def backward(self, tensor: Tensor, model: L.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Gradients of a loss that Lightning has divided by the batches that are accumulated; DeepSpeed would do so
+        again, and leave the last batches of an epoch, where they are fewer, to the next epoch."""
+        engine: Any = model.trainer.model
+        engine.set_gradient_accumulation_boundary(not model.trainer.fit_loop._should_accumulate())
+        engine.backward(tensor, scale_wrt_gas=False)
