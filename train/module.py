@@ -101,8 +101,8 @@ class JudgeModule(L.LightningModule):
             lora_layers: Layers of the language model that get an adapter: from the first up to but without the second;
                 negative numbers count from the end. By default all.
             full_parts: Parts whose weights are all trained themselves, such as the projector.
-            trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for ZeRO-3
-                and FSDP1, which want one dtype.
+            trained_dtype: Of what is trained in the backbone; "backbone" = as the frozen weights: less memory, coarser
+                steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
             expected_trainable: How many parameters of each part are trained, as the table at the start shows them;
                 training refuses to start with others.
             gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed:

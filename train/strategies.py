@@ -40,6 +40,11 @@ def check_strategy(trainer: Mapping[str, Any], module: JudgeModule) -> None:
     name = type(strategy).__name__
     if precision not in _PRECISIONS:
         raise UserError(f"trainer.precision {precision} with {name}; accepted: bf16-mixed or 32-true")
+    if isinstance(strategy, ZeroStrategy) and module.judge_settings.lora.dtype == "backbone":
+        raise UserError(
+            f"model.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that is "
+            "trained; accepted: float32, also where frozen weights are bfloat16"
+        )
     if not strategy.shards_weights:
         return
     if module.judge_settings.quantization != "none":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,11 @@ class ZeroStrategy(DeepSpeedStrategy):
     def handles_gradient_accumulation(self) -> bool:
         """Lightning counts."""
         return False
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Nothing to hold back while batches are accumulated: DeepSpeed is told which is the last."""
+        yield
 
     def setup_environment(self) -> None:
         """Processes; and DeepSpeed's own ways with dtypes put out of work."""
