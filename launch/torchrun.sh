@@ -15,5 +15,5 @@ if ((nodes > 1)); then
     meeting+=(--rdzv-id "${RENDEZVOUS:-empathy-judge}")
 fi
 exec "$python" -m torch.distributed.run "${meeting[@]}" --nproc-per-node "$gpus" --max-restarts "${RESTARTS:-100}" \
-    --module empathy_judge.cli train "$@" \
+    --module -- empathy_judge.cli train "$@" \
     --trainer.num_nodes "$nodes" --trainer.devices "$gpus" --resume "${RESUME:-auto}"
