@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import reduce
+from torch import distributed as dist
 
 from .data_modules.errors import UserError
 from .score_files import read_pairs, score_rows, write_header, write_rows
@@ -69,7 +69,8 @@ def score_share(scorer: Scorer, manifest: Path, out: Path, level: float, state: 
             if state.is_main_process:
                 write_header(scorer, file)
             failed = write_rows(scorer, score_rows(scorer, pairs[first:last], level, not state.is_main_process), file)
-        total = int(reduce(torch.tensor(failed, device=state.device), "sum"))  # waits for all
+        total = torch.tensor(failed, device=state.device)
+        dist.all_reduce(total)  # waits for all
         if state.is_main_process:
             _join(parts)
             os.replace(own, out)
@@ -77,7 +78,7 @@ def score_share(scorer: Scorer, manifest: Path, out: Path, level: float, state: 
         state.destroy_process_group()
     finally:
         own.unlink(missing_ok=True)
-    return total
+    return int(total)
 
 
 def _join(parts: list[Path]) -> None:

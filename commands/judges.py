@@ -26,7 +26,7 @@ def score(options: argparse.Namespace) -> int:
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
-    together = processes(options.device, options.manifest is not None and options.out is not None)
+    together = processes(options.device, to_file=None not in (options.manifest, options.out))
     scorer = Scorer.from_pretrained(
         options.judge,
         backbone=options.backbone,

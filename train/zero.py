@@ -91,7 +91,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         return {name: self._whole(weight).cpu() for name, weight in weights if weight.requires_grad}
 
     def _whole(self, weight: Tensor) -> Tensor:
-        from deepspeed.utils import safe_get_full_fp32_param
+        from deepspeed.utils import safe_get_full_fp32_param  # pyright: ignore[reportMissingImports]
 
         if self.stage == 2:
             return weight.detach()
@@ -101,7 +101,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """State of AdamW as one process would have it. A collective of all processes."""
-        from deepspeed.utils import safe_get_full_optimizer_state
+        from deepspeed.utils import safe_get_full_optimizer_state  # pyright: ignore[reportMissingImports]
 
         inner: Any = self._adamw
         self._link_states()
@@ -172,7 +172,7 @@ class ZeroStrategy(DeepSpeedStrategy):
                 self._put(weight, key, stored["state"][number][key])
 
     def _put(self, weight: Tensor, key: str, value: Tensor) -> None:
-        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state  # pyright: ignore[reportMissingImports]
 
         value = value.to(self.root_device, torch.float32)
         if self.stage == 2:

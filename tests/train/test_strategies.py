@@ -136,8 +136,10 @@ held = {}
 
 def on_train_start(module):
     weights = list(module.parameters())
-    here = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in weights]
-    share = sum(weight.numel() for weight in here) / sum(weight.numel() for weight in weights)
+    here = [weight.to_local() if isinstance(weight, DTensor) else vars(weight).get("ds_tensor", weight)
+            for weight in weights]
+    every = sum(vars(weight).get("ds_numel", weight.numel()) for weight in weights)
+    share = sum(weight.numel() for weight in here) / every
     held[Path(module.trainer.default_root_dir).name] = share
     start(module)
 
@@ -276,7 +278,8 @@ def test_fsdp2_ends_like_ddp_and_each_goes_on_from_the_other(ddp_run, first_epoc
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, first_epoch, train_arguments, tmp_path):
     pytest.importorskip("deepspeed")
-    run_like_ddp(strategy, ddp_run, first_epoch, train_arguments, tmp_path)
+    held = run_like_ddp(strategy, ddp_run, first_epoch, train_arguments, tmp_path)
+    assert all((0.45 < share < 0.55) == (strategy == "zero3") for share in held.values())
 
 
 # ---------------------------------------------------------------- what goes together
