@@ -36,11 +36,12 @@ def score(options: argparse.Namespace) -> int:
     level = options.level or DEFAULT_LEVEL
     if options.level is not None:
         scorer.require_calibration()
-    if together is not None:
-        failed = score_share(scorer, Path(options.manifest), Path(options.out), level, together)
-        return FAILED_CHECKS if failed else DONE
     if options.manifest is not None:
-        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out), level)
+        manifest, out = Path(options.manifest), options.out and Path(options.out)
+        if together is None:
+            failed = score_manifest(scorer, manifest, out, level)
+        else:
+            failed = score_share(scorer, manifest, out, level, together)
         return FAILED_CHECKS if failed else DONE
     context, response = clips
     pair = {"context": None if context in ("", "-") else context, "response": response, "situation": options.situation}
