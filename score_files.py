@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,7 +19,7 @@ from .data_modules.schema import Pair
 from .models.calibration import DEFAULT_LEVEL
 from .scorer import Scorer, UncertainScores, make_pair
 
-_COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
+_ACCEPTED = ("pair_id", "context_audio", "response_audio", "situation")
 
 
 def score_manifest(scorer: Scorer, manifest: Path, out: Path | None, level: float = DEFAULT_LEVEL) -> int:
@@ -39,16 +39,7 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None, level: floa
     Raises:
         DataError: If the table cannot be read or lacks `response_audio`, or a path leaves its folder.
     """
-    pairs = _read_pairs(manifest)
-    known = scorer.calibration is not None
-    console = Console(stderr=True)
-    scored = track(
-        scorer.score_pairs_with_uncertainty(pairs, level) if known else scorer.score_pairs(pairs),
-        "scoring",
-        total=len(pairs),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    scored = score_rows(scorer, read_pairs(manifest), level)
     if out is None:
         return _write(scorer, scored, sys.stdout)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,10 +54,47 @@ def score_manifest(scorer: Scorer, manifest: Path, out: Path | None, level: floa
 
 
 def _write(scorer: Scorer, scored: Any, file: TextIO) -> int:
+    write_header(scorer, file)
+    return write_rows(scorer, scored, file)
+
+
+def score_rows(scorer: Scorer, pairs: Sequence[Pair], level: float, quiet: bool = False) -> Iterable[Any]:
+    """Each pair with its scores, with what is known of their errors where the judge is calibrated.
+
+    Args:
+        scorer: The judge.
+        pairs: What to score.
+        level: Of the intervals of a calibrated judge.
+        quiet: No progress bar.
+    """
+    known = scorer.calibration is not None
+    console = Console(stderr=True)
+    return track(
+        scorer.score_pairs_with_uncertainty(pairs, level) if known else scorer.score_pairs(pairs),
+        "scoring",
+        total=len(pairs),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def _columns(scorer: Scorer) -> list[str]:
     names = [dimension.name for dimension in scorer.dimensions]
-    columns = names if scorer.calibration is None else uncertain_columns(names, scorer.calibration.abstains)
-    writer = csv.writer(file)
-    writer.writerow(["pair_id", *columns, "status"])
+    return names if scorer.calibration is None else uncertain_columns(names, scorer.calibration.abstains)
+
+
+def write_header(scorer: Scorer, file: TextIO) -> None:
+    """The first line of a table of scores."""
+    csv.writer(file).writerow(["pair_id", *_columns(scorer), "status"])
+
+
+def write_rows(scorer: Scorer, scored: Iterable[Any], file: TextIO) -> int:
+    """A line for each pair of `score_rows`.
+
+    Returns:
+        How many rows have no score.
+    """
+    columns, writer = _columns(scorer), csv.writer(file)
     failed = 0
     for pair, scores in scored:
         if isinstance(scores, AudioError):
@@ -100,11 +128,12 @@ def _cell(value: float | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:.6f}"
 
 
-def _read_pairs(manifest: Path) -> list[Pair]:
+def read_pairs(manifest: Path) -> list[Pair]:
+    """The pairs of a manifest, see `score_manifest`."""
     table = read_table(manifest)
     if "response_audio" not in table.columns:
         found = ", ".join(table.columns)
-        raise DataError(f"{manifest}: no column 'response_audio'; it has {found}; accepted: {', '.join(_COLUMNS)}")
+        raise DataError(f"{manifest}: no column 'response_audio'; it has {found}; accepted: {', '.join(_ACCEPTED)}")
     return list(_rows(table, manifest))
 
 
@@ -112,7 +141,7 @@ def _rows(table: SourceTable, manifest: Path) -> Iterator[Pair]:
     folder = manifest.parent.resolve()
     seen: set[str] = set()
     for position, row in enumerate(table.rows):
-        cells = {name: row[name] for name in _COLUMNS if name in row and row[name] not in (None, "")}
+        cells = {name: row[name] for name in _ACCEPTED if name in row and row[name] not in (None, "")}
         pair_id = str(cells.get("pair_id", position + 1))
         if pair_id in seen:
             raise DataError(f"{table.place(position, 'pair_id')}: {pair_id!r} stands there twice; accepted: unique ids")

@@ -65,6 +65,7 @@ class Scorer:
         dimensions: What it scores and on which scale.
         description: What `judge.json` says: training data, hashes, versions.
         calibration: What is known of its errors; None = nothing.
+        batch_size: Pairs per forward pass.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Scorer:
         self.description = loaded.description
         self.calibration = loaded.calibration
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
+        self.batch_size = batch_size
         self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration)
 
     @classmethod

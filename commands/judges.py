@@ -14,22 +14,34 @@ from . import DONE, FAILED_CHECKS
 
 
 def score(options: argparse.Namespace) -> int:
-    """Score one pair of files, or all pairs of a manifest."""
+    """Score one pair of files, or all pairs of a manifest.
+
+    On several GPUs: accelerate launch --num_processes 8 -m empathy_judge.cli score JUDGE --manifest FILE --out FILE
+    """
     from ..models.calibration import DEFAULT_LEVEL
     from ..score_files import flat_scores, score_manifest, uncertain_columns
+    from ..score_together import processes, score_share
     from ..scorer import Scorer
 
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+    together = processes(options.device, to_file=None not in (options.manifest, options.out))
     scorer = Scorer.from_pretrained(
-        options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
+        options.judge,
+        backbone=options.backbone,
+        device=options.device if together is None else str(together.device),
+        quantization=options.quantization,
     )
     level = options.level or DEFAULT_LEVEL
     if options.level is not None:
         scorer.require_calibration()
     if options.manifest is not None:
-        failed = score_manifest(scorer, Path(options.manifest), options.out and Path(options.out), level)
+        manifest, out = Path(options.manifest), options.out and Path(options.out)
+        if together is None:
+            failed = score_manifest(scorer, manifest, out, level)
+        else:
+            failed = score_share(scorer, manifest, out, level, together)
         return FAILED_CHECKS if failed else DONE
     context, response = clips
     pair = {"context": None if context in ("", "-") else context, "response": response, "situation": options.situation}

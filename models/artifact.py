@@ -24,7 +24,17 @@ from .calibration_files import CALIBRATION_FILE, from_json, read_calibration, to
 from .checkpoints import BEST, read_checkpoint
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import LoraSettings, trained_in_full
-from .weight_files import JUDGE_FILE, check_keys, file_hash, fingerprint, read_weights, scales_text, write_weights
+from .weight_files import (
+    JUDGE_FILE,
+    Fingerprints,
+    check_keys,
+    file_hash,
+    fingerprint,
+    fingerprints,
+    read_weights,
+    scales_text,
+    write_weights,
+)
 
 SCHEMA_VERSION = 1
 MEMBERS = "members"
@@ -63,13 +73,20 @@ class Provenance:
     shares: dict[str, float] = field(default_factory=dict)
 
 
-def describe(judge: EmpathyJudge, provenance: Provenance) -> dict[str, Any]:
-    """What `judge.json` says: everything but weights, in plain values."""
+def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints | None = None) -> dict[str, Any]:
+    """What `judge.json` says: everything but weights, in plain values.
+
+    Args:
+        judge: The judge.
+        provenance: Where it comes from.
+        frozen: Of its backbone, where they were taken before its weights were sharded.
+    """
+    frozen = frozen or fingerprints(judge)
     return {
         "schema_version": SCHEMA_VERSION,
         "settings": asdict(judge.settings),
-        "backbone_fingerprint": fingerprint(judge),
-        "unquantized_fingerprint": fingerprint(judge, quantizable=False),
+        "backbone_fingerprint": frozen.whole,
+        "unquantized_fingerprint": frozen.unquantized,
         "reads_text": judge.backbone.reads_text,
         "trained_in_full": trained_in_full(judge.backbone, judge.settings.lora),
         "sampling_rate": judge.backbone.sampling_rate,

@@ -34,8 +34,8 @@ class LoraSettings:
         layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
             from 0; negative numbers count from the end. None = all.
         full: Parts whose weights are all trained themselves.
-        dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: ZeRO-3 and FSDP1 shard weights of
-            one dtype together (DeepSpeed#8072); FSDP2 of torch 2.11 takes both. float32 is better for everything else.
+        dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser steps; no
+            strategy needs it.
     """
 
     parts: list[PartName] = field(default_factory=lambda: ["language_model"])

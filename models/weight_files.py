@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from peft import PeftModel
@@ -62,6 +63,18 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
             raise UserError(
                 f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
             )
+
+
+class Fingerprints(NamedTuple):
+    """Of the frozen backbone: of all of it, and of what quantization leaves as it is."""
+
+    whole: str
+    unquantized: str
+
+
+def fingerprints(judge: EmpathyJudge) -> Fingerprints:
+    """Both fingerprints of a judge, whose weights must be whole: before a strategy shards them."""
+    return Fingerprints(fingerprint(judge), fingerprint(judge, quantizable=False))
 
 
 def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:

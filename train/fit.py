@@ -27,6 +27,7 @@ from .checkpoints import AtomicCheckpoints, find_resumable
 from .durable import DurableProgress
 from .module import MONITOR, JudgeModule
 from .profile import ProfileSteps
+from .strategies import check_strategy, started_by
 from .throughput import Throughput
 from .validation_pictures import ValidationPictures
 
@@ -53,6 +54,7 @@ _EXPECTED_WARNINGS = (
     r".*Checkpoint directory .* exists and is not empty",  # resuming
     r".*number of training batches",
     r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
+    r".*sync_dist=True",  # what is logged of a validation is the same on every rank
 )
 
 
@@ -193,8 +195,10 @@ def fit(
         The best checkpoint by agreement on the validation split.
 
     Raises:
-        UserError: If agreement on the validation split was undefined throughout, so that there is no best checkpoint.
+        UserError: If the strategy does not fit what is trained, or agreement on the validation split was undefined
+            throughout, so that there is no best checkpoint.
     """
+    check_strategy(trainer, module)
     _hush()
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
@@ -222,7 +226,7 @@ def fit(
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share
         num_sanity_val_steps=0,
-        plugins=[AtomicCheckpoints()],
+        plugins=[AtomicCheckpoints(), *started_by()],
     )
     fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     path = run / CHECKPOINTS / BEST

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from ..data_modules.batching import Position
 from ..data_modules.comparisons import Comparison
@@ -30,13 +31,14 @@ from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
 from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
-from ..models.weight_files import check_keys
+from ..models.weight_files import Fingerprints, check_keys, fingerprints
 from .alignment import ScaleAlignment
 from .batches import Batch, rows_of, supervise
 from .features import Cache, Features
 from .gathering import gather
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
 from .raters import RaterEmbedding
+from .sharding import ShardedStrategy, shard
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
@@ -102,8 +104,8 @@ class JudgeModule(L.LightningModule):
             lora_layers: Layers of the language model that get an adapter: from the first up to but without the second;
                 negative numbers count from the end. By default all.
             full_parts: Parts whose weights are all trained themselves, such as the projector.
-            trained_dtype: Of what is trained in the backbone; "backbone" (the dtype of the frozen weights) for ZeRO-3
-                and FSDP1, which want one dtype.
+            trained_dtype: Of what is trained in the backbone; "backbone" = as the frozen weights: less memory, coarser
+                steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
             expected_trainable: How many parameters of each part are trained, as the table at the start shows them;
                 training refuses to start with others.
             gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed:
@@ -155,6 +157,8 @@ class JudgeModule(L.LightningModule):
         self._features: Features | None = None
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
+        self._fingerprints: Fingerprints | None = None
+        self._shapes: dict[str, Tensor] = {}
 
     @property
     def built(self) -> EmpathyJudge:
@@ -220,10 +224,19 @@ class JudgeModule(L.LightningModule):
                     soft_wrap=True,
                 )
         check_trainable(counts, self.expected_trainable or {})
+        # while every weight is whole
+        self._fingerprints = fingerprints(self.judge)
+        self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
         if self.cache != "none":
             folder = self.cache_folder
             store = MemoryStore() if folder is None else DiskStore(Path(folder), self.cache_gigabytes)
             self._features = Features(self.judge, self.cache, store, str(self.trainer.precision))
+
+    def configure_model(self) -> None:
+        """Shard the weights where the strategy does not do that itself."""
+        if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
+            beside = [module for module in (self.raters, self.alignment) if module is not None]
+            shard(self.built, beside, self.trainer.strategy.shards)
 
     def _check_supervision(self) -> None:
         """Every dimension has something to learn from."""
@@ -416,7 +429,7 @@ class JudgeModule(L.LightningModule):
         Raises:
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
-        check_keys("checkpoint", checkpoint["state_dict"], self._trained())
+        check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         now, then = self._description(), checkpoint["description"]
         for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
             if now[key] != then[key]:
@@ -472,4 +485,5 @@ class JudgeModule(L.LightningModule):
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.target,
             ),
+            self._fingerprints,
         )

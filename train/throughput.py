@@ -90,8 +90,8 @@ class Throughput(Callback):
 
     def __init__(self) -> None:
         self._total = Work()
-        self._steps: list[tuple[int, int, bool, Tensor]] = []  # pairs, places, encoded beforehand, tokens
-        self._flops_per_place: dict[bool, float] = {}
+        self._steps: list[tuple[int, int, tuple[bool, bool], Tensor]] = []  # pairs, places, form, tokens
+        self._flops_per_place: dict[tuple[bool, bool], float] = {}
         self._counting: UsefulFlops | None = None
         self._counted = 0
         self._seconds = self._waiting = self._asked = 0.0
@@ -120,7 +120,7 @@ class Throughput(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
         """Count the FLOPs of the first step of each kind."""
-        if _encoded(batch) not in self._flops_per_place:
+        if _form(batch) not in self._flops_per_place:
             self._counting = UsefulFlops()
             self._counting.start()
 
@@ -135,8 +135,8 @@ class Throughput(Callback):
     ) -> None:
         """Note what was in the batch; take the figures where they are due."""
         mask = batch.inputs.attention_mask
-        self._flops_per_place.setdefault(_encoded(batch), self._counted / mask.numel())
-        self._steps.append((len(batch.said.targets), mask.numel(), _encoded(batch), mask.sum()))
+        self._flops_per_place.setdefault(_form(batch), self._counted / mask.numel())
+        self._steps.append((len(batch.said.targets), mask.numel(), _form(batch), mask.sum()))
         every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         due = trainer.global_step > self._last and trainer.global_step % every == 0
         if due:
@@ -191,7 +191,7 @@ class Throughput(Callback):
             pairs=sum(pairs for pairs, *_ in steps),
             tokens=sum(tokens),
             places=sum(places for _, places, *_ in steps),
-            flops=sum(n * self._flops_per_place[encoded] for n, (_, _, encoded, _) in zip(tokens, steps, strict=True)),
+            flops=sum(n * self._flops_per_place[form] for n, (_, _, form, _) in zip(tokens, steps, strict=True)),
             seconds=seconds,
             waiting=waiting,
             reachable=self._rate * seconds,
@@ -227,10 +227,6 @@ def memory_bytes(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _encoded(batch: Batch) -> bool:
-    return batch.inputs.clips is None
-
-
 def _compute_dtype(precision: str, module: JudgeModule) -> torch.dtype:
     """In which most products are computed: as autocast or Lightning's conversion has it, else that of the weights."""
     kinds = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
@@ -247,3 +243,8 @@ def _duration(seconds: float) -> str:
         return f"{_three(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _form(batch: Batch) -> tuple[bool, bool]:
+    """What a batch begins with (sounds, audio states or hidden states), which decides what a step computes."""
+    return batch.inputs.clips is None, batch.inputs.hidden is None

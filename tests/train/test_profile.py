@@ -87,7 +87,7 @@ def test_the_page_finds_what_is_slow(train_arguments, tmp_path, monkeypatch, cap
     slower(monkeypatch, JudgeModule, "validation_step", 0.2)
     plain = tmp_path / "run"
     train(train_arguments(
-        plain, model__cache_audio="false", data__batch_size=2, trainer__max_epochs=2, profile="true"
+        plain, model__cache="none", data__batch_size=2, trainer__max_epochs=2, profile="true"
     ))  # fmt: skip
     folder = plain / "profile"
     page = (folder / "summary.md").read_text(encoding="utf-8")

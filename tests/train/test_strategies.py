@@ -1,26 +1,44 @@
-"""Two processes give the scores of one; sharded weights give its gradients, with dtypes that the strategies take."""
+"""Two processes give the scores of one; sharded weights give its gradients; every strategy ends where DDP does, and
+each goes on from the checkpoints of another. On the CPU; ZeRO where DeepSpeed is installed."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.checkpoints import BEST, LAST, read_checkpoint
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.sharding import ShardedStrategy
+from empathy_judge.train.strategies import check_strategy, started_by
+from empathy_judge.train.zero import ZeroStrategy
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path
-from torch.distributed.fsdp import fully_shard
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.recompute import recompute_activations
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.sharding import shard, whole
 
 backbone, judge_folder, data, out, store, rank = *sys.argv[1:6], int(sys.argv[6])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -38,21 +56,10 @@ def gradients(dtype, trained_dtype, sharded):
             weight.add_(0.02 * torch.randn(weight.shape).to(weight.dtype))
     recompute_activations(judge.network)
     if sharded:
-        for part in judge.backbone.parts.values():
-            for layer in judge.network.get_submodule(part.layers) if part.layers else ():
-                fully_shard(layer, mesh=mesh)
+        shard(judge, (), mesh)
     mine = pairs[2 * rank : 2 * rank + 2] if sharded else pairs
-    judge(judge.build_inputs(mine)).mean().backward()
-    found = {}
-    for name, weight in judge.trainable().items():
-        if sharded and hasattr(weight.grad, "full_tensor"):
-            found[name] = weight.grad.full_tensor().float()
-        else:
-            found[name] = weight.grad.float().clone()
-            if sharded:
-                dist.all_reduce(found[name])
-                found[name] /= 2
-    return found
+    judge.head(judge.pooled(judge.build_inputs(mine))).score.mean().backward()
+    return {name: whole(weight.grad).float() for name, weight in judge.trainable().items()}
 
 
 results = {"plain": gradients("float32", "float32", False), "sharded": gradients("float32", "float32", True)}
@@ -91,7 +98,7 @@ def test_shards_give_the_gradients_of_one_process(found):
     for name, expected in found["plain"].items():
         assert expected.any(), name
         assert (found["sharded"][name] - expected).abs().max() <= 1e-4 * expected.abs().max(), name
-        for kind in ("half", "mixed"):  # of one dtype, as FSDP1 and ZeRO-3 need it, and of two
+        for kind in ("half", "mixed"):  # adapters in the dtype of the frozen weights, and in float32 beside them
             likeness = torch.cosine_similarity(found[kind][name].flatten(), expected.flatten(), dim=0)
             assert likeness > 0.95, (kind, name)
 
@@ -105,3 +112,217 @@ def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
     assert scores.keys() == expected.keys()
     assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5
     assert torch.stack(list(scores.values())).std(0).min() > 1e-3
+
+
+# ---------------------------------------------------------------- whole runs
+
+# Trains several times over in the same processes, which take longer to start than to train
+RUNS = """
+import json, shutil, sys
+from pathlib import Path
+import lightning.pytorch.strategies.deepspeed as lightning_deepspeed
+from lightning.pytorch.accelerators import CPUAccelerator
+from torch.distributed.tensor import DTensor
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+
+# Lightning keeps DeepSpeed to GPUs; what follows is all that stands in the way
+lightning_deepspeed.CUDAAccelerator = CPUAccelerator
+lightning_deepspeed._validate_device_index_selection = lambda devices: None
+lightning_deepspeed.argparse = type("Arguments", (), {"Namespace": lambda device_rank: None})
+
+start = JudgeModule.on_train_start
+held = {}
+
+def on_train_start(module):
+    weights = list(module.parameters())
+    here = [weight.to_local() if isinstance(weight, DTensor) else vars(weight).get("ds_tensor", weight)
+            for weight in weights]
+    every = sum(vars(weight).get("ds_numel", weight.numel()) for weight in weights)
+    share = sum(weight.numel() for weight in here) / every
+    held[Path(module.trainer.default_root_dir).name] = share
+    start(module)
+
+def on_train_epoch_start(module):
+    checkpoints = Path(module.trainer.default_root_dir) / "checkpoints"
+    if module.current_epoch == 1 and module.global_rank == 0:
+        shutil.copy(checkpoints / "last.ckpt", checkpoints.with_name("first.ckpt"))
+
+JudgeModule.on_train_start = on_train_start
+JudgeModule.on_train_epoch_start = on_train_epoch_start
+for words in json.loads(Path(sys.argv[1]).read_text()):
+    train(words)
+Path(sys.argv[2]).write_text(json.dumps(held))
+"""
+
+# 12 pairs are three batches on each of two ranks, the last accumulated alone; of 9 validation pairs, one rank has three
+# batches and the other two
+SETTINGS = {
+    "trainer__max_epochs": 2,
+    "trainer__devices": 2,
+    "trainer__accumulate_grad_batches": 2,
+    "trainer__gradient_clip_val": 0.05,
+    "trainer__logger": "false",
+    "data__batch_size": 2,
+    "data__eval_batch_size": 2,
+    "model__full_parts": "[projector]",
+    "model__cache": "none",
+}
+ALONE = {"trainer__devices": 1, "data__batch_size": 4}
+
+
+def overlay(name: str) -> list[str]:
+    return ["--config", str(ROOT / "configs" / f"strategy_{name}.yaml")]
+
+
+@pytest.fixture(scope="module")
+def ddp_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two epochs with DDP, started by `launch/torchrun.sh`."""
+    run = tmp_path_factory.mktemp("launched") / "ddp"
+    words = [str(ROOT / "launch" / "torchrun.sh"), *train_arguments(run, **SETTINGS), *overlay("ddp")]
+    variables = {"PYTHON": sys.executable, "GPUS": "2", "RESUME": "false", "RESTARTS": "0"}
+    done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return run
+
+
+def train_all(folder: Path, runs: list[list[str]]) -> dict[str, float]:
+    """Train in two processes.
+
+    Returns:
+        Share of all weights that a process held, by run.
+    """
+    (folder / "program.py").write_text(RUNS)
+    (folder / "runs.json").write_text(json.dumps(runs))
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words += [str(folder / "program.py"), str(folder / "runs.json"), str(folder / "held.json")]
+    variables = {"DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "held.json").read_text())
+
+
+def assert_like(first: Path, second: Path, names: Sequence[str] = (BEST, LAST)) -> None:
+    """Both runs have the same checkpoints, up to rounding: weights, moments, steps and rates."""
+    for name in names:
+        one, other = (read_checkpoint(run / "checkpoints" / name) for run in (first, second))
+        assert (one["epoch"], one["global_step"]) == (other["epoch"], other["global_step"])
+        assert one["agreement"] == pytest.approx(other["agreement"], abs=1e-9)
+        assert one["description"]["backbone_fingerprint"] == other["description"]["backbone_fingerprint"]
+        assert one["state_dict"].keys() == other["state_dict"].keys()
+        for key, value in one["state_dict"].items():
+            assert (value - other["state_dict"][key]).abs().max() < 1e-5, key
+        (ours,), (theirs,) = one["optimizer_states"], other["optimizer_states"]
+        assert [group["params"] for group in ours["param_groups"]] == [g["params"] for g in theirs["param_groups"]]
+        assert [group["lr"] for group in ours["param_groups"]] == [group["lr"] for group in theirs["param_groups"]]
+        for number, state in ours["state"].items():
+            assert state["step"] == theirs["state"][number]["step"]
+            for key in ("exp_avg", "exp_avg_sq"):
+                apart = (state[key] - theirs["state"][number][key]).abs().max()
+                assert apart <= 2e-3 * state[key].abs().max(), (number, key)
+
+
+class Killed(Exception):
+    """Stands for SIGKILL."""
+
+
+@pytest.fixture(scope="module")
+def first_epoch(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoint of one process that was killed after its first epoch; its batches are those of two processes."""
+
+    def killed(module: JudgeModule) -> None:
+        if module.current_epoch == 1:
+            raise Killed
+
+    run = tmp_path_factory.mktemp("alone") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JudgeModule, "on_train_epoch_start", killed)
+        with pytest.raises(Killed):
+            train(train_arguments(run, **{**SETTINGS, **ALONE}))
+    return run / "checkpoints" / LAST
+
+
+def started_from(checkpoint: Path, run: Path) -> Path:
+    """A run folder that holds this checkpoint."""
+    (run / "checkpoints").mkdir(parents=True)
+    shutil.copy(checkpoint, run / "checkpoints" / LAST)
+    return run
+
+
+def run_like_ddp(
+    strategy: str, ddp_run: Path, first_epoch: Path, train_arguments: Any, folder: Path
+) -> dict[str, float]:
+    """A whole run ends like DDP; so do one that goes on from one process, and one process that goes on from it."""
+    whole, resumed = folder / "whole", started_from(first_epoch, folder / "resumed")
+    runs = [
+        [*train_arguments(whole, **SETTINGS), *overlay(strategy)],
+        [*train_arguments(resumed, **SETTINGS), *overlay(strategy), "--resume", "true"],
+    ]
+    held = train_all(folder, runs)
+    assert_like(ddp_run, whole)
+    back = started_from(whole / "first.ckpt", folder / "back")
+    train([*train_arguments(back, **{**SETTINGS, **ALONE}), "--resume", "true"])
+    for run in (resumed, back):
+        assert_like(ddp_run, run, [LAST])
+    return held
+
+
+@pytest.mark.slow
+def test_fsdp2_ends_like_ddp_and_each_goes_on_from_the_other(ddp_run, first_epoch, train_arguments, tmp_path):
+    held = run_like_ddp("fsdp2", ddp_run, first_epoch, train_arguments, tmp_path)
+    assert held.keys() == {"whole", "resumed"}
+    assert all(0.45 < share < 0.55 for share in held.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, first_epoch, train_arguments, tmp_path):
+    pytest.importorskip("deepspeed")
+    held = run_like_ddp(strategy, ddp_run, first_epoch, train_arguments, tmp_path)
+    assert all((0.45 < share < 0.55) == (strategy == "zero3") for share in held.values())
+
+
+# ---------------------------------------------------------------- what goes together
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "text"),
+    [
+        ({"strategy": "deepspeed_stage_2"}, {}, "deepspeed_stage_2: writes shards"),
+        ({"strategy": "fsdp"}, {}, "fsdp: writes shards"),
+        ({"strategy": ModelParallelStrategy()}, {}, "ModelParallelStrategy: writes shards"),
+        ({"strategy": FSDPStrategy()}, {}, "FSDPStrategy: writes shards"),
+        ({"strategy": ShardedStrategy(), "precision": "bf16-true"}, {}, "bf16-true with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"quantization": "nf4"}, "quantization nf4 with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"cache": "audio"}, "cache audio with ShardedStrategy"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(trainer, model, text):
+    with pytest.raises(UserError, match=f"{text}.*accepted: "):
+        check_strategy(trainer, JudgeModule(**model))
+
+
+def test_zero_wants_one_dtype():
+    pytest.importorskip("deepspeed")
+    with pytest.raises(UserError, match=r"trained_dtype backbone with ZeroStrategy.*accepted: float32"):
+        check_strategy({"strategy": ZeroStrategy(2)}, JudgeModule(trained_dtype="backbone"))
+
+
+def test_what_goes_together_is_accepted():
+    check_strategy({}, JudgeModule(quantization="nf4", cache="audio", trained_dtype="backbone"))
+    check_strategy({"strategy": "ddp", "precision": "16-mixed"}, JudgeModule(quantization="nf4", cache="audio"))
+    check_strategy(
+        {"strategy": ShardedStrategy(), "precision": "bf16-mixed"}, JudgeModule(trained_dtype="backbone", lora_rank=4)
+    )
+
+
+def test_under_slurm_lightning_does_not_requeue(monkeypatch):
+    for name in ("SLURM_NTASKS", "SLURM_JOB_NAME", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert started_by() == []
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    (found,) = started_by()
+    assert isinstance(found, SLURMEnvironment)
+    assert not found.auto_requeue
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    assert started_by() == []

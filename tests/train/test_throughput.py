@@ -127,7 +127,7 @@ def test_batches_with_clips_are_counted_apart(seen, train_arguments, tmp_path):
     arguments = {"trainer__max_epochs": 1, "trainer__logger": "false"}
     train(train_arguments(tmp_path / "cached", **arguments))
     cached = seen.work.flops
-    train(train_arguments(tmp_path / "fresh", model__cache_audio="false", **arguments))
+    train(train_arguments(tmp_path / "fresh", model__cache="none", **arguments))
     assert seen.work.flops > 1.2 * cached
 
 

@@ -1,0 +1,132 @@
+"""The launch files, with stand-ins for what only a cluster has. `torchrun.sh` trains in train/test_strategies.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from empathy_judge.train.fit import build_parser
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "launch"
+WORDS = ["--config", str(ROOT / "configs/nano.yaml"), "--data.path", "my data", "--run", "runs/first"]
+
+
+def stand_in(folder: Path, name: str, body: str) -> None:
+    """An executable of that name that also writes down its arguments."""
+    path = folder / name
+    path.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > "{folder}/{name}.arguments"\n{body}\n')
+    path.chmod(0o755)
+
+
+def arguments(folder: Path, name: str) -> list[str] | None:
+    path = folder / f"{name}.arguments"
+    return path.read_text().splitlines() if path.is_file() else None
+
+
+def run(name: str, folder: Path, **variables: str) -> int:
+    """Exit status of a launch file that finds its programs in a folder first."""
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
+    return subprocess.run([str(LAUNCH / name), *WORDS], env=environment, capture_output=True, timeout=60).returncode
+
+
+def check_train(words: list[str], nodes: int, gpus: int) -> None:
+    """What follows `train` is what the user said, and as many machines and GPUs as there are processes for."""
+    given, resume = words[: words.index("--resume")], words[words.index("--resume") + 1]
+    assert resume == "auto"
+    config = build_parser().parse_args(given)
+    assert (config.trainer.num_nodes, int(config.trainer.devices)) == (nodes, gpus)
+    assert (config.data.path, config.run) == ("my data", "runs/first")
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "torchrun.sh"])
+def test_scripts_are_valid_and_can_be_executed(name):
+    assert os.access(LAUNCH / name, os.X_OK)
+    assert subprocess.run(["bash", "-n", str(LAUNCH / name)]).returncode == 0
+
+
+@pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (137, False)])
+def test_slurm_queues_a_job_again_that_has_saved_and_no_other(status, requeued, tmp_path):
+    stand_in(tmp_path, "srun", f'echo "$MASTER_ADDR" > "{tmp_path}/main"; exit {status}')
+    stand_in(tmp_path, "scontrol", 'if [ "$1" = show ]; then echo node3; echo node4; fi')
+    variables = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "node[3-4]", "SLURM_JOB_NUM_NODES": "2"}
+    assert run("slurm.sbatch", tmp_path, SLURM_NTASKS_PER_NODE="8", PYTHON="our-python", **variables) == status
+    assert (tmp_path / "main").read_text() == "node3\n"
+    words = arguments(tmp_path, "srun")
+    assert words is not None
+    start = words.index("our-python")
+    assert set(words[:start]) == {"--kill-on-bad-exit=0", "--wait=120"}
+    assert words[start : start + 4] == ["our-python", "-m", "empathy_judge.cli", "train"]
+    check_train(words[start + 4 :], nodes=2, gpus=8)
+    assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else ["show", "hostnames", "node[3-4]"])
+
+
+def test_slurm_is_asked_for_a_task_per_gpu_and_a_signal_before_the_end():
+    lines = (LAUNCH / "slurm.sbatch").read_text().splitlines()
+    asked = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH --")]
+    options = dict(word.split("=", 1) for word in asked if "=" in word)
+    assert options["ntasks-per-node"] == options["gpus-per-node"]
+    signal, seconds = options["signal"].split("@")
+    assert signal == "USR1"  # without B: to the tasks, not to the script
+    assert int(seconds) >= 120
+    assert "requeue" in asked
+    assert options["open-mode"] == "append"  # what was printed before stays
+
+
+def test_torchrun_on_one_machine_and_on_several(tmp_path):
+    stand_in(tmp_path, "our-python", "exit 0")
+    stand_in(tmp_path, "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
+    assert run("torchrun.sh", tmp_path, PYTHON="our-python") == 0
+    words = arguments(tmp_path, "our-python")
+    assert words is not None
+    assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]
+    assert words[words.index("--nproc-per-node") + 1] == "3"
+    check_train(words[words.index("train") + 1 :], nodes=1, gpus=3)
+    variables = {"PYTHON": "our-python", "NODES": "4", "GPUS": "8"}
+    assert run("torchrun.sh", tmp_path, **variables) != 0  # where do they meet?
+    assert run("torchrun.sh", tmp_path, MASTER="first:29400", **variables) == 0
+    words = arguments(tmp_path, "our-python")
+    assert words is not None
+    for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--rdzv-backend", "c10d")):
+        assert words[words.index(name) + 1] == value
+    assert words[words.index("--max-restarts") + 1] == "100"
+    check_train(words[words.index("train") + 1 :], nodes=4, gpus=8)
+
+
+def test_kubernetes_gives_torchrun_what_it_needs():
+    service, job = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
+    assert (service["kind"], job["apiVersion"], job["kind"]) == ("Service", "batch/v1", "Job")
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    # names of pods: those of a headless service that selects them, under the name of the job and their index
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert spec["completionMode"] == "Indexed"
+    host, port = variables["MASTER"].split(":")
+    assert host == f"{job['metadata']['name']}-0.{pod['subdomain']}"
+    assert int(port) > 1024
+    assert spec["completions"] == spec["parallelism"] == int(variables["NODES"])
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == int(variables["GPUS"])
+    # failures: a pod that dies is made anew; an eviction is none
+    assert pod["restartPolicy"] == "Never"  # podFailurePolicy is accepted with no other
+    assert spec["backoffLimit"] > 0
+    assert spec["podFailurePolicy"]["rules"] == [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    ]
+    assert pod["terminationGracePeriodSeconds"] > 30  # torchrun kills its processes after that
+    # the run lies where all pods write
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    words = container["args"]
+    assert words[words.index("--run") + 1].startswith("/storage/")
+    assert "persistentVolumeClaim" in volumes[mounts["/storage"]]
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
+    assert container["command"] == ["launch/torchrun.sh"]
+    read = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
+    assert build_parser().parse_args(read).run == "/storage/runs/first"
