@@ -18,6 +18,7 @@ from .data_modules.stored_clips import StoredClip
 from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
+from .models.feature_store import DiskStore
 from .models.scoring import SPREAD, PairScorer, Scored, placed
 
 Audio = AudioSource | tuple[np.ndarray, int]
@@ -75,6 +76,7 @@ class Scorer:
         device: str | None,
         quantization: Quantization | None,
         batch_size: int,
+        cache: Path | None,
     ) -> None:
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
@@ -82,7 +84,8 @@ class Scorer:
         self.calibration = loaded.calibration
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
         self.batch_size = batch_size
-        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration)
+        store = None if cache is None else DiskStore(cache)
+        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration, store)
 
     @classmethod
     def from_pretrained(
@@ -93,6 +96,7 @@ class Scorer:
         device: str | None = None,
         quantization: Quantization | None = None,
         batch_size: int = 16,
+        cache: str | Path | None = None,
     ) -> Scorer:
         """Load a judge.
 
@@ -104,11 +108,13 @@ class Scorer:
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
             batch_size: Pairs per forward pass; scores do not depend on it.
+            cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
+                `model.cache_folder` shares it. None = for as long as this scorer lives.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        return cls(Path(folder), backbone, device, quantization, batch_size)
+        return cls(Path(folder), backbone, device, quantization, batch_size, None if cache is None else Path(cache))
 
     @overload
     def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...

@@ -32,6 +32,7 @@ def score(options: argparse.Namespace) -> int:
         backbone=options.backbone,
         device=options.device if together is None else str(together.device),
         quantization=options.quantization,
+        cache=options.cache,
     )
     level = options.level or DEFAULT_LEVEL
     if options.level is not None:

@@ -147,7 +147,8 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
 
     if not Path(spec).exists():
         raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
-    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization)
+    cache = options.cache and Path(options.cache)
+    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)
     judge.check_scales(dataset.card)
     _warn_of_known_pairs(judge.description, dataset, options.split)
     return judge, judge.description

@@ -168,6 +168,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--seed", type=int, default=0, help="of the resamples")
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
+    _add_cache_option(one)
 
     one = _add(
         commands,
@@ -191,6 +192,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )  # fmt: skip
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
+    _add_cache_option(one)
 
     one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", help="judge folder or run folder")
@@ -286,6 +288,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
     _add_device_options(one)
+    _add_cache_option(one)
 
 
 def _add_interval_options(one: argparse.ArgumentParser) -> None:
@@ -294,6 +297,14 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
         help="kind of bootstrap intervals; bca: bias-corrected and accelerated (default: percentile)",
     )  # fmt: skip
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+
+
+def _add_cache_option(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--cache", metavar="FOLDER",
+        help="keep what the audio tower makes of clips here, for other commands and for training with "
+        "--model.cache_folder (at most 100 GB; default: not kept)",
+    )  # fmt: skip
 
 
 def _add_device_options(one: argparse.ArgumentParser) -> None:

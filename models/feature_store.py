@@ -17,6 +17,8 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError
 
+GIGABYTES = 100.0
+"""Most that a folder takes by default."""
 _SUFFIX = ".safetensors"
 _UNFINISHED = ".unfinished"
 _ABANDONED = 3_600.0  # seconds after which a file that was never finished is taken for that of a killed process
@@ -71,7 +73,7 @@ class DiskStore:
 
     shared = True
 
-    def __init__(self, folder: Path, gigabytes: float) -> None:
+    def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
         """Open, or make, a folder.
 
         Args:

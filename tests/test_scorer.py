@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
+from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, DataError, UserError
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.score_files import score_manifest
 
 RATE = 16_000
@@ -278,3 +281,29 @@ def test_a_bad_manifest_is_refused_before_anything_is_scored(rows, texts, scorer
         assert text in str(found.value)
     assert "\n" not in str(found.value)
     assert sorted(clips.iterdir()) == before
+
+
+def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkeypatch, capsys):
+    """What one command computed another reads; damaged files are computed again."""
+    counted = []
+    plain = EmpathyJudge._encoded
+    monkeypatch.setattr(EmpathyJudge, "_encoded", lambda judge, made: counted.append(1) or plain(judge, made))
+    words = ["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r0.wav"), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    expected = json.loads(capsys.readouterr().out)
+    kept = [*words, "--cache", str(tmp_path / "kept")]
+    for computed in (True, False):
+        counted.clear()
+        assert main(kept) == 0
+        assert json.loads(capsys.readouterr().out) == pytest.approx(expected, abs=1e-5)
+        assert bool(counted) == computed
+    files = list((tmp_path / "kept").rglob("*.safetensors"))
+    assert len(files) == 2
+    files[0].write_bytes(b"damaged")
+    assert main(kept) == 0
+    assert json.loads(capsys.readouterr().out) == pytest.approx(expected, abs=1e-5)
+    assert counted
+    files[0].unlink()
+    (tmp_path / "file").write_text("")
+    assert main([*words, "--cache", str(tmp_path / "file" / "kept")]) == 2
+    assert "no folder for a cache can be made here" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import LoadedJudge, Placement, load_any
 from ...models.backbones.common.base import Quantization
 from ...models.calibration import uncalibrated
+from ...models.feature_store import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 
@@ -22,20 +23,21 @@ from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 class TrainedJudge:
     """Implements `Judge` for a judge folder."""
 
-    def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, batch_size: int = 16) -> None:
+    def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, cache: Path | None = None) -> None:
         """Put a loaded judge on a device.
 
         Args:
             loaded: From `load_judge`.
             name: How reports call it.
             device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
-            batch_size: Pairs per forward pass.
+            cache: Folder for audio states, see `Scorer.from_pretrained`.
         """
         self.name = name
         self.description = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
-        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration)
+        store = None if cache is None else DiskStore(cache)
+        self._scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store)
 
     @classmethod
     def load(
@@ -44,11 +46,11 @@ class TrainedJudge:
         backbone: str | None = None,
         device: str | None = None,
         quantization: Quantization | None = None,
-        batch_size: int = 16,
+        cache: Path | None = None,
     ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
-        return cls(loaded, folder.resolve().name, device, batch_size)
+        return cls(loaded, folder.resolve().name, device, cache)
 
     def check_scales(self, card: DatasetCard) -> None:
         """The dataset rates the judge's dimensions on the scales that the judge was trained on.

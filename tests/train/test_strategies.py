@@ -180,7 +180,7 @@ def ddp_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.
     """Two epochs with DDP, started by `launch/torchrun.sh`."""
     run = tmp_path_factory.mktemp("launched") / "ddp"
     words = [str(ROOT / "launch" / "torchrun.sh"), *train_arguments(run, **SETTINGS), *overlay("ddp")]
-    variables = {"PYTHON": sys.executable, "GPUS": "2", "RESUME": "false", "RESTARTS": "0"}
+    variables = {"PYTHON": sys.executable, "GPUS": "2", "RESTARTS": "0"}
     done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return run
