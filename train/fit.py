@@ -213,7 +213,8 @@ def fit(
         callbacks=[
             best,
             last,
-            EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
+            # not strict: max_steps may end an epoch before its validation
+            EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False, strict=False),
             Throughput(),
             ValidationPictures(log_audio),
             DurableProgress(run / CHECKPOINTS, checkpoint_steps),
@@ -230,9 +231,14 @@ def fit(
     )
     fitted.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     path = run / CHECKPOINTS / BEST
+    if not path.is_file():
+        raise UserError(
+            f"{run}: no best checkpoint: training ended before the first validation; accepted: more trainer.max_steps, "
+            "or a trainer.val_check_interval that is reached"
+        )
     # Lightning keeps a first checkpoint although the value it watches is NaN
-    if not path.is_file() or math.isnan(read_checkpoint(path)["agreement"]):
-        path.unlink(missing_ok=True)
+    if math.isnan(read_checkpoint(path)["agreement"]):
+        path.unlink()
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
     return path
 
