@@ -26,7 +26,7 @@ def first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
     if changing or "language_model" in settings.full:
         which = min(changing or {"language_model"})
         raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; accepted: audio")
-    count = len(_layers(backbone))
+    count = len(layers_of(backbone))
     first = 0 if settings.layers is None else range(count)[slice(*settings.layers)].start
     if "language_model" not in settings.parts:
         first = count - 1  # the head alone is trained; the last layer is computed each time
@@ -45,7 +45,7 @@ def entering(backbone: Backbone, inputs: Inputs, first: int) -> Tensor:
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
         found.append(args[0])
 
-    layers = _layers(backbone)
+    layers = layers_of(backbone)
     hook = layers[first].register_forward_pre_hook(keep)
     try:
         with left_out(layers[first:]):
@@ -79,7 +79,8 @@ def check_halves(backbone: Backbone, inputs: Inputs, first: int) -> None:
         raise refusal
 
 
-def _layers(backbone: Backbone) -> list[nn.Module]:
+def layers_of(backbone: Backbone) -> list[nn.Module]:
+    """The layers of a language model."""
     path = backbone.parts["language_model"].layers
     assert path is not None
     return layers_at(backbone.network, path)

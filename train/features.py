@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from torch import distributed as dist
+from torch import nn
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
@@ -19,7 +20,7 @@ from ..models.backbones.common.base import Inputs
 from ..models.feature_store import FeatureStore
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
 from ..models.kept_states import ClipStates, PairStates
-from ..models.lower_layers import check_halves, first_adapted_layer
+from ..models.lower_layers import check_halves, first_adapted_layer, layers_of
 
 Cache = Literal["none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
@@ -59,6 +60,11 @@ class Features:
         if cache == "layers":
             first = first_adapted_layer(judge.backbone, judge.settings.lora)
             self._pairs = PairStates(judge, self._clips, first, precision)
+
+    @property
+    def lower_layers(self) -> list[nn.Module]:
+        """Layers of the language model that are not computed in training."""
+        return [] if self._pairs is None else layers_of(self._judge.backbone)[: self._pairs.first]
 
     def prepare(self, pairs: Iterable[Pair], precision: Precision) -> None:
         """Compute what is missing.

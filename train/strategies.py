@@ -54,6 +54,11 @@ def check_strategy(trainer: Mapping[str, Any], module: JudgeModule) -> None:
             f"model.quantization {module.judge_settings.quantization} with {name}, which cannot shard weights in 4 "
             "bits; accepted: no quantization, or --config configs/strategy_ddp.yaml"
         )
+    if module.compile_layers:
+        raise UserError(
+            f"model.compile_layers with {name}, where layers are gathered while they are computed: not tried; "
+            "accepted: compile_layers: false, or --config configs/strategy_ddp.yaml"
+        )
     if module.cache != "none":
         raise UserError(
             f"model.cache {module.cache} with {name}: each process computes what is kept alone, for which it needs "

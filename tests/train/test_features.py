@@ -12,9 +12,11 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import feature_store
 from empathy_judge.models.artifact import load_run
+from empathy_judge.models.compiled import compile_layers
 from empathy_judge.models.feature_store import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train import module
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 
@@ -207,3 +209,22 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(feature_store.time, "time", lambda: later)
     DiskStore(tmp_path, 1.0).put("abe", tensors(1))
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "compiled"), [({"model__cache": "none"}, 8), ({"model__cache": "layers", **UPPER}, 5)]
+)
+def test_compiled_layers_make_the_same_curve(options, compiled, train_arguments, tmp_path, losses, monkeypatch):
+    """What torch takes apart and puts together again; without the compiler itself, which takes a minute."""
+    found = []
+
+    def quickly(network, leave):
+        found.append(compile_layers(network, leave, backend="aot_eager"))
+        return found[-1]
+
+    monkeypatch.setattr(module, "compile_layers", quickly)
+    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "model__gradient_checkpointing": "false", **options}
+    plain = curve(losses, train_arguments(tmp_path / "plain", **common))
+    same = curve(losses, train_arguments(tmp_path / "compiled", model__compile_layers="true", **common))
+    assert found == [compiled]
+    assert np.abs(same - plain).max() < 1e-5 * plain.max()
