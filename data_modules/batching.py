@@ -62,9 +62,12 @@ class EpochBatches(Sampler[list[Key]]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[Key]]:
-        epoch = self.epoch
+        epoch = (
+            self.epoch
+        )  # when the first batch is asked for: Lightning may make the iterator before it tells the epoch
         done = self.start.batch if epoch == self.start.epoch else 0
-        return ([(epoch, item) for item in batch] for batch in self.plan.batches(epoch)[done:])
+        for batch in self.plan.batches(epoch)[done:]:
+            yield [(epoch, item) for item in batch]
 
     def __len__(self) -> int:
         return (

@@ -103,7 +103,7 @@ class PairDataModule(L.LightningDataModule):
         self.seed = seed
         self.collate: Collate | None = None
         self.count_tokens: CountTokens | None = None
-        self.start = Position()  # of a resumed run: workers start before Lightning sets the epoch
+        self.start = Position()  # of a resumed run: workers start before Lightning tells the epoch
 
     def prepare_data(self) -> None:
         """Let one process of several read all audio where that was not done yet; `setup` then reads the result."""

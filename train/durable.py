@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from ..data_modules.batching import Position
 from ..models.checkpoints import LAST
 
 ASKED_TO_STOP = 75
@@ -17,6 +19,14 @@ ASKED_TO_STOP = 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+def position_of(checkpoint: Mapping[str, Any]) -> Position:
+    """Where a run goes on from a checkpoint."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    if progress["is_last_batch"]:
+        return Position(checkpoint["epoch"] + 1)
+    return Position(checkpoint["epoch"], progress["current"]["ready"])
 
 
 class DurableProgress(Callback):

@@ -24,7 +24,7 @@ from ..models.checkpoints import BEST, LAST, read_checkpoint
 from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
-from .durable import DurableProgress
+from .durable import DurableProgress, position_of
 from .module import MONITOR, JudgeModule
 from .profile import ProfileSteps
 from .strategies import check_strategy, started_by
@@ -200,6 +200,8 @@ def fit(
     """
     check_strategy(trainer, module)
     _hush()
+    if checkpoint is not None:  # here, for strategies that shard weights make data loaders before they load it
+        data.start = position_of(read_checkpoint(checkpoint))
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False,

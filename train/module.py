@@ -15,7 +15,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from ..data_modules.batching import Position
 from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
@@ -35,6 +34,7 @@ from ..models.recompute import recompute_activations
 from ..models.weight_files import Fingerprints, check_keys, fingerprints
 from .alignment import ScaleAlignment
 from .batches import Batch, rows_of, supervise
+from .durable import position_of
 from .features import Cache, Features
 from .gathering import gather
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
@@ -456,25 +456,21 @@ class JudgeModule(L.LightningModule):
             name: Agreement(value, None, then["provenance"].get("preferences_met", {}).get(name))
             for name, value in then["provenance"]["validation"].items()
         }
-        self.data.start = self._position(checkpoint)
+        self._check_order(checkpoint)
 
-    def _position(self, checkpoint: dict[str, Any]) -> Position:
-        """Where a run goes on.
+    def _check_order(self, checkpoint: dict[str, Any]) -> None:
+        """In mid-epoch, what is left must be what was left.
 
         Raises:
-            UserError: If that is in mid-epoch and other items would now stand in its batches.
+            UserError: If other items would now stand in the batches.
         """
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        if progress["is_last_batch"]:
-            return Position(checkpoint["epoch"] + 1)
         now, then = self._order(), checkpoint["order"]
-        for name in now:
+        for name in now if position_of(checkpoint).batch else ():
             if now[name] != then.get(name):
                 raise UserError(
                     f"checkpoint: was written in mid-epoch with {name} {then.get(name)}, now {now[name]}; accepted: "
                     "the same, so that no item is left out or read twice"
                 )
-        return Position(checkpoint["epoch"], progress["current"]["ready"])
 
     def _order(self) -> dict[str, Any]:
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
