@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 import torch
 from jsonargparse import ArgumentParser, Namespace
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
@@ -85,10 +85,14 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     return parser
 
 
-def train(arguments: Sequence[str]) -> Path | None:
+def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path | None:
     """Train as the arguments say, then calibrate the best checkpoint on the validation split (`RUN/calibration.json`).
 
     That split also chose the checkpoint: its errors look a little too small. `empathy-judge calibrate` takes another.
+
+    Args:
+        arguments: Of the command line.
+        watching: Further callbacks, such as a clock.
 
     Returns:
         The best checkpoint by agreement on the validation split; None after a dry run.
@@ -110,7 +114,10 @@ def train(arguments: Sequence[str]) -> Path | None:
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
-    best = fit(built.model, data, built.trainer.as_dict(), run=run, patience=config.patience, checkpoint=start)
+    trainer = built.trainer.as_dict()
+    best = fit(
+        built.model, data, trainer, run=run, patience=config.patience, checkpoint=start, watching=watching
+    )  # fmt: skip
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
         _calibrate(run, data)
@@ -137,6 +144,7 @@ def fit(
     run: Path,
     patience: int,
     checkpoint: Path | None = None,
+    watching: Sequence[Callback] = (),
 ) -> Path:
     """Train `module` on `data`.
 
@@ -147,6 +155,7 @@ def fit(
         run: Folder for checkpoints and logs.
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
+        watching: Further callbacks.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -171,6 +180,7 @@ def fit(
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
+            *watching,
         ],
         enable_progress_bar=interactive and bar is not False,
         enable_model_summary=False,  # the module prints what is trained, part by part
