@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +72,11 @@ def _clip(folder: Path, name: str, rng: np.random.Generator, wanted: Conversatio
     count = int(np.exp(np.clip(drawn, shortest, longest)) * RATE)
     octaves = rng.uniform(7, 9) + rise * np.linspace(-0.5, 0.5, count)
     chirp = np.sin(2 * np.pi * np.cumsum(2.0**octaves) / RATE)
+    encoded = io.BytesIO()
+    samples = 0.2 * chirp + rng.normal(0, 0.03, count)
+    soundfile.write(encoded, samples, RATE, subtype="PCM_16", format="WAV")
+    if wanted.embedded:
+        return encoded.getvalue()
     file = f"audio/{name}.wav"
-    soundfile.write(folder / file, 0.2 * chirp + rng.normal(0, 0.03, count), RATE, subtype="PCM_16")
-    if not wanted.embedded:
-        return file
-    content = (folder / file).read_bytes()
-    (folder / file).unlink()
-    return content
+    (folder / file).write_bytes(encoded.getvalue())
+    return file

@@ -200,7 +200,7 @@ def train_in_turns(ways: Sequence[Way], place: Place, folder: Path, rounds: int,
             for name, player in players.items():
                 turns[name].append(player.play(Order(steps)))
         counted = {name: player.play(Order(1, count=True)) for name, player in players.items()}
-    rates = {name: [_rate(turn) for turn in own] for name, own in turns.items()}
+    rates = {name: [turn.rate for turn in own] for name, own in turns.items()}
     return [_figures(way, turns[way.name], rates, counted[way.name], machine) for way in ways]
 
 
@@ -221,10 +221,6 @@ def _figures(
         utilisation=statistics.median(rate * flops / most for rate, most in zip(own, machine, strict=True)),
         peak=turns[-1].peak,
     )
-
-
-def _rate(turn: Turn) -> float:
-    return sum(step.pairs for step in turn.steps) / sum(step.seconds for step in turn.steps)
 
 
 def training_table(found: Sequence[Figures], place: Place) -> Table:

@@ -54,11 +54,18 @@ class Turn:
         steps: Each step.
         flops: Floating-point operations, where they were counted; otherwise 0.
         peak: Most memory so far, bytes: of the GPU if there is one, else resident memory of the process.
+        resident: Resident memory of the process now, bytes.
     """
 
     steps: tuple[Step, ...]
     flops: int
     peak: int
+    resident: int
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second."""
+        return sum(step.pairs for step in self.steps) / sum(step.seconds for step in self.steps)
 
 
 class Finished(Exception):
@@ -86,7 +93,7 @@ class Turns:
         flops = 0
         if self._counter is not None:
             flops, self._counter = self._counter.stop(), None
-        self._connection.send(Turn(tuple(self._steps), flops, _peak()))
+        self._connection.send(Turn(tuple(self._steps), flops, *_memory()))
         order = self._connection.recv()
         if order is None:
             raise Finished
@@ -169,9 +176,12 @@ def _play(run: Callable[..., None], connection: Connection, log: Path, *argument
         os._exit(0)  # data-loader processes and threads of a training run that is broken off
 
 
-def _peak() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+def _memory() -> tuple[int, int]:
+    """`Turn.peak` and `Turn.resident`."""
     # not getrusage: its maximum is inherited from the process that started this one
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    peak, now = (next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key)) for key in _KEYS)
+    return (torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak), now
+
+
+_KEYS = ("VmHWM", "VmRSS")
