@@ -213,10 +213,10 @@ def measure_lengths(lengths: list[float], folder: Path, rounds: int) -> list[Len
                 player.play(Order(1))  # warm-up
             turns = [(ours.play(Order(2)), naive.play(Order(1))) for _ in range(rounds)]
             counted = ours.play(Order(1, count=True))
-        rates = [[turn.rate for turn in own] for own in zip(*turns, strict=True)]
+        rates, base = ([turn.rate for turn in own] for own in zip(*turns, strict=True))
+        ratios = [rate / other for rate, other in zip(rates, base, strict=True)]
         step = counted.steps[0]
-        ratios = [one.rate / other.rate for one, other in turns]
-        found.append(Length(seconds, *rates, ratios, counted.flops / step.pairs, step.real / step.pairs))
+        found.append(Length(seconds, rates, base, ratios, counted.flops / step.pairs, step.real / step.pairs))
     return found
 
 

@@ -55,7 +55,7 @@ class NaiveRater(nn.Module):
         super().__init__()
         self.device, self.lm_head = device, lm_head
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        backbone = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+        backbone: Any = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
         chosen = r"\d+" if layers is None else "|".join(map(str, layers))
         pattern = rf".*language_model\.layers\.(?:{chosen})\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
         config = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=pattern)
@@ -118,7 +118,7 @@ class Collate:
         """A batch of pairs with their scores (rating points)."""
         chats = [messages(pair) for pair, _ in items]
         texts = [self.processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
-        clips = [clip for pair, _ in items for clip in (pair.context[0].audio, pair.response)]
+        clips: list[Any] = [clip for pair, _ in items for clip in (pair.context[0].audio, pair.response)]
         audio = [soundfile.read(clip, dtype="float32")[0] for clip in clips]
         rate = self.processor.feature_extractor.sampling_rate
         inputs = self.processor(text=texts, audio=audio, sampling_rate=rate, padding=True, return_tensors="pt")

@@ -182,14 +182,20 @@ def scoring_table(found: Sequence[Figures]) -> Table:
 
 
 def train_in_turns(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
-    """Train by each way, `steps` in each round."""
+    """Train by each way, `steps` in each round. Those of one baseline are in memory at the same time."""
+    baselines = dict.fromkeys(way.baseline for way in ways)
+    groups = [[way for way in ways if way.baseline == baseline] for baseline in baselines]
+    return [figures for group in groups for figures in _play(group, place, folder, rounds, steps)]
+
+
+def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
     device = torch.device(place.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with ExitStack() as stack:
         players: dict[str, Player] = {}
-        for number, way in enumerate(ways):
-            run = folder / f"run-{number}"
-            player = Player(way.run, place, run, *way.options, log=folder / f"run-{number}.log")
+        for way in ways:
+            run = folder / way.name
+            player = Player(way.run, place, run, *way.options, log=folder / f"{way.name}.log")
             players[way.name] = player
             stack.callback(player.stop)
         for player in players.values():
