@@ -50,7 +50,8 @@ class Size:
     Attributes:
         pairs: How many are trained on.
         seconds_per_pair: Of training, in each round.
-        waited_per_pair: Of these, until its batch was there.
+        cpu_per_pair: The same in CPU time.
+        waited_per_pair: Until its batch was there.
         load: Seconds to load the tables.
         first_check: Seconds to check the splits for the first time.
         check: Seconds to check them again.
@@ -60,6 +61,7 @@ class Size:
 
     pairs: int
     seconds_per_pair: list[float]
+    cpu_per_pair: list[float]
     waited_per_pair: list[float]
     load: float
     first_check: float
@@ -77,6 +79,7 @@ class Length:
         ours: Pairs per second in each round.
         naive: Of the naive loop.
         ratios: Of the two in each round.
+        cpu_ratios: Of pairs per second of CPU time.
         flops: Floating-point operations for a pair, ours.
         tokens: Of a pair, without padding.
     """
@@ -85,6 +88,7 @@ class Length:
     ours: list[float]
     naive: list[float]
     ratios: list[float]
+    cpu_ratios: list[float]
     flops: float
     tokens: float
 
@@ -98,7 +102,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="in a round")
     parser.add_argument("--json", type=Path, help="file that a line for each size and length is added to")
     options = parser.parse_args()
-    console = Console(width=140)
+    console = Console(width=170)
     with tempfile.TemporaryDirectory() as temporary:
         found: list[Size | Length] = []
         if options.pairs:
@@ -165,23 +169,25 @@ def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
 
 def _size(pairs: int, turns: list[Turn], startup: dict[str, float]) -> Size:
     waited = [sum(step.waited for step in turn.steps) / sum(step.pairs for step in turn.steps) for turn in turns]
-    return Size(pairs, [1 / turn.rate for turn in turns], waited, resident=turns[-1].resident, **startup)
+    seconds, cpu = [1 / turn.rate for turn in turns], [1 / turn.cpu_rate for turn in turns]
+    return Size(pairs, seconds, cpu, waited, resident=turns[-1].resident, **startup)
 
 
 def sizes_table(found: list[Size]) -> Table:
     """For people; ratios are to the smallest."""
     table = Table(
-        "pairs", "ms/pair", "times the smallest (range)", "of it waiting", "load (ms/pair)", "first check", "check",
-        "order (µs/pair)", "resident MB", "KB more per pair", title=f"number of pairs: nano, clips of {PIECE:g} s",
+        "pairs", "ms/pair", "times the smallest (range)", "in CPU time", "of it waiting", "load (ms/pair)",
+        "first check", "check", "order (µs/pair)", "resident MB", "KB more per pair",
+        title=f"number of pairs: nano, clips of {PIECE:g} s",
     )  # fmt: skip
     least = found[0]
     for size in found:
-        ratios = np.divide(size.seconds_per_pair, least.seconds_per_pair)
         more = size.pairs - least.pairs
         table.add_row(
             f"{size.pairs:,}",
             f"{1e3 * statistics.median(size.seconds_per_pair):.1f}",
-            f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+            _times(size.seconds_per_pair, least.seconds_per_pair),
+            _times(size.cpu_per_pair, least.cpu_per_pair),
             f"{1e3 * statistics.median(size.waited_per_pair):.2f}",
             *(f"{1e3 * seconds / size.pairs:.2f}" for seconds in (size.load, size.first_check, size.check)),
             f"{1e6 * size.order / size.pairs:.1f}",
@@ -189,6 +195,11 @@ def sizes_table(found: list[Size]) -> Table:
             f"{(size.resident - least.resident) / more / 1e3:.1f}" if more else "",
         )
     return table
+
+
+def _times(own: list[float], least: list[float]) -> str:
+    ratios = np.divide(own, least)
+    return f"{np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
 # ---------------------------------------------------------------- length of clips
@@ -214,9 +225,11 @@ def measure_lengths(lengths: list[float], folder: Path, rounds: int) -> list[Len
             turns = [(ours.play(Order(2)), naive.play(Order(1))) for _ in range(rounds)]
             counted = ours.play(Order(1, count=True))
         rates, base = ([turn.rate for turn in own] for own in zip(*turns, strict=True))
-        ratios = [rate / other for rate, other in zip(rates, base, strict=True)]
+        ratios = [one.rate / other.rate for one, other in turns]
+        cpu_ratios = [one.cpu_rate / other.cpu_rate for one, other in turns]
         step = counted.steps[0]
-        found.append(Length(seconds, rates, base, ratios, counted.flops / step.pairs, step.real / step.pairs))
+        flops, tokens = counted.flops / step.pairs, step.real / step.pairs
+        found.append(Length(seconds, rates, base, ratios, cpu_ratios, flops, tokens))
     return found
 
 
@@ -224,7 +237,7 @@ def lengths_table(found: list[Length]) -> Table:
     """For people."""
     table = Table(
         "clip (s)", "tokens/pair", "GFLOP/pair", "ms/pair", "ms per second of audio", "naive ms/pair",
-        "times naive (range)", title="length of clips: mid, 2 pairs in a batch, cold",
+        "times naive (range)", "in CPU time", title="length of clips: mid, 2 pairs in a batch, cold",
     )  # fmt: skip
     for length in found:
         ours, naive = (1e3 / statistics.median(rates) for rates in (length.ours, length.naive))
@@ -235,7 +248,10 @@ def lengths_table(found: list[Length]) -> Table:
             f"{ours:.0f}",
             f"{ours / (2 * length.seconds):.1f}",
             f"{naive:.0f}",
-            f"{statistics.median(length.ratios):.1f} ({min(length.ratios):.1f} to {max(length.ratios):.1f})",
+            *(
+                f"{statistics.median(own):.1f} ({min(own):.1f} to {max(own):.1f})"
+                for own in (length.ratios, length.cpu_ratios)
+            ),
         )
     return table
 

@@ -4,8 +4,9 @@ The naive way is what one writes today with plain transformers and PEFT (`naive`
 dataset of clips of 2 to 8 s, each context answered several times, and the scorer behind `score`. Both are the same
 model: first both train on the same batches from the same weights, and losses and scores must agree. Then the ways take
 turns (`turns`), each in a process of its own; start-up and the computing of kept states are not counted, data loading
-is. The ratio is taken in each round; median and range are quoted. What a machine could do at most is its rate of matrix
-products, measured in each round: utilisation is the share of it that a way turns into operations of its own model.
+is. The ratio is taken in each round; median and range are quoted, also for CPU time, which other programs on the
+machine hardly change. Utilisation is the share of what the machine could do at most, its rate of matrix products in the
+same round, that a way turns into operations of its own model; on a CPU both per second of CPU time.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from ways import WAYS, Place, Way
 TOLERANCE = 1e-4
 """Largest difference of losses, and of scores in rating points, between two that are the same model in float32."""
 EQUAL_STEPS = 5
+TIMES, CPU_TIMES = "times the naive way (median, range)", "in CPU time"
 BATCHES = {"nano": 16, "mid": 8, "7b": 4}
 
 
@@ -53,6 +55,7 @@ class Figures:
         baseline: Of the way that it is compared with.
         rates: Pairs per second in each round.
         ratios: These, divided by the baseline's in the same round.
+        cpu_ratios: The same of pairs per second of CPU time, without that of data-loader processes.
         padding: Share of padding in the places of all batches.
         waiting: Share of the time until a batch was there.
         flops: Floating-point operations for a pair; 0 = not counted.
@@ -64,6 +67,7 @@ class Figures:
     baseline: str
     rates: list[float]
     ratios: list[float]
+    cpu_ratios: list[float]
     padding: float = 0.0
     waiting: float = 0.0
     flops: float = 0.0
@@ -83,7 +87,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file that a line for each way is added to")
     options = parser.parse_args()
     batch = options.batch or BATCHES[options.shapes]
-    console = Console(width=160)
+    console = Console(width=180)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         pairs = batch * (options.rounds * options.steps + EQUAL_STEPS)
@@ -121,13 +125,15 @@ def prepare(folder: Path, shapes: str, batch: int, workers: int) -> Place:
 def facts(place: Place) -> dict[str, str | float]:
     """Of this machine."""
     device = torch.device(place.device)
-    rates = {name: matrix_rate(device, getattr(torch, name), 1024) / 1e9 for name in ("float32", "bfloat16")}
+    on_gpu = device.type == "cuda"
+    clock, kind = (time.perf_counter, "GFLOP/s") if on_gpu else (time.process_time, "GFLOP/s of CPU time")
+    rates = {name: matrix_rate(device, getattr(torch, name), 1024, clock=clock) for name in ("float32", "bfloat16")}
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU",
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        **{f"GFLOP/s {name}": round(value, 1) for name, value in rates.items()},
+        **{f"{kind} {name}": round(rate / 1e9, 1) for name, rate in rates.items()},
     }
 
 
@@ -162,19 +168,25 @@ def score_in_turns(same: Same, place: Place, rounds: int) -> list[Figures]:
     for way in ways.values():
         way()  # warm-up
     rates: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            start = time.perf_counter()
+            start, begun = time.perf_counter(), time.process_time()
             way()
             rates[name].append(len(pairs) / (time.perf_counter() - start))
-    return [Figures(name, "naive", own, _ratios(own, rates["naive"])) for name, own in rates.items()]
+            cpu[name].append(len(pairs) / (time.process_time() - begun))
+    return [
+        Figures(name, "naive", own, _ratios(own, rates["naive"]), _ratios(cpu[name], cpu["naive"]))
+        for name, own in rates.items()
+    ]
 
 
 def scoring_table(found: Sequence[Figures]) -> Table:
     """For people."""
-    table = Table("scoring", "pairs/s", "times the naive way (median, range)")
+    table = Table("scoring", "pairs/s", TIMES, CPU_TIMES)
     for figures in found:
-        table.add_row(figures.way, f"{statistics.median(figures.rates):.2f}", _spread(figures.ratios))
+        pace = f"{statistics.median(figures.rates):.2f}"
+        table.add_row(figures.way, pace, _spread(figures.ratios), _spread(figures.cpu_ratios))
     return table
 
 
@@ -190,7 +202,8 @@ def train_in_turns(ways: Sequence[Way], place: Place, folder: Path, rounds: int,
 
 def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
     device = torch.device(place.device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    on_gpu = device.type == "cuda"
+    dtype, clock = (torch.bfloat16, time.perf_counter) if on_gpu else (torch.float32, time.process_time)
     with ExitStack() as stack:
         players: dict[str, Player] = {}
         for way in ways:
@@ -202,29 +215,30 @@ def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: i
             player.play(Order(1))  # warm-up
         machine, turns = [], {way.name: [] for way in ways}
         for _ in range(rounds):
-            machine.append(matrix_rate(device, dtype, 1024))
+            machine.append(matrix_rate(device, dtype, 1024, clock=clock))
             for name, player in players.items():
                 turns[name].append(player.play(Order(steps)))
         counted = {name: player.play(Order(1, count=True)) for name, player in players.items()}
-    rates = {name: [turn.rate for turn in own] for name, own in turns.items()}
-    return [_figures(way, turns[way.name], rates, counted[way.name], machine) for way in ways]
+    return [_figures(way, turns[way.name], turns[way.baseline], counted[way.name], machine, on_gpu) for way in ways]
 
 
 def _figures(
-    way: Way, turns: Sequence[Turn], rates: dict[str, list[float]], counted: Turn, machine: Sequence[float]
+    way: Way, turns: Sequence[Turn], base: Sequence[Turn], counted: Turn, machine: Sequence[float], on_gpu: bool
 ) -> Figures:
     steps = [step for turn in turns for step in turn.steps]
-    own = rates[way.name]
+    own = [turn.rate for turn in turns]
+    paces = own if on_gpu else [turn.cpu_rate for turn in turns]
     flops = counted.flops / sum(step.pairs for step in counted.steps)
     return Figures(
         way.name,
         way.baseline,
         own,
-        _ratios(own, rates[way.baseline]),
+        _ratios(own, [turn.rate for turn in base]),
+        _ratios([turn.cpu_rate for turn in turns], [turn.cpu_rate for turn in base]),
         padding=1 - sum(step.real for step in steps) / sum(step.tokens for step in steps),
         waiting=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
         flops=flops,
-        utilisation=statistics.median(rate * flops / most for rate, most in zip(own, machine, strict=True)),
+        utilisation=statistics.median(rate * flops / most for rate, most in zip(paces, machine, strict=True)),
         peak=turns[-1].peak,
     )
 
@@ -232,7 +246,7 @@ def _figures(
 def training_table(found: Sequence[Figures], place: Place) -> Table:
     """For people."""
     table = Table(
-        "training", "pairs/s", "times the naive way (median, range)", "padding", "waiting for data", "GFLOP/pair",
+        "training", "pairs/s", TIMES, CPU_TIMES, "padding", "waiting for data", "GFLOP/pair",
         "utilisation", "peak GB", title=f"{place.batch} pairs in a batch",
     )  # fmt: skip
     for figures in found:
@@ -240,6 +254,7 @@ def training_table(found: Sequence[Figures], place: Place) -> Table:
             figures.way,
             f"{statistics.median(figures.rates):.2f}",
             _spread(figures.ratios),
+            _spread(figures.cpu_ratios),
             f"{figures.padding:.0%}",
             f"{figures.waiting:.1%}",
             f"{figures.flops / 1e9:.2f}",

@@ -26,6 +26,8 @@ class Step:
     Attributes:
         seconds: From the end of the step before to the end of this one.
         waited: Until its batch was there (seconds of these).
+        cpu: CPU time of the process meanwhile (seconds), all threads together: what others do on the machine hardly
+            changes it.
         pairs: Number in its batch.
         tokens: Places in its batch, padding included.
         real: Those that are not padding.
@@ -33,6 +35,7 @@ class Step:
 
     seconds: float
     waited: float
+    cpu: float
     pairs: int
     tokens: int
     real: int
@@ -67,6 +70,11 @@ class Turn:
         """Pairs per second."""
         return sum(step.pairs for step in self.steps) / sum(step.seconds for step in self.steps)
 
+    @property
+    def cpu_rate(self) -> float:
+        """Pairs per second of CPU time."""
+        return sum(step.pairs for step in self.steps) / sum(step.cpu for step in self.steps)
+
 
 class Finished(Exception):
     """No further turn is wanted."""
@@ -81,7 +89,7 @@ class Turns:
         self._steps: list[Step] = []
         self._order = Order(0)
         self._counter: Counter | None = None
-        self._start = self._came = 0.0
+        self._start = self._came = self._cpu = 0.0
         self._batch = (0, 0, 0)
 
     def wait(self) -> None:
@@ -100,7 +108,7 @@ class Turns:
         self._order, self._steps = order, []
         if order.count:
             self._counter = Counter()
-        self._start = time.perf_counter()
+        self._start, self._cpu = time.perf_counter(), time.process_time()
 
     def batch_came(self, pairs: int, mask: torch.Tensor) -> None:
         """A step begins.
@@ -120,12 +128,12 @@ class Turns:
         """
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        end = time.perf_counter()
-        self._steps.append(Step(end - self._start, self._came - self._start, *self._batch))
+        end, cpu = time.perf_counter(), time.process_time()
+        self._steps.append(Step(end - self._start, self._came - self._start, cpu - self._cpu, *self._batch))
         if len(self._steps) == self._order.steps:
             self.wait()
         else:
-            self._start = end
+            self._start, self._cpu = end, cpu
 
 
 class Player:
