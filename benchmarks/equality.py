@@ -60,26 +60,24 @@ class Recorder(L.Callback):
 
 @dataclass(frozen=True)
 class Same:
-    """Both ways after the same steps, and how far they are apart.
+    """How far both are apart after the same steps.
 
     Attributes:
-        judge: Ours, as it was stored.
-        rater: The naive one.
         losses: Of our steps.
         loss_difference: Greatest between the two at one step.
         score_difference: Greatest between the scores of one pair (rating points).
         moved: Greatest change of a score by the training (rating points).
     """
 
-    judge: EmpathyJudge
-    rater: NaiveRater
     losses: list[float]
     loss_difference: float
     score_difference: float
     moved: float
 
 
-def train_both(place: Place, folder: Path, steps: int, arguments: Sequence[str] = ()) -> Same:
+def train_both(
+    place: Place, folder: Path, steps: int, arguments: Sequence[str] = ()
+) -> tuple[Same, EmpathyJudge, NaiveRater]:
     """Train by the command `train`, then naively on the same batches from the same beginning, and compare.
 
     Args:
@@ -87,6 +85,9 @@ def train_both(place: Place, folder: Path, steps: int, arguments: Sequence[str] 
         folder: For the run.
         steps: Number of steps.
         arguments: Further ones of the command, such as those of a cache.
+
+    Returns:
+        What was found, ours as it was stored, and the naive one.
     """
     recorder = Recorder()
     few = ["--trainer.check_val_every_n_epoch=1", "--trainer.max_epochs=1", f"--trainer.limit_train_batches={steps}"]
@@ -108,14 +109,13 @@ def train_both(place: Place, folder: Path, steps: int, arguments: Sequence[str] 
         losses.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
     judge = load_run(folder).judge.to(device).eval()
     after, ours = rater.score(iter(batches)), scores(judge, [pair for pair, _ in probe], place.batch)
-    return Same(
-        judge,
-        rater,
+    same = Same(
         recorder.losses,
         max(abs(one - other) for one, other in zip(losses, recorder.losses, strict=True)),
         float((after - ours).abs().max()),
         float((after - before).abs().max()),
     )
+    return same, judge, rater
 
 
 def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int) -> Tensor:

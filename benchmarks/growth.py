@@ -218,7 +218,7 @@ def measure_lengths(lengths: list[float], folder: Path, rounds: int) -> list[Len
         with ExitStack() as stack:
             ours = Player(train_with_us, place, folder / f"run-{seconds:g}", False, (), log=folder / "ours.log")
             stack.callback(ours.stop)
-            naive = Player(train_naively, place, folder, False, True, log=folder / "naive.log")
+            naive = Player(train_naively, place, folder, False, log=folder / "naive.log")
             stack.callback(naive.stop)
             for player in (ours, naive):
                 player.play(Order(1))  # warm-up

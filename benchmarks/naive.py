@@ -43,17 +43,17 @@ class NaiveBatch:
 class NaiveRater(nn.Module):
     """Backbone with LoRA, and head."""
 
-    def __init__(self, folder: str, layers: Sequence[int] | None, device: torch.device, lm_head: bool = True) -> None:
+    def __init__(self, folder: str, layers: Sequence[int] | None, device: torch.device) -> None:
         """Load and adapt.
 
         Args:
             folder: The checkpoint.
             layers: Layers of the language model that get LoRA; None = all.
             device: Where it runs; on a GPU the frozen weights are bfloat16.
-            lm_head: False leaves the LM head out of the computation, to see what it costs.
         """
         super().__init__()
-        self.device, self.lm_head = device, lm_head
+        self.device = device
+        self.lm_head = True  # False leaves it out of the computation, to see what it costs
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         backbone: Any = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
         chosen = r"\d+" if layers is None else "|".join(map(str, layers))

@@ -18,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -27,9 +29,10 @@ import transformers
 from conversations import Conversations, write_conversations
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from equality import Same, scores, train_both
-from naive import Collate, read_items
+from naive import Collate, NaiveRater, read_items
 from random_checkpoint import write_checkpoint
 from rate import matrix_rate
 from rich.console import Console
@@ -95,11 +98,9 @@ def main() -> None:
         place = prepare(folder, options.shapes, batch, options.workers)
         machine = facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
-        same = train_both(place, folder / "equality", EQUAL_STEPS)
+        with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is wanted afterwards
+            same, scoring = alone.submit(compare_models, place, folder / "equality", options.rounds).result()
         print_equality(console, same, place)
-        scoring = score_in_turns(same, place, options.rounds)
-        is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
-        del same
         console.print(scoring_table(scoring))
         training = train_in_turns(WAYS, place, folder, options.rounds, options.steps)
         console.print(training_table(training, place))
@@ -107,6 +108,7 @@ def main() -> None:
         for figures in found if options.json else ():
             run = {"kind": kind, "shapes": options.shapes, "batch": batch, "workers": options.workers}
             append_row(options.json, run | {"responses": options.responses} | asdict(figures) | machine)
+    is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
     sys.exit(0 if is_same or place.device != "cpu" else 1)
 
 
@@ -153,18 +155,31 @@ def print_equality(console: Console, same: Same, place: Place) -> None:
 # ---------------------------------------------------------------- scoring
 
 
-def score_in_turns(same: Same, place: Place, rounds: int) -> list[Figures]:
-    """Score two batches of pairs in each round: naively, by ours from nothing, and by ours once more."""
+def compare_models(place: Place, run: Path, rounds: int) -> tuple[Same, list[Figures]]:
+    """Train both on the same batches, then let the two score in turns."""
+    same, judge, rater = train_both(place, run, EQUAL_STEPS)
+    return same, score_in_turns(judge, rater, place, rounds)
+
+
+def score_in_turns(judge: EmpathyJudge, rater: NaiveRater, place: Place, rounds: int) -> list[Figures]:
+    """Score two batches of pairs in each round: naively, the same without the LM head, by ours from nothing, and by
+    ours once more."""
     items = read_items(PairDataset.load(place.data), "train")[: 2 * place.batch]
     pairs = [pair for pair, _ in items]
     starts = range(0, len(items), place.batch)
-    collate, known = Collate(place.checkpoint), PairScorer(same.judge, place.batch)
+    collate, known = Collate(place.checkpoint), PairScorer(judge, place.batch)
+
+    def naively(lm_head: bool) -> object:
+        rater.lm_head = lm_head
+        return rater.score(collate(items[start : start + place.batch]) for start in starts)
+
     ways: dict[str, Callable[[], object]] = {
-        "naive": lambda: same.rater.score(collate(items[start : start + place.batch]) for start in starts),
-        "ours": lambda: scores(same.judge, pairs, place.batch),
+        "naive": lambda: naively(True),
+        "naive without its LM head": lambda: naively(False),
+        "ours": lambda: scores(judge, pairs, place.batch),
         "ours, clips heard before": lambda: list(known.predict(pairs)),
     }
-    same.rater.eval()
+    rater.eval()
     for way in ways.values():
         way()  # warm-up
     rates: dict[str, list[float]] = {name: [] for name in ways}

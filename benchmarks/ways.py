@@ -55,10 +55,10 @@ class Way:
     options: tuple[Any, ...] = ()
 
 
-def train_naively(turns: Turns, place: Place, folder: Path, in_upper: bool, lm_head: bool) -> None:
+def train_naively(turns: Turns, place: Place, folder: Path, in_upper: bool) -> None:
     """The loop of `naive`, epoch after epoch."""
     device = torch.device(place.device)
-    rater = NaiveRater(place.checkpoint, range(*place.upper) if in_upper else None, device, lm_head)
+    rater = NaiveRater(place.checkpoint, range(*place.upper) if in_upper else None, device)
     optimizer = rater.optimizer()
     items = read_items(PairDataset.load(place.data), "train")
     loader = training_loader(items, Collate(place.checkpoint), place.batch, place.workers)
@@ -124,11 +124,10 @@ class TakeTurns(L.Callback):
 NAIVE, NAIVE_UPPER = "naive", "naive, LoRA in the upper quarter"
 _BY_CONTEXT, _KEPT = ("--data.batches=groups",), ("--model.cache_audio=true",)
 WAYS = (
-    Way(NAIVE, NAIVE, train_naively, (False, True)),
-    Way("naive without its LM head", NAIVE, train_naively, (False, False)),
+    Way(NAIVE, NAIVE, train_naively, (False,)),
     Way("ours, cold", NAIVE, train_with_us, (False, ())),
     Way("ours, cold, responses to one context together", NAIVE, train_with_us, (False, _BY_CONTEXT)),
     Way("ours, audio states kept", NAIVE, train_with_us, (False, _KEPT)),
-    Way(NAIVE_UPPER, NAIVE_UPPER, train_naively, (True, True)),
+    Way(NAIVE_UPPER, NAIVE_UPPER, train_naively, (True,)),
     Way("ours, LoRA in the upper quarter, audio states kept", NAIVE_UPPER, train_with_us, (True, _KEPT)),
 )

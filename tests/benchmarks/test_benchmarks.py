@@ -125,7 +125,7 @@ def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str]
     made = programs("conversations")
     made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
     place = programs("ways").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
-    same = programs("equality").train_both(place, tmp_path / "run", steps=3)
+    same, _, _ = programs("equality").train_both(place, tmp_path / "run", steps=3)
     assert len(same.losses) == 3
     assert same.loss_difference < 1e-5
     assert same.score_difference < 1e-4
