@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -178,10 +179,8 @@ def _play(run: Callable[..., None], connection: Connection, log: Path, *argument
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    try:
+    with suppress(Finished):
         run(Turns(connection), *arguments)
-    except Finished:
-        os._exit(0)  # data-loader processes and threads of a training run that is broken off
 
 
 def _memory() -> tuple[int, int]:
