@@ -16,7 +16,6 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,20 +30,10 @@ from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.recompute import recompute_activations
 from empathy_judge.models.scoring import PairScorer, Scored
 from empathy_judge.train.memory import LiveMemory, StepMemory, step_memory
-from empathy_judge.train.nano.architecture import build_processor
-from safetensors.torch import save_file
-from transformers import (
-    PreTrainedConfig,
-    Qwen2_5OmniConfig,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen2AudioConfig,
-    Qwen2AudioForConditionalGeneration,
-    WhisperFeatureExtractor,
-)
+from random_checkpoint import FAMILIES, write_checkpoint
 
 LIMIT = 0.15
 """Largest share by which the prediction may be off."""
-SHARD = 2_000_000_000
 STEPS = 5
 RATE = 16_000
 
@@ -65,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", choices=["small", "7b"], default="small")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--families", nargs="+", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each clip")
     parser.add_argument("--out", type=Path, help="file that a line of JSON for each case is added to")
@@ -85,78 +74,6 @@ def main() -> None:
                 worst = max(worst, abs(found["predicted_over_measured"] - 1))
     print(f"largest error of a prediction: {worst:.0%}")
     sys.exit(0 if worst <= LIMIT else 1)
-
-
-# ---------------------------------------------------------------- checkpoints
-
-
-_SMALL_TOWER = {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024}
-_SMALL_TEXT = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 8_192}
-
-
-def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
-    """Configuration, class, and what the hub's keys begin with."""
-    small = shapes == "small"
-    text = {"model_type": "qwen2", "vocab_size": 156_032, "intermediate_size": 11_008}
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
-    config = Qwen2AudioConfig(
-        audio_config={"model_type": "qwen2_audio_encoder", **(_SMALL_TOWER if small else {})},
-        text_config={**text, **(_SMALL_TEXT | heads if small else {})},
-    )
-    return config, Qwen2AudioForConditionalGeneration, ""
-
-
-def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
-    """As `qwen2_audio`; the checkpoint is that of the whole model without talker and vocoder, which are never read."""
-    small = shapes == "small"
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
-    config = Qwen2_5OmniConfig(
-        thinker_config={
-            "audio_config": _SMALL_TOWER | {"output_dim": 512} if small else {},
-            "vision_config": {"depth": 0},
-            "text_config": {"rope_parameters": rope, **(_SMALL_TEXT | heads if small else {})},
-        }
-    )
-    return config, Qwen2_5OmniThinkerForConditionalGeneration, "thinker."
-
-
-SHAPES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
-    "qwen2_audio": qwen2_audio,
-    "qwen2_5_omni": qwen2_5_omni,
-}
-
-
-def write_checkpoint(family: str, shapes: str, folder: Path) -> None:
-    """Write random weights, and a processor with a small vocabulary."""
-    config, model_class, prefix = SHAPES[family](shapes)
-    with torch.device("meta"):
-        model = model_class._from_config(getattr(config, "thinker_config", config))
-    weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
-    noise = torch.randn(max(shape.numel() for shape in weights.values())).mul_(0.02).bfloat16()
-    files: dict[str, str] = {}
-    shard: dict[str, torch.Tensor] = {}
-    total = 0
-    for key, shape in weights.items():
-        shard[key] = noise[: shape.numel()].reshape(shape).clone()
-        if sum(tensor.nbytes for tensor in shard.values()) > SHARD or key == list(weights)[-1]:
-            name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
-            save_file(shard, folder / name, metadata={"format": "pt"})
-            files |= dict.fromkeys(shard, name)
-            total += sum(tensor.nbytes for tensor in shard.values())
-            shard = {}
-    index = {"metadata": {"total_size": total}, "weight_map": files}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    processor = build_processor(["How well does the voice of the response fit the context?"])
-    ids = processor.tokenizer.convert_tokens_to_ids
-    config.update({"audio_token_id": ids("<|AUDIO|>")} if family == "qwen2_audio" else {})
-    config.save_pretrained(folder)
-    processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
-    processor.save_pretrained(folder)
-    processor.feature_extractor.save_pretrained(folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["extra_special_tokens"] = {"audio_token": "<|AUDIO|>"}  # as Omni's tokenizer has it
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 # ---------------------------------------------------------------- measuring

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import lightning as L
 import torch
 from jsonargparse import ArgumentParser, Namespace
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
@@ -110,10 +110,14 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     return parser
 
 
-def train(arguments: Sequence[str]) -> Path | None:
+def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path | None:
     """Train as the arguments say, then calibrate the best checkpoint on the validation split (`RUN/calibration.json`).
 
     That split also chose the checkpoint: its errors look a little too small. `empathy-judge calibrate` takes another.
+
+    Args:
+        arguments: Of the command line.
+        watching: Further callbacks, such as a clock.
 
     Returns:
         The best checkpoint by agreement on the validation split; None after a dry run.
@@ -147,6 +151,7 @@ def train(arguments: Sequence[str]) -> Path | None:
         checkpoint_steps=config.checkpoint_steps,
         profile=config.profile,
         log_audio=config.log_audio,
+        watching=watching,
     )
     if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
         built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
@@ -177,6 +182,7 @@ def fit(
     checkpoint_steps: int = 0,
     profile: bool = False,
     log_audio: bool | None = None,
+    watching: Sequence[Callback] = (),
 ) -> Path:
     """Train `module` on `data`.
 
@@ -190,6 +196,7 @@ def fit(
         checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0 = none.
         profile: Write where the time goes.
         log_audio: See `ValidationPictures`.
+        watching: Further callbacks.
 
     Returns:
         The best checkpoint by agreement on the validation split.
@@ -223,6 +230,7 @@ def fit(
             *([ProfileSteps(run)] if profile else []),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
+            *watching,
         ],
         enable_progress_bar=interactive and bar is not False,
         enable_model_summary=False,  # the module prints what is trained, part by part

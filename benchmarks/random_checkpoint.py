@@ -1,0 +1,137 @@
+"""Checkpoints of random weights in the hub's layout, which the code that loads real ones loads."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from empathy_judge.models.backbones.common.prompt import QUESTION
+from empathy_judge.train.nano.architecture import build_processor
+from safetensors.torch import save_file
+from transformers import (
+    PreTrainedConfig,
+    Qwen2_5OmniConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2AudioConfig,
+    Qwen2AudioForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+SHARD = 2_000_000_000
+"""Most bytes of a file of weights, before its last tensor."""
+
+_TOWERS: dict[str, dict[str, Any]] = {
+    "small": {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024},
+    "mid": {"d_model": 320, "encoder_layers": 6, "encoder_attention_heads": 5, "encoder_ffn_dim": 1280},
+    "7b": {},
+}
+_TEXTS: dict[str, dict[str, Any]] = {
+    "small": {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 8_192},
+    "mid": {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 12},
+    "7b": {},
+}
+_HEADS = {"small": 8, "mid": 4}
+
+
+def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
+    """Configuration, class, and what the hub's keys begin with.
+
+    `mid` is Qwen2-Audio with 98 million parameters and the vocabulary of the real one, embeddings and LM head apart as
+    there. These two take 80 million of them, which is what makes it small: of the others, tower and language model have
+    about the same number, where the real ones have 1 to 10.
+    """
+    text = {"model_type": "qwen2", "vocab_size": 156_032, "intermediate_size": 11_008, **_TEXTS[shapes]}
+    if shapes in _HEADS:
+        text |= {"num_attention_heads": _HEADS[shapes], "num_key_value_heads": _HEADS[shapes]}
+    config = Qwen2AudioConfig(
+        audio_config={"model_type": "qwen2_audio_encoder", **_TOWERS[shapes]},
+        text_config=text,
+    )
+    return config, Qwen2AudioForConditionalGeneration, ""
+
+
+def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
+    """As `qwen2_audio`; the checkpoint is that of the whole model without talker and vocoder, which are never read."""
+    small = shapes == "small"
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    config = Qwen2_5OmniConfig(
+        thinker_config={
+            "audio_config": _TOWERS[shapes] | ({"output_dim": 512} if small else {}),
+            "vision_config": {"depth": 0},
+            "text_config": {"rope_parameters": rope, **(_TEXTS[shapes] | heads if small else {})},
+        }
+    )
+    return config, Qwen2_5OmniThinkerForConditionalGeneration, "thinker."
+
+
+FAMILIES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
+    "qwen2_audio": qwen2_audio,
+    "qwen2_5_omni": qwen2_5_omni,
+}
+
+
+def write_checkpoint(family: str, shapes: str, folder: Path) -> int:
+    """Write random weights, and a processor with a small vocabulary.
+
+    Args:
+        family: One of `FAMILIES`.
+        shapes: `small`, `7b`, and for Qwen2-Audio `mid`.
+        folder: An empty folder.
+
+    Returns:
+        Number of parameters.
+    """
+    config, model_class, prefix = FAMILIES[family](shapes)
+    with torch.device("meta"):
+        model = model_class._from_config(getattr(config, "thinker_config", config))
+    weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
+    files: dict[str, str] = {}
+    for number, keys in enumerate(_shards(weights)):
+        name = f"model-{number + 1:05d}.safetensors"
+        save_file({key: _draw(key, weights[key]) for key in keys}, folder / name, metadata={"format": "pt"})
+        files |= dict.fromkeys(keys, name)
+    parameters = sum(shape.numel() for shape in weights.values())
+    index = {"metadata": {"total_size": 2 * parameters}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    _write_processor(family, config, folder)
+    return parameters
+
+
+def _shards(weights: dict[str, torch.Size]) -> Iterator[list[str]]:
+    """Keys in their order, so many together that their bytes fill a file."""
+    keys: list[str] = []
+    for key in weights:
+        keys.append(key)
+        if sum(2 * weights[key].numel() for key in keys) > SHARD:
+            yield keys
+            keys = []
+    if keys:
+        yield keys
+
+
+def _draw(key: str, shape: torch.Size) -> torch.Tensor:
+    """Values as at the beginning of training, bfloat16, the same in every run: sums are then of the usual size."""
+    if key.endswith("bias"):
+        return torch.zeros(shape, dtype=torch.bfloat16)
+    if len(shape) == 1:  # of a norm
+        return torch.ones(shape, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
+    return torch.empty(shape, dtype=torch.bfloat16).normal_(0, 0.02, generator=generator)
+
+
+def _write_processor(family: str, config: PreTrainedConfig, folder: Path) -> None:
+    processor = build_processor([QUESTION])
+    ids = processor.tokenizer.convert_tokens_to_ids
+    config.update({"audio_token_id": ids("<|AUDIO|>")} if family == "qwen2_audio" else {})
+    config.save_pretrained(folder)
+    processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
+    processor.save_pretrained(folder)
+    processor.feature_extractor.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["extra_special_tokens"] = {"audio_token": "<|AUDIO|>"}  # as Omni's tokenizer has it
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

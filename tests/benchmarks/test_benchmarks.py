@@ -1,0 +1,132 @@
+"""What the programs in `benchmarks/` count with: the baseline is the same model, turns and rates are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.schema import PairDataset
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TOY = """
+import torch
+from turns import Turns
+
+def run(turns: Turns, pairs: int) -> None:
+    turns.wait()
+    while True:
+        turns.batch_came(pairs, torch.tensor([[1, 1, 1], [1, 0, 0]]))
+        torch.ones(2, 3) @ torch.ones(3, 5)
+        turns.step_done()
+
+def fail(turns: Turns) -> None:
+    raise ValueError("no such clip")
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a program by its name, as it imports its neighbours."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return __import__
+
+
+@pytest.fixture
+def toy(tmp_path: Path, programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two ways of doing nothing much."""
+    (tmp_path / "toy_ways.py").write_text(TOY)
+    monkeypatch.syspath_prepend(tmp_path)
+    return programs("toy_ways")
+
+
+class TestConversations:
+    def test_lengths_splits_and_shared_contexts_are_as_wanted(
+        self, tmp_path: Path, programs: Callable[[str], Any]
+    ) -> None:
+        made = programs("conversations")
+        made.write_conversations(tmp_path, made.Conversations(12, validation=4, responses=4, seconds=(0.2, 0.8)))
+        dataset = PairDataset.load(tmp_path)
+        assert len(dataset.subset("train").pairs) == 12
+        assert len(dataset.subset("validation").pairs) == 4
+        assert len({pair.context[0].audio for pair in dataset.pairs}) == 4
+        seconds = [len(decode(pair.response, 16_000)) / 16_000 for pair in dataset.pairs]
+        assert min(seconds) >= 0.199
+        assert max(seconds) <= 0.8
+        assert len(set(seconds)) > 10
+
+    def test_embedded_clips_are_the_same(self, tmp_path: Path, programs: Callable[[str], Any]) -> None:
+        made = programs("conversations")
+        first = []
+        for embedded in (False, True):
+            folder = tmp_path / str(embedded)
+            made.write_conversations(folder, made.Conversations(4, 4, seconds=(0.2, 0.4), embedded=embedded))
+            first.append(decode(PairDataset.load(folder).pairs[0].response, 16_000))
+            assert len(list((folder / "audio").iterdir())) == (0 if embedded else 10)
+        assert (first[0] == first[1]).all()
+
+
+class TestCounter:
+    def test_products_and_attention_on_the_cpu(self, programs: Callable[[str], Any]) -> None:
+        counter = programs("rate").Counter()
+        torch.ones(2, 3) @ torch.ones(3, 5)
+        assert counter.stop() == 2 * 2 * 3 * 5
+
+    def test_attention_forward_and_backward(self, programs: Callable[[str], Any]) -> None:
+        query, key, value = (torch.randn(2, 4, 10, 8, requires_grad=True) for _ in range(3))
+        counter = programs("rate").Counter()
+        torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
+        forward = 2 * 2 * (2 * 4 * 10 * 10 * 8)  # two products
+        assert (
+            counter.stop() == forward + forward * 5 / 2
+        )  # backward: scores anew, and two products for each of the two
+
+
+class TestTurns:
+    def test_a_way_makes_as_many_steps_as_it_is_told(
+        self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]
+    ) -> None:
+        turns = programs("turns")
+        player = turns.Player(toy.run, 8, log=tmp_path / "log")
+        assert len(player.play(turns.Order(3)).steps) == 3
+        turn = player.play(turns.Order(2, count=True))
+        assert turn.flops == 2 * (2 * 2 * 3 * 5)
+        assert [(step.pairs, step.tokens, step.real) for step in turn.steps] == [(8, 6, 4)] * 2
+        assert all(0 <= step.waited <= step.seconds for step in turn.steps)
+        assert turn.rate == 16 / sum(step.seconds for step in turn.steps)
+        assert turn.peak >= turn.resident > 10**7
+        player.stop()
+        assert player._process.exitcode == 0
+
+    def test_what_a_failed_way_said_is_told(self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]) -> None:
+        with pytest.raises(RuntimeError, match="ValueError: no such clip"):
+            programs("turns").Player(toy.fail, log=tmp_path / "log")
+
+
+def test_the_rate_of_two_runs_counts_only_while_both_train(programs: Callable[[str], Any]) -> None:
+    first = [{"time": float(second), "pairs": 4} for second in range(10)]  # 4 pairs/s
+    second = [{"time": 4.5 + 0.5 * step, "pairs": 1} for step in range(20)]  # 2 pairs/s, begins later, ends later
+    slow_alone = [{"time": 100.0, "pairs": 1}]
+    together = programs("two_processes").together
+    assert together([first]) == pytest.approx(4)
+    assert together([first, second]) == pytest.approx(6)
+    # a step that goes on while the other run has ended
+    assert together([first, second[:6] + slow_alone]) == pytest.approx(4 + 2)
+
+
+@pytest.mark.slow
+def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str], Any]) -> None:
+    """Trained by `train` and by the naive loop on the same batches, losses and scores agree."""
+    from empathy_judge.models.backbones import NANO_FOLDER
+
+    made = programs("conversations")
+    made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
+    place = programs("ways").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
+    same, _, _ = programs("equality").train_both(place, tmp_path / "run", steps=3)
+    assert len(same.losses) == 3
+    assert same.loss_difference < 1e-5
+    assert same.score_difference < 1e-4
+    assert same.moved > 0.01
