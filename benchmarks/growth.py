@@ -145,7 +145,7 @@ def start_and_train(turns: Turns, place: Place, run: Path) -> None:
     """Measure the start-up by parts, then train."""
     run.mkdir()
     (run / STARTUP).write_text(json.dumps(_startup(place)))
-    train_with_us(turns, place, run, False, ())
+    train_with_us(turns, place, run, False, False, ())
 
 
 def _startup(place: Place) -> dict[str, float]:
@@ -216,7 +216,7 @@ def measure_lengths(lengths: list[float], folder: Path, rounds: int) -> list[Len
         write_conversations(data, Conversations(8 * (rounds + 2), seconds=(seconds, seconds)))
         place = Place(str(checkpoint), str(data), (9, 12), 2, 0, "cpu")
         with ExitStack() as stack:
-            ours = Player(train_with_us, place, folder / f"run-{seconds:g}", False, (), log=folder / "ours.log")
+            ours = Player(train_with_us, place, folder / f"run-{seconds:g}", False, False, (), log=folder / "ours.log")
             stack.callback(ours.stop)
             naive = Player(train_naively, place, folder, False, log=folder / "naive.log")
             stack.callback(naive.stop)
