@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from rich.console import Console
 
 from ..data_modules.batching import Position
 from ..models.checkpoints import LAST
@@ -68,6 +69,9 @@ class DurableProgress(Callback):
         if stop or (self._every and trainer.global_step % self._every == 0):
             trainer.save_checkpoint(self._path)
         if stop:
+            if trainer.is_global_zero:
+                saved = f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there"
+                Console(stderr=True).print(saved, soft_wrap=True)
             raise SystemExit(ASKED_TO_STOP)
 
     def _anyone_asked(self, trainer: L.Trainer) -> bool:

@@ -177,7 +177,7 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
         assert_same_end(run, tmp_path / "whole")
 
 
-def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batches_read):
+def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batches_read, capsys):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2}
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
@@ -196,6 +196,7 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batche
             with pytest.raises(SystemExit) as stopped:
                 train(train_arguments(run, **options))
         assert stopped.value.code == ASKED_TO_STOP == 75
+        assert f"asked to stop: saved after step {after}; --resume auto" in capsys.readouterr().err
         assert signal.getsignal(number) == before
         assert batches_read == whole[:after]
         train([*train_arguments(run, **options), "--resume", "auto"])
