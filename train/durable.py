@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from ..data_modules.batching import Position
@@ -20,6 +23,37 @@ ASKED_TO_STOP = 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Within, a signal ends the program at once with `ASKED_TO_STOP`; during training `DurableProgress` saves first.
+
+    So whoever started it knows at any time that the run is to be started again.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(ASKED_TO_STOP)
+
+    before = _listen(stop)
+    try:
+        yield
+    except SIGTERMException:  # of Lightning, where its handler was the one in force
+        raise SystemExit(ASKED_TO_STOP) from None
+    finally:
+        _restore(before)
+
+
+def _listen(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
+    """Set handlers; returns those before. Python lets the main thread alone do that."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in SIGNALS}
+
+
+def _restore(before: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
@@ -50,7 +84,7 @@ class DurableProgress(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
-        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        self._before = _listen(self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -82,6 +116,5 @@ class DurableProgress(Callback):
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave signals as they were."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+        _restore(self._before)
+        self._before = {}

@@ -24,7 +24,7 @@ from ..models.checkpoints import BEST, LAST, read_checkpoint
 from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
-from .durable import DurableProgress, position_of
+from .durable import DurableProgress, position_of, stopped_by_signals
 from .module import MONITOR, JudgeModule
 from .profile import ProfileSteps
 from .strategies import check_strategy, started_by
@@ -141,21 +141,22 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
-    best = fit(
-        built.model,
-        data,
-        built.trainer.as_dict(),
-        run=run,
-        patience=config.patience,
-        checkpoint=start,
-        checkpoint_steps=config.checkpoint_steps,
-        profile=config.profile,
-        log_audio=config.log_audio,
-        watching=watching,
-    )
-    if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
-        built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
-        _calibrate(run, data)
+    with stopped_by_signals():
+        best = fit(
+            built.model,
+            data,
+            built.trainer.as_dict(),
+            run=run,
+            patience=config.patience,
+            checkpoint=start,
+            checkpoint_steps=config.checkpoint_steps,
+            profile=config.profile,
+            log_audio=config.log_audio,
+            watching=watching,
+        )
+        if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
+            built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
+            _calibrate(run, data)
     return best
 
 

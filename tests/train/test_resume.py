@@ -204,6 +204,25 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batche
         assert_same_end(run, tmp_path / "whole")
 
 
+@pytest.mark.parametrize("moment", ["setup", "on_fit_start", "on_train_start"])
+def test_a_signal_at_another_time_stops_with_the_same_code(moment, train_arguments, tmp_path, monkeypatch):
+    """Before the first step, when there is nothing to save yet."""
+    plain = getattr(JudgeModule, moment)
+
+    def hook(module: JudgeModule, **arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        plain(module, **arguments)
+
+    run, options = tmp_path / "run", {"trainer__logger": "false", "trainer__max_epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, moment, hook)
+        with pytest.raises(SystemExit) as stopped:
+            train(train_arguments(run, **options))
+    assert stopped.value.code == ASKED_TO_STOP
+    train([*train_arguments(run, **options), "--resume", "auto"])
+    assert read_checkpoint(run / LAST)["global_step"] == 3
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("data__batch_size", 2), ("data__batch_tokens", 300), ("seed", 1), ("data__batches", "groups"),
