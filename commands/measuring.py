@@ -15,6 +15,7 @@ from . import DONE, FAILED_CHECKS
 if TYPE_CHECKING:
     from ..data_modules.schema import PairDataset
     from ..eval.judges import Judge
+    from ..eval.judges.prompted.opening import PromptedJudge
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -27,6 +28,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judge, provenance = load_spec(options.judge, dataset, options)
+    if options.dry_run:
+        return DONE
     measured = measure(judge, dataset, **_how_to_measure(options), provenance=provenance)
     out = Path(options.out)
     write_report(measured.report, measured.items, out, dataset)
@@ -50,6 +53,8 @@ def compare(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
+    if options.dry_run:
+        return DONE
     found = measure(judges, dataset, **_how_to_measure(options))
     if options.out is not None:
         write_comparison(found.reports, found.rankings, Path(options.out))
@@ -77,6 +82,8 @@ def challenge(options: argparse.Namespace) -> int:
 
     dataset = PairDataset.load(options.data)
     judge, _ = load_spec(options.judge, dataset, options)
+    if options.dry_run:
+        return DONE
     chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
     found: Mapping[str, Any]
     if options.name == "aeq-bench":
@@ -143,15 +150,43 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
         from ..eval.judges.scores_file import ScoresFile
 
         return ScoresFile(Path(spec.removeprefix("scores:"))), None
+    from ..eval.judges.prompted.opening import is_prompted
+
+    if is_prompted(spec):
+        return _open_prompted(spec, dataset, options), None
     from ..eval.judges.trained import TrainedJudge
 
     if not Path(spec).exists():
-        raise UserError(f"judge {spec!r}: accepted: a judge folder, a run folder, scores:FILE or constant")
+        raise UserError(
+            f"judge {spec!r}: accepted: a judge folder, a run folder, openai:MODEL, gemini:MODEL, scores:FILE or "
+            "constant"
+        )
     cache = options.cache and Path(options.cache)
     judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)
     judge.check_scales(dataset.card)
     _warn_of_known_pairs(judge.description, dataset, options.split)
     return judge, judge.description
+
+
+def _open_prompted(spec: str, dataset: PairDataset, options: argparse.Namespace) -> PromptedJudge:
+    """Says what would leave the machine and what it would cost, before anything does; with ``--dry-run`` only that."""
+    from ..eval.judges.prompted.answers_store import AnswersStore, default_path
+    from ..eval.judges.prompted.notice import check_budget, example_request, notice
+    from ..eval.judges.prompted.opening import open_prompted
+    from ..eval.probes import choose
+
+    store = AnswersStore(Path(options.answers) if options.answers else default_path())
+    learn_from = _other_splits(dataset, options.split)
+    named = "probes" in options and options.probes is not None
+    judge = open_prompted(spec, dataset, learn_from, store, options.budget, named)
+    plan = judge.session.plan(judge.jobs(dataset.subset(_split_name(options.split)).pairs))
+    passes = 1 + (len(choose(_probes(options.probes))) if named else 0)
+    print(notice(judge, plan, passes), file=sys.stderr)
+    if options.dry_run:
+        print(example_request(judge, plan))
+    else:
+        check_budget(judge, plan)
+    return judge
 
 
 def _other_splits(dataset: PairDataset, split: str) -> list[str]:

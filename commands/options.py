@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..data_modules.importers import Importer
 
+_JUDGES = (
+    "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
+    "scores:FILE or constant"
+)
+
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -150,18 +155,18 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--json", action="store_true", help="print JSON")
 
     one = _add(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
-    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    one.add_argument("judge", help=_JUDGES)
     _add_evaluation_options(one)
     one.add_argument("--out", default="report", help="folder of the report (default: report)")
 
     one = _add(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
-    one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folder, run folder, scores:FILE or constant")
+    one.add_argument("judges", nargs="+", metavar="JUDGE", help=_JUDGES)
     _add_evaluation_options(one)
     one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md")
 
     one = _add(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
     one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
-    one.add_argument("judge", help="judge folder, run folder, scores:FILE or constant")
+    one.add_argument("judge", help=_JUDGES)
     _add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
@@ -169,6 +174,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
     _add_cache_option(one)
+    _add_asking_options(one)
 
     one = _add(
         commands,
@@ -289,6 +295,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
     _add_device_options(one)
     _add_cache_option(one)
+    _add_asking_options(one)
 
 
 def _add_interval_options(one: argparse.ArgumentParser) -> None:
@@ -297,6 +304,26 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
         help="kind of bootstrap intervals; bca: bias-corrected and accelerated (default: percentile)",
     )  # fmt: skip
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+
+
+def _add_asking_options(one: argparse.ArgumentParser) -> None:
+    asking = one.add_argument_group("judges that are asked in words (openai:..., gemini:...)")
+    asking.add_argument("--budget", type=_dollars, metavar="DOLLARS", help="spend at most this much on each of them")
+    asking.add_argument(
+        "--answers", metavar="FILE",
+        help="SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)",
+    )  # fmt: skip
+    asking.add_argument(
+        "--dry-run", action="store_true",
+        help="say what would be sent, where to and what it costs, print one request, and send nothing",
+    )  # fmt: skip
+
+
+def _dollars(text: str) -> float:
+    amount = float(text)
+    if not 0 <= amount < 1e9:
+        raise ValueError
+    return amount
 
 
 def _add_cache_option(one: argparse.ArgumentParser) -> None:

@@ -22,7 +22,6 @@ from .dimension_report import (
 )
 from .judged import Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
-from .judges.scores_file import ScoresFile
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
 from .statistics.bootstrap import Interval
@@ -204,9 +203,7 @@ def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
 
 
 def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> _Run:
-    reason = probe.refuses(pairs)
-    if isinstance(judge, ScoresFile):
-        reason = "a file of scores cannot score changed pairs"
+    reason = judge.only_given or probe.refuses(pairs)
     if reason is not None:
         return _Run(None, frozenset(), reason)
     tables, ids = [], set()

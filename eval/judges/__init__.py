@@ -31,10 +31,12 @@ class Judge(Protocol):
     Attributes:
         name: What reports call the judge.
         dimensions: What it scores; names of the dataset's dimensions.
+        only_given: Why it is not asked about changed versions of the pairs, for listening checks; None = it may be.
     """
 
     name: str
     dimensions: tuple[str, ...]
+    only_given: str | None
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """Scores every pair on every dimension.

@@ -22,6 +22,7 @@ class ConstantJudge:
     """
 
     name = "constant"
+    only_given: str | None = None
 
     def __init__(self, scores: Mapping[str, float]) -> None:
         self.dimensions = tuple(scores)

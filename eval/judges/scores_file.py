@@ -30,6 +30,8 @@ class ScoresFile:
             finite score, or two scores for one pair and dimension.
     """
 
+    only_given: str | None = "a file of scores cannot score changed pairs"
+
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
         for column in ("pair_id", "dimension", "score"):

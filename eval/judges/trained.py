@@ -23,6 +23,8 @@ from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 class TrainedJudge:
     """Implements `Judge` for a judge folder."""
 
+    only_given: str | None = None
+
     def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, cache: Path | None = None) -> None:
         """Put a loaded judge on a device.
 

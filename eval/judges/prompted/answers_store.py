@@ -1,0 +1,106 @@
+"""Answers that were paid for, in an SQLite file: a killed run goes on, and nothing is asked twice."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from ....data_modules.errors import UserError
+from .provider import Reply, Usage
+
+_VERSION = 1
+_TABLE = """
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY,
+    asked TEXT NOT NULL,      -- who: provider, model and server
+    sample INTEGER NOT NULL,
+    reply TEXT NOT NULL,      -- JSON: what the model wrote, its version, tokens
+    cost REAL,                -- dollars; NULL = no price is known
+    seconds REAL NOT NULL,
+    attempts INTEGER NOT NULL,
+    created REAL NOT NULL     -- seconds since 1970
+)
+"""
+
+
+def default_path() -> Path:
+    """Where answers are kept unless a command says otherwise."""
+    return user_cache_path("empathy-judge") / "answers.sqlite"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and what it took.
+
+    Attributes:
+        reply: What came back, refusals included.
+        cost: Dollars; None = no price is known.
+        seconds: From the first attempt to the reply, waiting included.
+        attempts: Requests that were sent.
+    """
+
+    reply: Reply
+    cost: float | None
+    seconds: float
+    attempts: int
+
+
+class AnswersStore:
+    """Key -> `Answer`. Every answer is on disk before it counts; several processes may use one file.
+
+    Holds what models wrote: no audio, no question, no header, no key of an account.
+
+    Args:
+        path: The file; its folder is made.
+
+    Raises:
+        UserError: If it cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
+            (version,) = self._base.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise UserError(f"{path}: answers of another version of this program; accepted: another file")
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute(_TABLE)
+            self._base.execute(f"PRAGMA user_version={_VERSION}")
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"{path}: not a file of answers ({error})") from None
+
+    def get(self, key: str) -> Answer | None:
+        """The answer, if there is one."""
+        row = self._base.execute("SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        reply, cost, seconds, attempts = row
+        return Answer(_to_reply(reply), cost, seconds, attempts)
+
+    def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
+        """Keep an answer.
+
+        Raises:
+            UserError: If the disk is full or the file cannot be written.
+        """
+        row = (key, asked, sample, json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts)
+        try:
+            self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))
+        except sqlite3.Error as error:
+            raise UserError(f"{self._path}: an answer cannot be kept ({error})") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+
+def _to_reply(text: str) -> Reply:
+    fields = json.loads(text)
+    return Reply(**{**fields, "usage": Usage(**fields["usage"])})

@@ -1,0 +1,189 @@
+"""Models of Google: Gemini."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ....data_modules.errors import UserError
+from .asking import Asking
+from .keys import keys_of, redact
+from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, AnswerMode, Message, Question, Reply, Text, Trouble, Usage
+
+_OFFICIAL = "https://generativelanguage.googleapis.com"
+_MOST_BYTES = 20_000_000  # of a request with audio inside
+_ALTERNATIVES = 20
+_SAFETY = {"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "RECITATION", "MODEL_ARMOR", "LANGUAGE", "JAILBREAK"}
+
+
+class GeminiProvider:
+    """Implements `Provider` with Google's own SDK.
+
+    Args:
+        model: As Google names it.
+        asking: `Asking.base_url` is another server, which gets no key of Google's: its key, if it wants one, is in the
+            variable ``EMPATHY_JUDGE_API_KEY``.
+
+    Raises:
+        UserError: If the SDK or the key is missing.
+    """
+
+    name = "gemini"
+    modes: tuple[AnswerMode, ...] = ("schema", "text", "logprobs")
+    audio_tokens_per_second = 32.0
+    likely_tokens = 600  # most of them thoughts
+    max_tokens = 8192
+
+    def __init__(self, model: str, asking: Asking) -> None:
+        try:
+            from google import genai
+            from google.genai import errors, types
+        except ImportError:
+            raise UserError("gemini: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
+        self._genai, self._errors, self._types = genai, errors, types
+        self.model = model
+        own = asking.base_url is not None
+        self._base_url = asking.base_url or _OFFICIAL
+        variables = ("EMPATHY_JUDGE_API_KEY",) if own else ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+        self._keys = keys_of(*variables)
+        if not own and not self._keys:
+            raise UserError(f"gemini:{model}: the variable GEMINI_API_KEY is not set; accepted: your key, in it")
+        self._timeout = asking.timeout
+        self.place = self._base_url.split("://")[-1].rstrip("/")
+        self._client: Any = None
+
+    def request(self, question: Question) -> dict[str, Any]:
+        """See `Provider.request`: the arguments of ``generate_content`` as JSON has them."""
+        contents, config = self._arguments(question)
+        plain = {"mode": "json", "exclude_none": True, "by_alias": True}
+        return {
+            "model": self.model,
+            "contents": [content.model_dump(**plain) for content in contents],
+            "config": config.model_dump(**plain),
+        }
+
+    async def ask(self, question: Question) -> Reply:
+        """See `Provider.ask`."""
+        size = sum(len(sound.wav) for sound in question.sounds) * 4 // 3
+        if size > _MOST_BYTES:
+            raise Trouble("clips too long", f"{size / 1e6:.0f} MB of audio; accepted: {_MOST_BYTES / 1e6:.0f} MB")
+        if self._client is None:
+            self._client = self._genai.Client(
+                vertexai=False,
+                api_key=self._keys[0] if self._keys else "none",
+                http_options=self._types.HttpOptions(
+                    base_url=self._base_url,
+                    timeout=int(1000 * self._timeout),
+                    retry_options=self._types.HttpRetryOptions(attempts=1),  # `runner` retries, and counts
+                ),
+            )
+        contents, config = self._arguments(question)
+        try:
+            found = await self._client.aio.models.generate_content(model=self.model, contents=contents, config=config)
+        except self._errors.APIError as error:
+            raise self._trouble(error) from None
+        except ValueError as error:  # JSON or its fields are not what the SDK knows
+            raise Trouble("malformed response", redact(str(error), self._keys), again=True) from None
+        except Exception as error:  # the SDK lets errors of whichever HTTP library it found through
+            text = redact(f"{type(error).__name__}: {error}", self._keys)
+            raise Trouble("connection failed", text, again=True) from None
+        return self._reply(found)
+
+    async def close(self) -> None:
+        """See `Provider.close`."""
+        if self._client is not None:
+            await self._client.aio.aclose()
+            self._client = None
+
+    def _arguments(self, question: Question) -> tuple[list[Any], Any]:
+        config: dict[str, Any] = {
+            "system_instruction": question.system,
+            "temperature": question.temperature,
+            "max_output_tokens": question.max_tokens,
+        }
+        if question.mode == "schema":
+            config |= {"response_mime_type": "application/json", "response_json_schema": question.form.schema()}
+        elif question.mode == "logprobs":
+            config |= {"response_logprobs": True, "logprobs": _ALTERNATIVES}
+        contents = [self._content(message) for message in question.messages]
+        return contents, self._types.GenerateContentConfig(**config)
+
+    def _content(self, message: Message) -> Any:
+        parts = [
+            self._types.Part.from_text(text=part.text)
+            if isinstance(part, Text)
+            else self._types.Part.from_bytes(data=part.wav, mime_type="audio/wav")
+            for part in message.parts
+        ]
+        return self._types.Content(role="model" if message.role == "assistant" else "user", parts=parts)
+
+    def _reply(self, found: Any) -> Reply:
+        version, usage = found.model_version, _usage(found.usage_metadata)
+        feedback = found.prompt_feedback
+        if feedback is not None and feedback.block_reason is not None:
+            return Reply(BLOCKED, version=version, usage=usage)
+        if not found.candidates:
+            return Reply(EMPTY, version=version, usage=usage)
+        candidate = found.candidates[0]
+        parts = candidate.content.parts or () if candidate.content is not None else ()
+        content = "".join(part.text or "" for part in parts if not part.thought)
+        reason = candidate.finish_reason.name if candidate.finish_reason is not None else "STOP"
+        if reason in _SAFETY:
+            return Reply(BLOCKED, content, version, usage)
+        kind = CUT_OFF if reason == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
+        return Reply(kind, content, version, usage, _alternatives(candidate.logprobs_result))
+
+    def _trouble(self, error: Any) -> Trouble:
+        text = redact(f"{error.status}: {error.message}", self._keys)
+        if error.code in (401, 403, 404) or "API_KEY_INVALID" in str(error.details):
+            return Trouble(f"HTTP {error.code}", text, final=True)
+        if error.code == 429:
+            daily = any("PerDay" in quota for quota in _quotas(error.details))
+            return Trouble("rate limit", text, again=True, wait=_wait(error.details), limited=True, final=daily)
+        if error.code == 408 or error.code >= 500:
+            return Trouble("server error", text, again=True, wait=_wait(error.details))
+        return Trouble(f"HTTP {error.code}", text)
+
+
+def _details(body: Any) -> list[Mapping[str, Any]]:
+    error = body.get("error", body) if isinstance(body, dict) else {}
+    found = error.get("details") if isinstance(error, dict) else None
+    return [detail for detail in found if isinstance(detail, dict)] if isinstance(found, list) else []
+
+
+def _wait(body: Any) -> float | None:
+    """Seconds, from ``retryDelay`` of google.rpc.RetryInfo."""
+    for detail in _details(body):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay", "")))
+        if match and float(match[1]) <= 3600:
+            return float(match[1])
+    return None
+
+
+def _quotas(body: Any) -> list[str]:
+    """The names of the limits that were met, from google.rpc.QuotaFailure."""
+    violations = [violation for detail in _details(body) for violation in detail.get("violations") or ()]
+    return [str(violation.get("quotaId", "")) for violation in violations if isinstance(violation, dict)]
+
+
+def _alternatives(result: Any) -> dict[str, float]:
+    if result is None or not result.top_candidates:
+        return {}
+    return {
+        one.token: one.log_probability
+        for one in result.top_candidates[0].candidates or ()
+        if one.token is not None and one.log_probability is not None
+    }
+
+
+def _usage(usage: Any) -> Usage:
+    if usage is None or usage.prompt_token_count is None:
+        return Usage()
+    audio = sum(
+        detail.token_count or 0
+        for detail in usage.prompt_tokens_details or ()
+        if detail.modality is not None and detail.modality.name == "AUDIO"
+    )
+    out = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
+    return Usage(usage.prompt_token_count - audio, audio, out)

@@ -1,0 +1,207 @@
+"""Models of OpenAI, and any server that speaks its chat completions: vLLM, SGLang, `transformers serve`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import wave
+from collections.abc import Mapping
+from typing import Any
+
+from ....data_modules.errors import UserError
+from .asking import Asking
+from .keys import keys_of, redact
+from .provider import (
+    ANSWERED,
+    BLOCKED,
+    CUT_OFF,
+    EMPTY,
+    REFUSED,
+    AnswerMode,
+    Message,
+    Question,
+    Reply,
+    Sound,
+    Text,
+    Trouble,
+    Usage,
+)
+
+_FUNCTION = "rate"
+_OFFICIAL = "https://api.openai.com/v1"
+_ALTERNATIVES = 20  # the most that the protocol gives
+
+
+class OpenAIProvider:
+    """Implements `Provider` with OpenAI's own SDK.
+
+    Args:
+        model: As the server names it.
+        asking: `Asking.base_url` is another server, which gets no key of OpenAI's: its key, if it wants one, is in the
+            variable ``EMPATHY_JUDGE_API_KEY``.
+
+    Raises:
+        UserError: If the SDK or the key is missing.
+    """
+
+    name = "openai"
+    audio_tokens_per_second = 10.0
+    likely_tokens = 60
+    max_tokens = 400
+
+    def __init__(self, model: str, asking: Asking) -> None:
+        try:
+            import openai
+        except ImportError:
+            raise UserError("openai: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
+        self._sdk = openai
+        self.model = model
+        own = asking.base_url is not None
+        self._base_url = asking.base_url or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL
+        self._keys = keys_of("EMPATHY_JUDGE_API_KEY") if own else keys_of("OPENAI_API_KEY")
+        if not own and not self._keys:
+            raise UserError(f"openai:{model}: the variable OPENAI_API_KEY is not set; accepted: your key, in it")
+        self._official = self._base_url.rstrip("/") == _OFFICIAL
+        self._audio = self._official and "audio" in model
+        self._timeout = asking.timeout
+        self.place = self._base_url.split("://")[-1].rstrip("/").removesuffix("/v1")
+        # audio models take functions and no schema (their model page); of other servers only words can be relied on
+        best: AnswerMode = "function" if self._audio else "schema" if self._official else "text"
+        rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
+        self.modes = (best, *(mode for mode in rest if mode != best))
+        self._client: Any = None
+
+    def request(self, question: Question) -> dict[str, Any]:
+        """See `Provider.request`."""
+        messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
+        if self._audio and not question.sounds:  # these models refuse a request without any audio
+            silence = _parts((Text("(This clip is silent and means nothing.)"), _silence()))
+            messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *silence]}
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": question.temperature}
+        body["max_completion_tokens" if self._official else "max_tokens"] = question.max_tokens
+        if self._audio:
+            body["modalities"] = ["text"]
+        schema = question.form.schema()
+        match question.mode:
+            case "schema":
+                shape = {"name": _FUNCTION, "schema": schema, "strict": True}
+                body["response_format"] = {"type": "json_schema", "json_schema": shape}
+            case "function":
+                body["tools"] = [{"type": "function", "function": {"name": _FUNCTION, "parameters": schema}}]
+                body["tool_choice"] = {"type": "function", "function": {"name": _FUNCTION}}
+            case "logprobs":
+                body |= {"logprobs": True, "top_logprobs": _ALTERNATIVES}
+            case "text":
+                pass
+        return body
+
+    async def ask(self, question: Question) -> Reply:
+        """See `Provider.ask`."""
+        if self._client is None:
+            self._client = self._sdk.AsyncOpenAI(
+                api_key=self._keys[0] if self._keys else "none",
+                base_url=self._base_url,
+                max_retries=0,  # `runner` retries, and counts
+                timeout=self._timeout,
+            )
+        try:
+            completion = await self._client.chat.completions.create(**self.request(question))
+        except self._sdk.OpenAIError as error:
+            raise self._trouble(error) from None
+        except ValueError:
+            raise Trouble("malformed response", "the server's answer is not JSON", again=True) from None
+        return _reply(completion)
+
+    async def close(self) -> None:
+        """See `Provider.close`."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _trouble(self, error: Exception) -> Trouble:
+        sdk, text = self._sdk, redact(str(error), self._keys)
+        if isinstance(error, sdk.APITimeoutError):
+            return Trouble("timeout", text, again=True)
+        if isinstance(error, sdk.APIConnectionError):
+            return Trouble("connection failed", text, again=True)
+        if isinstance(error, sdk.APIResponseValidationError):
+            return Trouble("malformed response", text, again=True)
+        if not isinstance(error, sdk.APIStatusError):
+            return Trouble("no answer", text, final=True)
+        wait, status = _wait(error.response.headers), error.status_code
+        asked = error.response.headers.get("x-should-retry")
+        if status in (401, 403, 404) or error.code == "insufficient_quota":
+            return Trouble(f"HTTP {status}", text, final=True)
+        if status == 429:
+            return Trouble("rate limit", text, again=asked != "false", wait=wait, limited=True)
+        again = asked == "true" or (asked != "false" and (status in (408, 409) or status >= 500))
+        return Trouble("server error" if status >= 500 else f"HTTP {status}", text, again=again, wait=wait)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "assistant":  # may not be a list of parts on every server
+        return {"role": "assistant", "content": "".join(part.text for part in message.parts if isinstance(part, Text))}
+    return {"role": message.role, "content": _parts(message.parts)}
+
+
+def _parts(parts: tuple[Text | Sound, ...]) -> list[dict[str, Any]]:
+    return [
+        {"type": "text", "text": part.text}
+        if isinstance(part, Text)
+        else {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.wav).decode(), "format": "wav"}}
+        for part in parts
+    ]
+
+
+def _silence() -> Sound:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(2)
+        writer.setframerate(16_000)
+        writer.writeframes(bytes(2 * 8_000))
+    return Sound(file.getvalue(), 0.5)
+
+
+def _wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds, as ``retry-after-ms`` or ``retry-after`` say."""
+    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            wait = float(headers[name]) * scale
+        except (KeyError, ValueError):
+            continue
+        if 0 <= wait <= 3600:
+            return wait
+    return None
+
+
+def _reply(completion: Any) -> Reply:
+    version, usage = completion.model, _usage(completion.usage)
+    if not completion.choices:
+        return Reply(EMPTY, version=version, usage=usage)
+    choice = completion.choices[0]
+    message = choice.message
+    calls = [call for call in message.tool_calls or () if call.type == "function"]
+    content = calls[0].function.arguments if calls else message.content or ""
+    alternatives = {}
+    if choice.logprobs is not None and choice.logprobs.content:
+        first = choice.logprobs.content[0]
+        alternatives = {other.token: other.logprob for other in first.top_logprobs or ()}
+    if message.refusal:
+        kind, content = REFUSED, message.refusal
+    elif choice.finish_reason == "content_filter":
+        kind = BLOCKED
+    elif choice.finish_reason == "length":
+        kind = CUT_OFF
+    else:
+        kind = ANSWERED if content.strip() else EMPTY
+    return Reply(kind, content, version, usage, alternatives)
+
+
+def _usage(usage: Any) -> Usage:
+    if usage is None:
+        return Usage()
+    details = usage.prompt_tokens_details
+    audio = (details.audio_tokens or 0) if details is not None else 0
+    return Usage(usage.prompt_tokens - audio, audio, usage.completion_tokens)

@@ -1,0 +1,123 @@
+"""From a spec such as ``openai:gpt-audio-1.5,rubric=attunement`` to a judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....data_modules.errors import UserError, shown
+from ....data_modules.ratings import Dimension
+from ....data_modules.schema import PairDataset
+from .answers_store import AnswersStore
+from .asking import Asking, Example, parse_asking
+from .gemini import GeminiProvider
+from .openai import OpenAIProvider
+from .pairwise import PairwiseJudge
+from .pointwise import PointwiseJudge
+from .provider import Provider
+from .session import Session
+
+PROVIDERS = ("openai", "gemini")
+PromptedJudge = PointwiseJudge | PairwiseJudge
+
+_COSTLY = "each listening check asks everything again; name those you want with --probes"
+
+
+def is_prompted(spec: str) -> bool:
+    """Whether a spec names a prompted judge."""
+    return spec.partition(":")[0] in PROVIDERS
+
+
+def open_prompted(
+    spec: str,
+    dataset: PairDataset,
+    learn_from: Sequence[str],
+    store: AnswersStore,
+    budget: float | None = None,
+    probes_asked_for: bool = False,
+) -> PromptedJudge:
+    """The judge that a spec names.
+
+    Args:
+        spec: ``openai:MODEL`` or ``gemini:MODEL``, then settings of `Asking`, each after a comma.
+        dataset: Its dimensions are asked for; rated examples come from it.
+        learn_from: The splits that examples may come from.
+        store: Where answers are kept.
+        budget: Dollars.
+        probes_asked_for: Whether listening checks were asked for by name.
+
+    Raises:
+        UserError: If the spec has no model or a setting that is not accepted, or SDK or key are missing.
+    """
+    name, _, rest = spec.partition(":")
+    model, *settings = rest.split(",")
+    if not model:
+        raise UserError(f"judge {shown(spec)}: accepted: {name}:MODEL")
+    asking = parse_asking(settings, spec)
+    provider: Provider = OpenAIProvider(model, asking) if name == "openai" else GeminiProvider(model, asking)
+    session = Session(provider, asking, store, budget)
+    dimensions = dataset.card.dimensions
+    only_given = None if probes_asked_for else _COSTLY
+    if asking.mode == "pairwise":
+        _check_pairwise(asking, spec, session)
+        return PairwiseJudge(spec, session, dimensions, only_given)
+    if session.manner.mode == "logprobs":
+        _check_digits(dimensions, spec)
+    examples = choose_examples(dataset, learn_from, asking.examples) if asking.examples else []
+    return PointwiseJudge(spec, session, dimensions, examples, only_given)
+
+
+def _check_pairwise(asking: Asking, spec: str, session: Session) -> None:
+    if asking.examples:
+        raise UserError(f"judge {shown(spec)}: examples are rated pairs; accepted: mode=pointwise with examples")
+    if session.manner.mode == "logprobs":
+        raise UserError(f"judge {shown(spec)}: answers=logprobs; accepted: mode=pointwise with it")
+
+
+def _check_digits(dimensions: Sequence[Dimension], spec: str) -> None:
+    """The probabilities are those of one token, and only single digits are one token everywhere."""
+    for dimension in dimensions:
+        digits = dimension.step == 1 and dimension.minimum >= 0 and dimension.maximum <= 9
+        if not (digits and float(dimension.minimum).is_integer()):
+            raise UserError(
+                f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; accepted: scales "
+                "whose scores are single digits"
+            )
+
+
+def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:
+    """Rated pairs of other splits that span the scale: from the lowest mean rating to the highest in even steps.
+
+    At most one of a group. They depend on the data alone.
+
+    Raises:
+        UserError: If there are too few.
+    """
+    part = dataset.subset(splits)
+    means = part.mean_scores().dropna()
+    groups = {pair.group_id for pair in part.pairs if pair.pair_id in means.index}
+    if len(groups) < count:
+        raise UserError(
+            f"{dataset.root}: {len(groups)} groups with a rated pair in split {', '.join(splits)}; accepted: examples "
+            f"of at most so many (asked for {count})"
+        )
+    known = {pair.pair_id: pair for pair in part.pairs}
+    ordered = _spread(part, means[dataset.card.dimensions[0].name].to_dict(), count)
+    return [Example(known[pair_id], means.loc[pair_id].to_dict()) for pair_id in ordered]
+
+
+def _spread(part: PairDataset, scores: dict[str, float], count: int) -> list[str]:
+    """For each of evenly spaced ratings the nearest pair of a group that was not taken; neighbours are set apart."""
+    low, high = min(scores.values()), max(scores.values())
+    taken: set[str] = set()
+    chosen: list[str] = []
+    for wanted in np.linspace(low, high, count) if count > 1 else [(low + high) / 2]:
+        free = [pair for pair in part.pairs if pair.pair_id in scores and pair.group_id not in taken]
+        best = min(free, key=lambda pair: (abs(scores[pair.pair_id] - wanted), pair.pair_id))
+        taken.add(best.group_id)
+        chosen.append(best.pair_id)
+    # neighbours on the scale shall not be neighbours in the conversation
+    step = next(step for step in (7, 5, 3, 2, 1) if math.gcd(step, count) == 1)
+    return [chosen[(step * number) % count] for number in range(count)]

@@ -1,0 +1,170 @@
+"""Servers on this machine that speak the vendors' protocols, and misbehave when told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the server sends.
+
+    Attributes:
+        body: JSON, or bytes as they are.
+        status: HTTP.
+        headers: Beside the type and the length.
+        delay: Seconds before.
+        cut: Promise more bytes than are sent, and hang up.
+    """
+
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    cut: bool = False
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    Attributes:
+        url: Its root, without a path.
+        requests: All that it got, in the order in which they came.
+    """
+
+    url: str
+    requests: list[Request]
+
+
+@contextmanager
+def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
+    """Runs a server on a free port; `behave` may be called by several threads at once."""
+    seen: list[Request] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = Request(self.path, dict(self.headers), json.loads(body))
+            seen.append(request)
+            response = behave(request)
+            time.sleep(response.delay)
+            sent = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
+            try:
+                self.send_response(response.status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(sent) + (100 if response.cut else 0)))
+                for name, value in response.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(sent)
+            except ConnectionError:  # the client did not wait
+                self.close_connection = True
+            if response.cut:
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield Server(f"http://127.0.0.1:{server.server_address[1]}", seen)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+# ---------------------------------------------------------------- what the vendors answer
+
+
+def openai_answer(content: str | None = None, **changes: Any) -> dict[str, Any]:
+    """A chat completion, in the shape that OpenAI's API gives it."""
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+    calls = changes.pop("calls", None)
+    if calls is not None:
+        message["tool_calls"] = [
+            {"id": "call_1", "type": "function", "function": {"name": "rate", "arguments": json.dumps(calls)}}
+        ]
+    message["refusal"] = changes.pop("refusal", None)
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": changes.pop("logprobs", None),
+        "finish_reason": changes.pop("finish_reason", "tool_calls" if calls is not None else "stop"),
+    }
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_760_000_000,
+        "model": "gpt-audio-1.5-2026-02-23",
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": 350,
+            "completion_tokens": 25,
+            "total_tokens": 375,
+            "prompt_tokens_details": {"audio_tokens": 100, "text_tokens": 250, "cached_tokens": 0, "image_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0, "text_tokens": 25},
+        },
+        "system_fingerprint": "fp_1",
+        **changes,
+    }
+
+
+def openai_error(status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """An error, in the shape that OpenAI's API gives it."""
+    body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
+    return Response(body, status, headers or {})
+
+
+def gemini_answer(text: str | None = None, **changes: Any) -> dict[str, Any]:
+    """What ``generateContent`` gives."""
+    candidate: dict[str, Any] = {"index": 0, "finishReason": changes.pop("finish_reason", "STOP")}
+    if text is not None:
+        candidate["content"] = {"role": "model", "parts": [{"text": text}]}
+    candidate |= changes.pop("candidate", {})
+    return {
+        "candidates": [candidate],
+        "usageMetadata": {
+            "promptTokenCount": 420,
+            "candidatesTokenCount": 20,
+            "thoughtsTokenCount": 200,
+            "totalTokenCount": 640,
+            "promptTokensDetails": [
+                {"modality": "TEXT", "tokenCount": 100},
+                {"modality": "AUDIO", "tokenCount": 320},
+            ],
+        },
+        "modelVersion": "gemini-3.1-pro-preview-05-20",
+        "responseId": "r1",
+        **changes,
+    }
+
+
+def gemini_error(code: int, status: str, message: str, details: list[dict[str, Any]] | None = None) -> Response:
+    """An error of Google's APIs."""
+    return Response({"error": {"code": code, "message": message, "status": status, "details": details or []}}, code)
