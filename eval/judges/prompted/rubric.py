@@ -17,7 +17,7 @@ from ....data_modules.ratings import Dimension
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
 """``vocal``: does the voice fit, flatness in the middle. ``attunement``: as EchoMind's vocal empathy score, flatness at
-the bottom. ``support``: as VStyle's empathy, words first and voice last. ``plain``: just the dimension and its scale."""
+the bottom. ``support``: as VStyle's empathy, words first and voice last. ``plain``: the dimension and its scale."""
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ def openai_answer(content: str | None = None, **changes: Any) -> dict[str, Any]:
     }
 
 
-def openai_error(status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+def openai_error(
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
     """An error, in the shape that OpenAI's API gives it."""
     body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
     return Response(body, status, headers or {})
