@@ -7,6 +7,9 @@ from collections.abc import Callable
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
+ASKED_TO_STOP = 75
+"""Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
+
 MAX_SHOWN_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 2_000
 

@@ -16,10 +16,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 from ..data_modules.batching import Position
+from ..data_modules.errors import ASKED_TO_STOP
 from ..models.checkpoints import LAST
 
-ASKED_TO_STOP = 75
-"""Exit code after a signal, EX_TEMPFAIL of sysexits.h: start again with ``--resume auto`` and the run goes on."""
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them

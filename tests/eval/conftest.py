@@ -35,6 +35,7 @@ class ToneJudge:
     """Knows the rule; without a context it assumes tone 2. `noise` is fixed per pair."""
 
     name = "tone judge"
+    only_given: str | None = None
 
     def __init__(self, noise: float = 0.0, dimensions: tuple[str, ...] = ("empathy",)) -> None:
         self.dimensions = dimensions

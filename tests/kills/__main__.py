@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.checkpoints import LAST, read_checkpoint
-from empathy_judge.train.durable import ASKED_TO_STOP
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 

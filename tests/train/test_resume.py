@@ -15,12 +15,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.checkpoints import damage, read_checkpoint
 from empathy_judge.train import fit
 from empathy_judge.train.checkpoints import AtomicCheckpoints, find_resumable
-from empathy_judge.train.durable import ASKED_TO_STOP
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 

@@ -15,6 +15,8 @@ from ....data_modules.ratings import STEP_TOLERANCE, Dimension
 REASON = "reason"
 """The field in which a judge first says what it heard."""
 
+_LONGEST = 20_000  # characters of an answer that are read; hostile ones can make reading slow
+
 UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
 """How an answer without a score fails."""
 
@@ -142,7 +144,7 @@ def json_object(text: str, names: Sequence[str]) -> Mapping[str, Any]:
     Raises:
         Unread: If there is none.
     """
-    found = [value for value in _objects(text) if all(name in value for name in names)]
+    found = [value for value in _objects(text[-_LONGEST:]) if all(name in value for name in names)]
     if not found:
         raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(text)}")
     return found[-1]

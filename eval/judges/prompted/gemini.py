@@ -12,6 +12,7 @@ from .keys import keys_of, redact
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, AnswerMode, Message, Question, Reply, Text, Trouble, Usage
 
 _OFFICIAL = "https://generativelanguage.googleapis.com"
+_HTTP_LIBRARIES = {"httpx", "httpx2", "aiohttp"}  # the SDK uses what it finds, and lets their errors through
 _MOST_BYTES = 20_000_000  # of a request with audio inside
 _ALTERNATIVES = 20
 _SAFETY = {"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "RECITATION", "MODEL_ARMOR", "LANGUAGE", "JAILBREAK"}
@@ -85,7 +86,9 @@ class GeminiProvider:
             raise self._trouble(error) from None
         except ValueError as error:  # JSON or its fields are not what the SDK knows
             raise Trouble("malformed response", redact(str(error), self._keys), again=True) from None
-        except Exception as error:  # the SDK lets errors of whichever HTTP library it found through
+        except Exception as error:
+            if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _HTTP_LIBRARIES:
+                raise
             text = redact(f"{type(error).__name__}: {error}", self._keys)
             raise Trouble("connection failed", text, again=True) from None
         return self._reply(found)

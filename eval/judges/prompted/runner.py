@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ....data_modules.errors import AudioError, UserError
+from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from .answers_store import Answer, AnswersStore
 from .asking import Asking
 from .pace import Pace
@@ -82,9 +83,15 @@ class Runner:
 
         Raises:
             UserError: If nobody can be asked this way: a wrong key, an unknown model, requests that are always bad.
-            KeyboardInterrupt: If the program was asked to stop. Answers under way were waited for and kept.
+            KeyboardInterrupt: If the program was interrupted. Answers under way were waited for and kept.
+            SystemExit: With `ASKED_TO_STOP`, if it was asked to stop by SIGTERM. The same holds.
         """
-        return _in_a_loop(lambda: self._run(jobs, title), self._stop)
+        with _stopped_by_signals(self._stop) as number:
+            outcomes = _in_a_loop(lambda: self._run(jobs, title))
+        if self._stop.is_set():
+            print("stopped: the answers so far are kept; the same command goes on from there", file=sys.stderr)
+            raise KeyboardInterrupt if number == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
+        return outcomes
 
     async def _run(self, jobs: Sequence[Job], title: str) -> list[Outcome]:
         run = _Run(self._provider, self._asking, self._store, self._bill, self._stop)
@@ -107,8 +114,6 @@ class Runner:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
                 await self._provider.close()
-        if self._stop.is_set():
-            raise KeyboardInterrupt
         return outcomes
 
 
@@ -192,8 +197,8 @@ def _delay(attempts: int) -> float:
     return random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
 
 
-def _in_a_loop(make: Callable[[], Any], stop: threading.Event) -> Any:
-    """Runs a coroutine in a thread of its own, so that it works in notebooks; signals ask it to stop."""
+def _in_a_loop(make: Callable[[], Any]) -> Any:
+    """Runs a coroutine in a thread of its own, so that it works in notebooks."""
     found: list[Any] = []
 
     def run() -> None:
@@ -203,31 +208,32 @@ def _in_a_loop(make: Callable[[], Any], stop: threading.Event) -> Any:
             found.append(error)
 
     thread = threading.Thread(target=run, name="asking")
-    with _stopped_by_signals(stop):
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)  # in pieces, so that signals are handled meanwhile
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)  # in pieces, so that signals are handled meanwhile
     if isinstance(found[0], BaseException):
         raise found[0]
     return found[0]
 
 
 @contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """The first signal lets what is under way end, the second ends the program."""
+def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
+    """The first signal lets what is under way end, the second ends the program. Yields the first one's number."""
+    got: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield got
         return
     before: dict[signal.Signals, Any] = {}
 
     def ask(number: int, frame: object) -> None:
+        got.append(number)
         stop.set()
         for name, handler in before.items():
             signal.signal(name, handler)
 
     before |= {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield got
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)

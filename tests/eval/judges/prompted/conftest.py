@@ -1,0 +1,84 @@
+"""Pairs to ask about, and no key but those that a test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
+from empathy_judge.eval.judges.prompted.asking import parse_asking
+from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
+from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
+from empathy_judge.eval.judges.prompted.pairwise import PairwiseJudge
+from empathy_judge.eval.judges.prompted.pointwise import PointwiseJudge
+from empathy_judge.eval.judges.prompted.session import Session
+
+EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
+OPENAI_PRICE, GEMINI_PRICE = "price=2.5:32:10", "price=2:2:12"
+
+
+def clip(hertz: float, seconds: float = 0.2, rate: int = 8_000) -> Clip:
+    """A quiet tone."""
+    return Clip((0.1 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32), rate)
+
+
+@pytest.fixture
+def make_pairs() -> Callable[[int], list[Pair]]:
+    """Pairs with a context of their own each, and transcripts."""
+
+    def make(count: int) -> list[Pair]:
+        return [
+            Pair(
+                f"p{number}",
+                clip(200 + number),
+                (Turn("user", clip(1_000 + number)),),
+                group_id=f"script number {number}",
+                system_id="a system",
+                context_text="I lost my job.",
+                response_text="Oh no.",
+            )
+            for number in range(count)
+        ]
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have keys."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AnswersStore]:
+    """An empty one."""
+    opened = AnswersStore(tmp_path / "answers.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def make_judge(store: AnswersStore) -> Callable[..., PointwiseJudge | PairwiseJudge]:
+    """Vendor, address of the server, settings -> judge."""
+
+    def make(
+        vendor: str,
+        url: str,
+        settings: Sequence[str] = ("samples=1",),
+        budget: float | None = None,
+        dimensions: Sequence[Dimension] = (EMPATHY,),
+    ) -> PointwiseJudge | PairwiseJudge:
+        base = f"{url}/v1" if vendor == "openai" else url
+        asking = parse_asking([f"base_url={base}", *settings], vendor)
+        provider = (OpenAIProvider if vendor == "openai" else GeminiProvider)("a-model", asking)
+        session = Session(provider, asking, store, budget)
+        judge = PairwiseJudge if asking.mode == "pairwise" else PointwiseJudge
+        return judge(vendor, session, dimensions)
+
+    return make

@@ -1,0 +1,334 @@
+"""A thousand questions, servers that fail and limit, programs that are killed: nothing is lost and nothing paid twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import soundfile
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import DatasetCard, Pair, Turn, write_dataset, write_splits
+from empathy_judge.eval.judges import OK
+from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
+from empathy_judge.eval.judges.prompted.pace import Pace
+
+from .conftest import EMPATHY, clip
+from .servers import Request, Response, gemini_answer, gemini_error, openai_answer, openai_error, serve
+
+GOOD = json.dumps({"reason": "a warm voice", "vocal_empathy": 4})
+Make = Callable[..., Any]
+Pairs = Callable[[int], list[Pair]]
+
+
+def asked_about(request: Request) -> str:
+    """What stands for the question: its audio."""
+    return hashlib.sha256(json.dumps(request.body.get("messages") or request.body.get("contents")).encode()).hexdigest()
+
+
+class LimitedServer:
+    """Lets `rate` requests a second through (a bucket of one second), and fails a fifth of those, each question once.
+
+    Attributes:
+        charged: Question -> answers with a bill.
+    """
+
+    def __init__(self, vendor: str, rate: float, hints: bool, seed: int = 0) -> None:
+        self.vendor, self.rate, self.hints = vendor, rate, hints
+        self.charged: Counter[str] = Counter()
+        self.begun: float | None = None
+        self.refused = 0
+        self._tokens, self._filled = rate, time.monotonic()
+        self._random = random.Random(seed)
+        self._failed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Response:
+        with self._lock:
+            now = time.monotonic()
+            self.begun = self.begun or now
+            self._tokens = min(self.rate, self._tokens + self.rate * (now - self._filled))
+            self._filled = now
+            if self._tokens < 1:
+                self.refused += 1
+                return self._limit((1 - self._tokens) / self.rate)
+            self._tokens -= 1
+            key = asked_about(request)
+            if key not in self._failed and self._random.random() < 0.2:
+                self._failed.add(key)
+                return self._random.choice(self._faults())
+            self.charged[key] += 1
+        return Response(self._answer(GOOD), delay=0.05)
+
+    def _answer(self, text: str) -> Any:
+        return openai_answer(text) if self.vendor == "openai" else gemini_answer(text)
+
+    def _faults(self) -> list[Response]:
+        if self.vendor == "openai":
+            return [openai_error(500, "oops"), openai_error(503, "busy"), Response(self._answer(GOOD), cut=True)]
+        return [gemini_error(500, "INTERNAL", "oops"), Response(self._answer(GOOD), cut=True)]
+
+    def _limit(self, wait: float) -> Response:
+        if self.vendor == "openai":
+            headers = {"retry-after-ms": f"{1000 * wait:.0f}"} if self.hints else {}
+            return openai_error(429, "slow down", "rate_limit_exceeded", headers)
+        return gemini_error(429, "RESOURCE_EXHAUSTED", "slow down", [{"retryDelay": f"{wait:.3f}s"}] if self.hints else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("vendor", "hints"), [("openai", True), ("openai", False), ("gemini", True)])
+def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(
+    vendor: str, hints: bool, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner._FIRST_DELAY", 0.1)
+    rate, count = 60.0, 1000
+    limited = LimitedServer(vendor, rate, hints)
+    with serve(limited) as server:
+        judge = make_judge(vendor, server.url, ["samples=1", "concurrency=32"])
+        table = judge.score(make_pairs(count))
+        assert limited.begun is not None
+        wall = time.monotonic() - limited.begun
+    assert (table["status"] == OK).all()
+    assert len(table) == count
+    assert len(limited.charged) == count
+    assert set(limited.charged.values()) == {1}
+    failed = len(limited._failed)
+    assert 120 < failed < 280
+    bound = (count + failed - rate) / rate  # every request that is let through takes one turn; the bucket begins full
+    assert wall < 1.3 * bound, (wall, bound, limited.refused)
+
+
+def test_a_known_limit_is_never_met(make_judge: Make, make_pairs: Pairs) -> None:
+    limited = LimitedServer("openai", 30.0, hints=True)
+    limited._tokens = 1.0
+    with serve(limited) as server:
+        make_judge("openai", server.url, ["samples=1", "rpm=1200"]).score(make_pairs(40))
+    assert limited.refused == 0
+
+
+def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.pace.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.pace.asyncio.sleep", sleep)
+
+    def turn(pace: Pace) -> float:
+        try:
+            pace.turn().send(None)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("still waiting")
+
+    pace = Pace()
+    assert [turn(pace) for _ in range(3)] == [0, 0, 0]  # nothing waits
+    for moment in (1.0, 2.0, 3.0, 4.0):
+        clock[0] = moment
+        pace.answered()
+    pace.limited(started=3.5, wait=2.0)
+    assert turn(pace) == pytest.approx(6.0)  # as it asked
+    assert turn(pace) - 6.0 == pytest.approx(3 / 4)  # then as answers came: four in the three seconds since the first
+    pace.limited(started=3.6, wait=0.0)  # one that was under way then: not slower for it
+    assert turn(pace) - clock[0] == pytest.approx(0.0)
+    assert turn(Pace(rpm=60)) == clock[0]
+
+
+def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None:
+    # each answer costs 0.425 cents, and might cost at most some more
+    with serve(lambda request: Response(openai_answer(GOOD), delay=0.02)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "price=2.5:32:10"], budget=0.1)
+        table = judge.score(make_pairs(60))
+    spent = sum(meta["cost"] or 0 for meta in table["meta"])
+    each = (250 * 2.5 + 100 * 32 + 25 * 10) / 1e6
+    assert spent == pytest.approx(each * (table["status"] == OK).sum())
+    assert 0.1 - 4 * each < spent <= 0.1
+    assert set(table["status"]) == {OK, "not asked: the budget is used up"}
+    assert len(server.requests) == (table["status"] == OK).sum()
+
+
+def test_failures_are_results_that_are_paid_once(make_judge: Make, make_pairs: Pairs) -> None:
+    with serve(lambda request: Response(openai_answer(refusal="No."))) as server:
+        judge = make_judge("openai", server.url)
+        for kept in (0, 1):
+            row = judge.score(make_pairs(1)).iloc[0]
+            assert (row["status"], row["meta"]["kept"]) == ("refused", kept)
+        assert len(server.requests) == 1
+
+
+def test_other_questions_are_other_answers(make_judge: Make, make_pairs: Pairs) -> None:
+    """The key has the model, the words, the parameters, the clips and the sample."""
+    with serve(lambda request: Response(openai_answer(GOOD))) as server:
+        for settings in (
+            ["samples=1"],
+            ["samples=2", "temperature=0"],
+            ["samples=1", "temperature=0.5"],
+            ["samples=1", "rubric=attunement"],
+            ["samples=1", "hears=both"],
+            ["samples=1", "answers=schema"],
+        ):
+            judge = make_judge("openai", server.url, settings)
+            judge.score(make_pairs(2))
+            judge.score(make_pairs(2))
+        assert len(server.requests) == 12  # the second one asks for one more sample, the others for both pairs
+
+
+def test_a_clip_that_cannot_be_read_costs_its_pair_alone(
+    make_judge: Make, make_pairs: Pairs, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.wav").write_bytes(b"no audio")
+    pairs = [*make_pairs(1), Pair("bad", tmp_path / "bad.wav", group_id="g")]
+    with serve(lambda request: Response(openai_answer(GOOD))) as server:
+        table = make_judge("openai", server.url).score(pairs)
+    assert table["status"].iloc[0] == OK
+    assert "bad.wav" in table["status"].iloc[1]
+
+
+# ---------------------------------------------------------------- whole programs
+
+
+@pytest.fixture(scope="module")
+def rated_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 120 short pairs on disk."""
+    folder = tmp_path_factory.mktemp("rated")
+    rows = []
+    pairs = []
+    for number in range(120):
+        for kind in ("context", "response"):
+            made = clip(200 + number + (1000 if kind == "context" else 0))
+            soundfile.write(folder / f"{kind}{number}.wav", made.samples, made.rate)
+        context = (Turn("user", folder / f"context{number}.wav"),)
+        pairs.append(Pair(f"p{number}", folder / f"response{number}.wav", context, group_id=f"g{number}"))
+        rows += [(f"p{number}", f"r{rater}", "vocal_empathy", float(1 + (number + rater) % 5)) for rater in range(3)]
+    ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+    out = folder / "data"
+    card = DatasetCard("tones", (EMPATHY,), synthetic=True)
+    write_dataset(out, card, pairs, ratings)
+    write_splits(out, ["train"] * 20 + ["test"] * 100)
+    return out
+
+
+def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
+    spec = f"openai:m,base_url={url}/v1,samples=2,concurrency=4,price=2.5:32:10"
+    words = ["compare", spec, "constant", "--data", str(data), "--answers", str(answers), "--budget", "5"]
+    return [sys.executable, "-m", "empathy_judge.cli", *words, "--probes", "none", "--resamples", "50", *more]
+
+
+@pytest.mark.slow
+def test_stopped_twice_and_resumed_nothing_is_paid_twice(rated_folder: Path, tmp_path: Path) -> None:
+    charged: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def behave(request: Request) -> Response:
+        with lock:
+            charged[asked_about(request)] += 1
+        return Response(openai_answer(GOOD), delay=0.05)
+
+    with serve(behave) as server:
+        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
+        for wanted in (40, 110):
+            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while sum(charged.values()) < wanted and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            _, told = process.communicate(timeout=60)
+            assert process.returncode == 75, told
+            assert "the same command goes on" in told
+        done = subprocess.run([*arguments, "--json"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(charged) == 100
+    assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
+    assert '"n_items": 100' in done.stdout
+
+
+@pytest.mark.slow
+def test_killed_without_warning_at_most_what_was_under_way_is_lost(rated_folder: Path, tmp_path: Path) -> None:
+    charged: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def behave(request: Request) -> Response:
+        with lock:
+            charged[asked_about(request)] += 1
+        return Response(openai_answer(GOOD), delay=0.05)
+
+    with serve(behave) as server:
+        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
+        for wanted in (40, 110):
+            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while sum(charged.values()) < wanted and process.poll() is None:
+                time.sleep(0.01)
+            process.kill()
+            process.wait()
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert 200 <= sum(charged.values()) <= 200 + 2 * 4
+
+
+KEY = "sk-planted-3f9c1d7e5b"
+
+
+@pytest.mark.slow
+def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder: Path, tmp_path: Path) -> None:
+    """A key is planted; the server repeats it in its errors."""
+
+    def behave(request: Request) -> Response:
+        sent = request.headers["authorization"]
+        if random.random() < 0.3:
+            return openai_error(500, f"failed with {sent} of {KEY}")
+        if random.random() < 0.1:
+            return openai_error(400, f"bad request with {sent}")
+        return Response(openai_answer(GOOD))
+
+    environment = os.environ | {"EMPATHY_JUDGE_API_KEY": KEY, "OPENAI_LOG": "debug"}
+    with serve(behave) as server:
+        out = tmp_path / "out"
+        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite", "--out", str(out))
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        audio = server.requests[0].body["messages"][-1]["content"][1]["input_audio"]["data"]
+        dry = subprocess.run([*arguments, "--dry-run"], capture_output=True, text=True, timeout=120, env=environment)
+        asked = len(server.requests)
+
+        def refuse(request: Request) -> Response:
+            return openai_error(401, f"Incorrect API key provided: {KEY[:6]}*****{KEY[-4:]} ({KEY})")
+
+    with serve(refuse) as server:
+        wrong = subprocess.run(
+            command(server.url, rated_folder, tmp_path / "other.sqlite"),
+            capture_output=True, text=True, timeout=120, env=environment,
+        )  # fmt: skip
+    assert wrong.returncode == 2
+    assert wrong.stderr.strip().splitlines()[-1].startswith("error: openai:m: HTTP 401: ")
+    written = [done.stdout, done.stderr, dry.stdout, dry.stderr, wrong.stdout, wrong.stderr]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) >= 4
+    everything = "\n".join(written).encode() + b"".join(file.read_bytes() for file in files)
+    for secret in (KEY, KEY[-4:], "Bearer", audio[200:240]):
+        assert secret.encode() not in everything, secret
+    assert asked > 200
+
+
+def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.sqlite").write_text("hello " * 100)
+    with pytest.raises(UserError, match="not a file of answers"):
+        AnswersStore(tmp_path / "text.sqlite")
+    base = sqlite3.connect(tmp_path / "other.sqlite")
+    base.execute("PRAGMA user_version=7")
+    base.close()
+    with pytest.raises(UserError, match="another version"):
+        AnswersStore(tmp_path / "other.sqlite")
