@@ -1,4 +1,4 @@
-"""What goes over the wire, field by field against the vendors' own types, and every way in which an answer can be bad."""
+"""What goes over the wire, field by field against the vendors' own types, and all the ways in which answers are bad."""
 
 from __future__ import annotations
 
@@ -293,9 +293,7 @@ FINAL = {
 
 
 @pytest.mark.parametrize(("vendor", "number"), [(vendor, number) for vendor in FINAL for number in range(3)])
-def test_what_no_request_can_mend_ends_the_run(
-    vendor: str, number: int, make_judge: Make, make_pairs: Pairs
-) -> None:
+def test_what_no_request_can_mend_ends_the_run(vendor: str, number: int, make_judge: Make, make_pairs: Pairs) -> None:
     with serve(always(FINAL[vendor][number])) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
         with pytest.raises(UserError, match=f"{vendor}:a-model: "):
@@ -304,9 +302,9 @@ def test_what_no_request_can_mend_ends_the_run(
 
 
 def test_requests_that_are_all_bad_end_the_run(make_judge: Make, make_pairs: Pairs) -> None:
-    with serve(always(openai_error(400, "response_format is not supported"))) as server:
-        with pytest.raises(UserError, match=r"first 5 requests failed.*response_format is not supported"):
-            make_judge("openai", server.url, ["samples=1", "concurrency=1"]).score(make_pairs(50))
+    told = pytest.raises(UserError, match=r"first 5 requests failed.*response_format is not supported")
+    with serve(always(openai_error(400, "response_format is not supported"))) as server, told:
+        make_judge("openai", server.url, ["samples=1", "concurrency=1"]).score(make_pairs(50))
     assert len(server.requests) == 5
 
 
@@ -330,8 +328,8 @@ def test_expected_score_from_log_probabilities(make_judge: Make, make_pairs: Pai
     assert server.requests[0].body["logprobs"] is True
     assert server.requests[0].body["top_logprobs"] == 20
 
-    found = {"topCandidates": [{"candidates": [{"token": t, "logProbability": math.log(p)} for t, p in chances.items()]}]}
-    answer = gemini_answer("4", candidate={"logprobsResult": found})
+    first = [{"token": token, "logProbability": math.log(p)} for token, p in chances.items()]
+    answer = gemini_answer("4", candidate={"logprobsResult": {"topCandidates": [{"candidates": first}]}})
     with serve(always(Response(answer))) as server:
         table = make_judge("gemini", server.url, ["samples=1", "answers=logprobs"]).score(make_pairs(1))
     assert table["score"].iloc[0] == pytest.approx((4 * 0.5 + 5 * 0.3 + 3 * 0.1) / 0.9)
@@ -353,7 +351,8 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge: Make, m
         return Response(openai_answer(next(number for name, number in numbers.items() if name in system)))
 
     with serve(behave) as server:
-        table = make_judge("openai", server.url, ["samples=1", "answers=logprobs"], None, dimensions).score(make_pairs(2))
+        judge = make_judge("openai", server.url, ["samples=1", "answers=logprobs"], None, dimensions)
+        table = judge.score(make_pairs(2))
     assert table[["pair_id", "dimension", "score"]].to_numpy().tolist() == [
         ["p0", "warmth", 5],
         ["p0", "flatness", 2],

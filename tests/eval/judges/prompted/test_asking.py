@@ -1,0 +1,176 @@
+"""Settings, rubrics, forms and examples, without anybody being asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.eval.judges.prompted.asking import Asking, Manner, Price, parse_asking, score_question
+from empathy_judge.eval.judges.prompted.forms import Preferred, Scores, Unread, expected_score
+from empathy_judge.eval.judges.prompted.opening import choose_examples, open_prompted
+from empathy_judge.eval.judges.prompted.provider import Sound, Text
+from empathy_judge.eval.judges.prompted.rubric import RUBRICS, describe
+
+from .conftest import EMPATHY, clip
+
+Pairs = Callable[[int], list[Pair]]
+
+
+def test_settings() -> None:
+    asking = parse_asking(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
+    assert asking == Asking(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
+    assert (parse_asking([], "x").heat, parse_asking(["samples=1"], "x").heat) == (1, 0)
+    assert parse_asking(["samples=1", "temperature=0.7"], "x").heat == 0.7
+
+
+@pytest.mark.parametrize(
+    ("setting", "accepted"),
+    [
+        ("rubric=kindness", "vocal, attunement, support, plain"),
+        ("samples=0", "1 to 100"),
+        ("samples=1e3", "1 to 100"),
+        ("temperature=nan", "0 to 2"),
+        ("price=1:2", "TEXT_IN:AUDIO_IN:OUT"),
+        ("price=-1:2:3", "TEXT_IN:AUDIO_IN:OUT"),
+        ("base_url=ftp://host", "http://HOST"),
+        ("base_url=https://me:secret@host/v1", "without a user name or a password"),
+        ("voice=alloy", "accepted: mode, rubric"),
+        ("samples", "(NAME=VALUE)"),
+    ],
+)
+def test_bad_settings_are_named(setting: str, accepted: str) -> None:
+    with pytest.raises(UserError) as told:
+        parse_asking([setting], "openai:m")
+    assert accepted in str(told.value)
+    assert setting.partition("=")[0] in str(told.value)
+
+
+def test_anchors_stand_at_their_points() -> None:
+    five = describe("vocal", [EMPATHY])
+    assert [line.strip()[:5] for line in five.splitlines()[-5:]] == ["1 = t", "2 = t", "3 = c", "4 = w", "5 = i"]
+    hundred = describe("vocal", [Dimension("empathy", 0, 100)])
+    assert [line.split(" = ")[0].strip() for line in hundred.splitlines()[-5:]] == ["0", "25", "50", "75", "100"]
+    two = describe("plain", [Dimension("empathy", 0, 1, 1)])
+    assert two.splitlines()[-2:] == ["  0 = very poor", "  1 = excellent"]
+    three = describe("plain", [Dimension("empathy", 0, 2, 1)])
+    assert three.splitlines()[-3:] == ["  0 = very poor", "  1 = fair", "  2 = excellent"]
+    bad = describe("plain", [Dimension("noise", 1, 5, 1, higher_is_better=False)])
+    assert bad.splitlines()[-5] == "  1 = excellent"
+
+
+def test_flatness_stands_where_each_construct_has_it() -> None:
+    flat = {name: [line for line in describe(name, [EMPATHY]).splitlines() if "flat" in line] for name in RUBRICS}
+    assert flat["vocal"] == ["  3 = clear but read out: flat, neither fitting nor hurting"]
+    assert flat["attunement"] == ["  1 = flat: no feeling can be heard in the voice"]
+
+
+def test_what_a_form_describes_it_reads() -> None:
+    form = Scores((EMPATHY, Dimension("warmth", 0, 10)))
+    assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
+    assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
+    with pytest.raises(Unread, match="warmth"):
+        form.read('{"vocal_empathy": 4}')
+    preferred = Preferred((EMPATHY,))
+    assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
+    assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
+    with pytest.raises(Unread, match="both"):
+        preferred.read('{"reason": "", "vocal_empathy": "both"}')
+
+
+def test_the_last_object_counts() -> None:
+    assert Scores((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {
+        "vocal_empathy": 3
+    }
+
+
+def test_expectation_over_what_is_on_the_scale() -> None:
+    chances = {"1": 0.2, " 1": 0.1, "5": 0.3, "7": 0.2, "1.5": 0.1, "x": 0.1}
+    found = expected_score({token: math.log(p) for token, p in chances.items()}, EMPATHY)
+    assert found == pytest.approx((1 * 0.3 + 5 * 0.3) / 0.6)
+    assert expected_score({"x": 0.0}, EMPATHY) is None
+
+
+def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
+    (pair,) = make_pairs(1)
+    for hears, sounds, words in (("audio", 2, 0), ("both", 2, 2), ("transcript", 0, 2)):
+        question = score_question(pair, [EMPATHY], Manner(parse_asking([f"hears={hears}"], "x"), "schema", 9), ())
+        texts = [part.text for part in question.messages[-1].parts if isinstance(part, Text)]
+        assert len(question.sounds) == sounds
+        assert sum("transcript" in text for text in texts) == words
+    assert "You read" in question.system
+    silent = Pair("s", clip(300), group_id="g")
+    with pytest.raises(UserError, match="'s' has no response_text"):
+        score_question(silent, [EMPATHY], Manner(parse_asking(["hears=transcript"], "x"), "schema", 9), ())
+
+
+def rated(count: int) -> PairDataset:
+    """Pair n of group n // 2 has the mean rating 1 + 4 n / (count - 1)."""
+    pairs = tuple(
+        Pair(f"p{n:02d}", clip(200 + n), group_id=f"g{n // 2}", split="train" if n < count - 2 else "test")
+        for n in range(count)
+    )
+    rows = [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)]
+    ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("memory"), DatasetCard("d", (EMPATHY,), "s", "l"), pairs, ratings)
+
+
+def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
+    dataset = rated(22)
+    examples = choose_examples(dataset, ["train"], 5)
+    scores = [example.scores[EMPATHY.name] for example in examples]
+    train = dataset.subset("train").mean_scores()[EMPATHY.name]
+    assert (min(scores), max(scores)) == (train.min(), train.max())
+    assert len({example.pair.group_id for example in examples}) == 5
+    assert {example.pair.split for example in examples} == {"train"}
+    assert sorted(scores) != scores
+    steps = sorted(scores)
+    assert max(b - a for a, b in zip(steps, steps[1:], strict=False)) < 1.3
+    with pytest.raises(UserError, match=r"10 groups .*asked for 11"):
+        choose_examples(dataset, ["train"], 11)
+
+
+def test_examples_stand_before_the_question() -> None:
+    dataset = rated(22)
+    examples = choose_examples(dataset, ["train"], 2)
+    manner = Manner(parse_asking(["examples=2"], "x"), "schema", 9)
+    question = score_question(dataset.pairs[-1], [EMPATHY], manner, examples)
+    assert [message.role for message in question.messages] == ["user", "assistant"] * 2 + ["user"]
+    said = [message.parts[0] for message in question.messages if message.role == "assistant"]
+    assert [part.text for part in said if isinstance(part, Text)] == [
+        f'{{"reason": "mean of the raters", "vocal_empathy": {example.scores[EMPATHY.name]:.3g}}}'
+        for example in examples
+    ]
+    assert len(question.sounds) == 3
+    assert len({sound.wav for sound in question.sounds}) == 3
+    assert all(isinstance(sound, Sound) for sound in question.sounds)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("openai:", "accepted: openai:MODEL"),
+        ("openai:gpt-audio-1.5", "OPENAI_API_KEY is not set"),
+        ("gemini:gemini-3.1-pro-preview", "GEMINI_API_KEY is not set"),
+        ("gemini:g,base_url=http://h,answers=function", "accepted: schema, text, logprobs"),
+        ("openai:m,base_url=http://h,mode=pairwise,examples=2", "accepted: mode=pointwise"),
+        ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "accepted: mode=pointwise"),
+    ],
+)
+def test_judges_that_cannot_be_opened(spec: str, told: str, store: Any) -> None:
+    with pytest.raises(UserError, match=told):
+        open_prompted(spec, rated(22), ["train"], store)
+
+
+def test_probabilities_need_single_digits(store: Any) -> None:
+    wide = rated(22)
+    card = DatasetCard("d", (Dimension("vocal_empathy", 0, 100),), "s", "l")
+    dataset = PairDataset(wide.root, card, wide.pairs, wide.ratings)
+    with pytest.raises(UserError, match="single digits"):
+        open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], store)
