@@ -39,6 +39,8 @@ def evaluate(*arguments: Any, **options: Any) -> Any:
 class Failing:
     """Another judge, but some pairs fail and some get no row."""
 
+    only_given: str | None = None
+
     def __init__(self, judge: Any, failed: Sequence[str], missing: Sequence[str]) -> None:
         self.name, self.dimensions = judge.name, judge.dimensions
         self._judge, self._failed, self._missing = judge, failed, missing
@@ -51,6 +53,8 @@ class Failing:
 
 class Unsure:
     """Another judge, with standard errors and intervals."""
+
+    only_given: str | None = None
 
     def __init__(self, judge: Any) -> None:
         self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
@@ -218,6 +222,7 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(
 ) -> None:
     class OneSided:
         name, dimensions = "one-sided", ("empathy", "warmth")
+        only_given: str | None = None
 
         def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
             return make_judge(noise=0.3).score(pairs)

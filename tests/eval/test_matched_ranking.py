@@ -30,6 +30,7 @@ class LevelJudge:
     """Scores a pair by the levels of its two clips."""
 
     name, dimensions = "levels", ("fit", "other")
+    only_given: str | None = None
 
     def __init__(self, rule: Callable[[float, float], float]) -> None:
         self._rule = rule

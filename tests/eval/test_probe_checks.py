@@ -33,6 +33,7 @@ class Listener:
     """Scores the response by one measure of its sound, or by its transcript."""
 
     dimensions = ("empathy",)
+    only_given: str | None = None
 
     def __init__(self, name: str, measure: Callable[[Pair], float]) -> None:
         self.name, self._measure = name, measure

@@ -24,6 +24,8 @@ MakeDataset = Callable[..., PairDataset]
 class SureJudge:
     """Wraps a judge; is unsure of every second pair, and gives intervals of a width that depends on the setting."""
 
+    only_given: str | None = None
+
     def __init__(self, judge: Any, half: dict[str, float], errors: tuple[float, float]) -> None:
         self.name, self.dimensions = judge.name, judge.dimensions
         self._judge, self._half, self._errors = judge, half, errors

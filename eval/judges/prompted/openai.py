@@ -69,7 +69,7 @@ class OpenAIProvider:
         # audio models take functions and no schema (their model page); of other servers only words can be relied on
         best: AnswerMode = "function" if self._audio else "schema" if self._official else "text"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
-        self.modes = (best, *(mode for mode in rest if mode != best))
+        self.modes: tuple[AnswerMode, ...] = (best, *(mode for mode in rest if mode != best))
         self._client: Any = None
 
     def request(self, question: Question) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class OpenAIProvider:
             await self._client.close()
             self._client = None
 
-    def _trouble(self, error: Exception) -> Trouble:
+    def _trouble(self, error: Any) -> Trouble:
         sdk, text = self._sdk, redact(str(error), self._keys)
         if isinstance(error, sdk.APITimeoutError):
             return Trouble("timeout", text, again=True)

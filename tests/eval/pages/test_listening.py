@@ -158,6 +158,7 @@ class Judge:
     """Scores a pair by one measure; people say the same with some noise."""
 
     dimensions = ("empathy",)
+    only_given: str | None = None
 
     def __init__(self, measure: Callable[[Pair], float]) -> None:
         self.name, self.measure = "judge", measure

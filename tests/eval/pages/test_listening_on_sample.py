@@ -60,6 +60,7 @@ class Fitted:
     """Ridge regression on some features and their products, fitted to mean ratings."""
 
     dimensions = (DIMENSION.name,)
+    only_given: str | None = None
 
     def __init__(self, name: str, features: Callable[[Pair], np.ndarray], data: PairDataset) -> None:
         self.name, self._features = name, features

@@ -178,6 +178,8 @@ def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judg
 class Silenced:
     """Fails whenever there is no context; otherwise another judge."""
 
+    only_given: str | None = None
+
     def __init__(self, judge: Any) -> None:
         self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
     assert {example.pair.split for example in examples} == {"train"}
     assert sorted(scores) != scores
     steps = sorted(scores)
-    assert max(b - a for a, b in zip(steps, steps[1:], strict=False)) < 1.3
+    assert max(b - a for a, b in itertools.pairwise(steps)) < 1.3
     with pytest.raises(UserError, match=r"10 groups .*asked for 11"):
         choose_examples(dataset, ["train"], 11)
 
