@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -13,6 +14,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
+
+from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,16 +93,38 @@ def _commands() -> list[str]:
     return [line for line in lines if line and not line.startswith(INSTALLATION)]
 
 
-def test_readme_commands_run_in_its_order(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _vendor(request: Request) -> Response:
+    """Answers as either vendor does, a score that depends on the clips alone."""
+    openai = "messages" in request.body
+    asked = request.body["messages"][-1]["content"] if openai else request.body["contents"]
+    score = 1 + int(hashlib.sha256(json.dumps(asked).encode()).hexdigest(), 16) % 5
+    answer = json.dumps({"reason": "as canned", "vocal_empathy": score})
+    return Response(openai_answer(calls=json.loads(answer)) if openai else gemini_answer(answer))
+
+
+def test_readme_commands_run_in_its_order(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(workplace)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))  # where answers are kept
     commands = _commands()
     assert len(commands) >= 10
-    for command in commands:
-        for given, stand_in in STAND_INS.items():
-            command = command.replace(given, stand_in)
-        program, *arguments = shlex.split(command)
-        assert program == "empathy-judge", command
-        assert main(arguments) == 0, command
+    with serve(_vendor) as server:
+        stand_ins = STAND_INS | {
+            "openai:gpt-audio-1.5": f"openai:gpt-audio-1.5,base_url={server.url}/v1,price=2.5:32:10",
+            "gemini:gemini-3.1-pro-preview": f"gemini:gemini-3.1-pro-preview,base_url={server.url},price=2:2:12",
+        }
+        for command in commands:
+            for given, stand_in in stand_ins.items():
+                command = command.replace(given, stand_in)
+            program, *arguments = shlex.split(command)
+            assert program == "empathy-judge", command
+            assert main(arguments) == 0, command
+            if "--dry-run" in command:
+                assert not server.requests
+                assert '"model": "gpt-audio-1.5"' in capsys.readouterr().out
+    tested = len(PairDataset.load("demo/data").subset("test").pairs)
+    assert len(server.requests) == (3 + 5) * tested
     scores = pd.read_csv(workplace / "scores.csv")
     assert list(scores["status"]) == ["ok"]
 

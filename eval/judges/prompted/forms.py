@@ -64,11 +64,7 @@ class Scores:
 
     def schema(self) -> dict[str, Any]:
         """See `Form.schema`."""
-        kind = {d.name: "integer" if _whole(d) else "number" for d in self.dimensions}
-        fields = {
-            d.name: {"type": kind[d.name], "description": f"{d.scale}", "minimum": d.minimum, "maximum": d.maximum}
-            for d in self.dimensions
-        }
+        fields = {d.name: _number_between(d) for d in self.dimensions}
         return _object(
             {REASON: {"type": "string", "description": "what the voices sound like, one sentence"}, **fields}
         )
@@ -181,6 +177,13 @@ def _on_scale(number: float, dimension: Dimension) -> float:
 
 def _whole(dimension: Dimension) -> bool:
     return dimension.step is not None and float(dimension.step).is_integer() and float(dimension.minimum).is_integer()
+
+
+def _number_between(dimension: Dimension) -> dict[str, Any]:
+    ends = dimension.minimum, dimension.maximum
+    low, high = (int(end) if float(end).is_integer() else end for end in ends)
+    kind = "integer" if _whole(dimension) else "number"
+    return {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
 
 
 def _object(fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from .session import Session
 PROVIDERS = ("openai", "gemini")
 PromptedJudge = PointwiseJudge | PairwiseJudge
 
+_TELLING = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
 
 
@@ -62,11 +64,20 @@ def open_prompted(
     only_given = None if probes_asked_for else _COSTLY
     if asking.mode == "pairwise":
         _check_pairwise(asking, spec, session)
-        return PairwiseJudge(spec, session, dimensions, only_given)
+        return PairwiseJudge(_name(session), session, dimensions, only_given)
     if session.manner.mode == "logprobs":
         _check_digits(dimensions, spec)
     examples = choose_examples(dataset, learn_from, asking.examples) if asking.examples else []
-    return PointwiseJudge(spec, session, dimensions, examples, only_given)
+    return PointwiseJudge(_name(session), session, dimensions, examples, only_given)
+
+
+def _name(session: Session) -> str:
+    """For reports: the model, its server if it is not the vendor's, and the settings that answers depend on."""
+    provider, asking = session.provider, session.manner.asking
+    server = f"@{provider.place}" if asking.base_url is not None else ""
+    chosen, usual = dataclasses.asdict(asking), dataclasses.asdict(Asking())
+    settings = [f"{name}={chosen[name]}" for name in _TELLING if chosen[name] != usual[name]]
+    return ",".join([f"{provider.name}:{provider.model}{server}", *settings])
 
 
 def _check_pairwise(asking: Asking, spec: str, session: Session) -> None:

@@ -52,9 +52,10 @@ class PairwiseJudge:
 
     def _jobs(self, pairs: Sequence[Pair], played: Iterable[tuple[int, int]]) -> list[Job]:
         return [
-            Job(partial(comparison_question, pairs[first], pairs[second], self._scales, self.session.manner), sample)
+            Job(build, sample)
             for one, other in played
             for first, second in ((one, other), (other, one))
+            for build in [partial(comparison_question, pairs[first], pairs[second], self._scales, self.session.manner)]
             for sample in range(self.session.manner.asking.samples)
         ]
 

@@ -49,9 +49,10 @@ class PointwiseJudge:
     def jobs(self, pairs: Sequence[Pair]) -> list[Job]:
         """All questions about the pairs: pair by pair, then by what is asked at once, then sample by sample."""
         return [
-            Job(partial(score_question, pair, asked, self.session.manner, self._examples), sample)
+            Job(build, sample)
             for pair in pairs
             for asked in self._asked
+            for build in [partial(score_question, pair, asked, self.session.manner, self._examples)]
             for sample in range(self.session.manner.asking.samples)
         ]
 

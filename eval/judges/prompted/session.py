@@ -62,11 +62,11 @@ class Session:
     def plan(self, jobs: Sequence[Job]) -> Plan:
         """Looks at every question once, and asks none."""
         requests, seconds, size, dollars, unusable = 0, 0.0, 0, 0.0, 0
-        example = None
+        example = question = built = None
         for job in jobs:
-            try:
-                question = job.build()
-            except AudioError:
+            if job.build is not built:  # samples of one question share its clips
+                built, question = job.build, _built(job)
+            if question is None:
                 unusable += 1
                 continue
             example = example or question
@@ -77,6 +77,13 @@ class Session:
                 dollars += self.bill.estimate(question) or 0.0
         known = self.bill.price is not None
         return Plan(len(jobs), Estimate(requests, seconds, size / 1e6, dollars if known else None), unusable, example)
+
+
+def _built(job: Job) -> Question | None:
+    try:
+        return job.build()
+    except AudioError:
+        return None
 
 
 def shown_request(provider: Provider, question: Question) -> str:
