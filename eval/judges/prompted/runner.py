@@ -88,7 +88,7 @@ class Runner:
         """
         with _stopped_by_signals(self._stop) as number:
             outcomes = _in_a_loop(lambda: self._run(jobs, title))
-        if self._stop.is_set():
+        if number:
             print("stopped: the answers so far are kept; the same command goes on from there", file=sys.stderr)
             raise KeyboardInterrupt if number == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
         return outcomes
@@ -103,17 +103,19 @@ class Runner:
                 for position, job in waiting:
                     if self._stop.is_set():
                         return
-                    outcomes[position] = await run.outcome(job)
+                    try:
+                        outcomes[position] = await run.outcome(job)
+                    except BaseException:  # ends all, once answers under way are kept
+                        self._stop.set()
+                        raise
                     advance(self._bill.spent_in_words())
 
-            workers = [asyncio.create_task(work()) for _ in range(min(self._asking.concurrency, len(jobs)))]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for worker in workers:  # what one of them raised ends all
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-                await self._provider.close()
+            workers = [work() for _ in range(min(self._asking.concurrency, len(jobs)))]
+            ends = await asyncio.gather(*workers, return_exceptions=True)
+            await self._provider.close()
+        for end in ends:
+            if end is not None:
+                raise end
         return outcomes
 
 
@@ -157,6 +159,8 @@ class _Run:
     async def _attempt(self, question: Question, attempts: int) -> Reply | Outcome | None:
         """The reply; an outcome without one; None = ask again."""
         started = await self._pace.turn()
+        if self._stop.is_set():
+            return Outcome(None, STOPPED)
         try:
             async with asyncio.timeout(self._asking.timeout):
                 reply = await self._provider.ask(question)
@@ -207,7 +211,7 @@ def _in_a_loop(make: Callable[[], Any]) -> Any:
         except BaseException as error:
             found.append(error)
 
-    thread = threading.Thread(target=run, name="asking")
+    thread = threading.Thread(target=run, name="asking", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.2)  # in pieces, so that signals are handled meanwhile

@@ -164,6 +164,30 @@ def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None
     assert len(server.requests) == (table["status"] == OK).sum()
 
 
+def test_answers_under_way_are_kept_where_the_run_ends(make_judge: Make, make_pairs: Pairs) -> None:
+    """The credit ends at the fifth request; those before it are answered later than it is refused."""
+    lock, seen = threading.Lock(), []
+
+    def behave(request: Request) -> Response:
+        with lock:
+            seen.append(asked_about(request))
+            last = len(seen) > 4
+        if last:
+            return openai_error(429, "You exceeded your current quota", "insufficient_quota")
+        return Response(openai_answer(GOOD), delay=0.5)
+
+    with serve(behave) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "concurrency=6"])
+        with pytest.raises(UserError, match="exceeded your current quota"):
+            judge.score(make_pairs(30))
+        assert len(seen) <= 6
+        answered = set(seen[:4])
+        with pytest.raises(UserError, match="exceeded your current quota"):
+            judge.score(make_pairs(30))
+        assert not answered & set(seen[len(seen) - 6 :][2:])
+        assert all(seen.count(key) == 1 for key in answered)
+
+
 def test_failures_are_results_that_are_paid_once(make_judge: Make, make_pairs: Pairs) -> None:
     with serve(lambda request: Response(openai_answer(refusal="No."))) as server:
         judge = make_judge("openai", server.url)
