@@ -105,7 +105,7 @@ class AnsweringModel:
         if missing:
             raise UserError(
                 f"backbone {self._backbone.name!r}: its tokenizer has no single token for {missing[0]!r}; accepted: "
-                "answers in text"
+                "answers=text"
             )
         return found
 

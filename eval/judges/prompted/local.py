@@ -57,7 +57,7 @@ class LocalProvider:
         self._sketch = AnsweringModel(Checkpoint(name, revision, weights=False), self._device)
         self.version = f"{known[:16]}:{precision}"
         self.model = f"{Path(name).name}@{self.version}"  # answers of other weights are other answers
-        self.place = f"{name} on this machine ({self._device.type}, {precision})"
+        self.place = f"this machine ({self._device.type}, {precision})"
         self._loaded: AnsweringModel | None = None
         self._digits: dict[int, str] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local judge")
