@@ -88,9 +88,9 @@ class AnsweringModel:
         self._ends = _ends(checkpoint, backbone.chat.tokenizer)
         self._head: LMHead | None = None
         if checkpoint.weights:
-            self._head = load_lm_head(checkpoint, backbone).to(device)
             if checkpoint.device_map is None:
-                backbone.network.to(device)
+                backbone.network.to(device)  # first: tied embeddings are then held once
+            self._head = load_lm_head(checkpoint, backbone).to(device)
 
     def spellings(self, texts: Sequence[str]) -> dict[int, str]:
         """Tokens that are one of these texts, with or without blanks around it: id -> text.
