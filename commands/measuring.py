@@ -158,8 +158,8 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
 
     if not Path(spec).exists():
         raise UserError(
-            f"judge {spec!r}: accepted: a judge folder, a run folder, openai:MODEL, gemini:MODEL, scores:FILE or "
-            "constant"
+            f"judge {spec!r}: accepted: a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
+            "scores:FILE or constant"
         )
     cache = options.cache and Path(options.cache)
     judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)
@@ -178,7 +178,7 @@ def _open_prompted(spec: str, dataset: PairDataset, options: argparse.Namespace)
     store = AnswersStore(Path(options.answers) if options.answers else default_path())
     learn_from = _other_splits(dataset, options.split)
     named = "probes" in options and options.probes is not None
-    judge = open_prompted(spec, dataset, learn_from, store, options.budget, named)
+    judge = open_prompted(spec, dataset, learn_from, store, options.budget, named, options.device, options.quantization)
     plan = judge.session.plan(judge.jobs(dataset.subset(_split_name(options.split)).pairs))
     passes = 1 + (len(choose(_probes(options.probes))) if named else 0)
     print(notice(judge, plan, passes), file=sys.stderr)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _JUDGES = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "scores:FILE or constant"
+    "local:BACKBONE (nano, folder or hub id, asked in words on this machine), scores:FILE or constant"
 )
 
 Command = Callable[[argparse.Namespace], int]
@@ -307,7 +307,7 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
-    asking = one.add_argument_group("judges that are asked in words (openai:..., gemini:...)")
+    asking = one.add_argument_group("judges that are asked in words (openai:..., gemini:..., local:...)")
     asking.add_argument("--budget", type=_dollars, metavar="DOLLARS", help="spend at most this much on each of them")
     asking.add_argument(
         "--answers", metavar="FILE",

@@ -7,17 +7,16 @@ goes; the template passes it on. A clip's tokens are those the official processo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import AudioFlamingo3ForConditionalGeneration
 
-from ...data_modules.schema import Pair
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
-from .common.prompt import messages
+from .common.prompt import Message, as_text
 from .common.whisper_tower import WHISPER_TOWER, MaskedWhisperEars
 
 PARTS: Mapping[PartName, Part] = {
@@ -54,14 +53,11 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
     )
 
 
-def render(processor: Any) -> Callable[[Pair], str]:
-    """The chat of a pair with one audio token for each clip, where the clip is."""
+def render(processor: Any) -> Callable[[Sequence[Message]], str]:
+    """A chat with one audio token for each clip, where the clip is."""
 
-    def chat(pair: Pair) -> str:
-        (message,) = messages(pair)
-        content = "".join(piece.get("text", processor.audio_token) for piece in message["content"])
-        return processor.apply_chat_template(
-            [{"role": message["role"], "content": content}], tokenize=False, add_generation_prompt=True
-        )
+    def text(chat: Sequence[Message]) -> str:
+        turns = [{"role": message["role"], "content": as_text(message, processor.audio_token)} for message in chat]
+        return processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
-    return chat
+    return text

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration
 
-from ...data_modules.schema import Pair
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
 from .common.own_adapter import merge_own_adapter
-from .common.prompt import messages
+from .common.prompt import Message, as_text
 
 SYSTEM = (
     "Knowledge Cutoff Date: April 2024.\nToday's Date: April 9, 2025.\n"
@@ -81,19 +80,16 @@ def load_as(model_class: Any, checkpoint: Checkpoint) -> AudioLanguageModel:
     )
 
 
-def render(processor: Any) -> Callable[[Pair], str]:
-    """The chat of a pair with one audio token for each clip; the template takes texts alone."""
+def render(processor: Any) -> Callable[[Sequence[Message]], str]:
+    """A chat with one audio token for each clip; the template takes texts alone."""
 
-    def chat(pair: Pair) -> str:
-        (message,) = messages(pair)
-        content = "".join(piece.get("text", processor.audio_token) for piece in message["content"])
-        return processor.tokenizer.apply_chat_template(
-            [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+    def text(chat: Sequence[Message]) -> str:
+        turns = [{"role": message["role"], "content": as_text(message, processor.audio_token)} for message in chat]
+        if turns[0]["role"] != "system":
+            turns.insert(0, {"role": "system", "content": SYSTEM})
+        return processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
-    return chat
+    return text
 
 
 class GraniteSpeechEars:

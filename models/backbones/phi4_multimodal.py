@@ -23,13 +23,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
-from ...data_modules.schema import Pair
 from .common.audio_language_model import AudioLanguageModel, Read, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.own_adapter import merge_own_adapter
-from .common.prompt import messages
+from .common.prompt import Message, as_text
 from .common.speech_processor import SpeechProcessor
 
 PARTS: Mapping[PartName, Part] = {
@@ -162,13 +161,12 @@ def take_apart(model: Any) -> nn.ModuleDict:
     return nn.ModuleDict({"language_model": model, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
 
-def renderer(audio_token: str) -> Callable[[Pair], str]:
-    """The chat of a pair as the model card writes it; the tokenizer's template takes the message as one text."""
+def renderer(audio_token: str) -> Callable[[Sequence[Message]], str]:
+    """A chat as the model card writes it; the tokenizer's template takes a message as one text."""
 
-    def render(pair: Pair) -> str:
-        (message,) = messages(pair)
-        content = "".join(piece.get("text", audio_token) for piece in message["content"])
-        return f"<|user|>{content}<|end|><|assistant|>"
+    def render(chat: Sequence[Message]) -> str:
+        turns = [f"<|{message['role']}|>{as_text(message, audio_token)}<|end|>" for message in chat]
+        return "".join([*turns, "<|assistant|>"])
 
     return render
 

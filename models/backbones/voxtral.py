@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 from transformers import VoxtralForConditionalGeneration
 
-from ...data_modules.schema import Pair
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
-from .common.prompt import messages
+from .common.prompt import Message, as_text
 from .common.whisper_tower import WHISPER_TOWER
 
 MAX_SECONDS = 2_400.0
@@ -65,10 +64,21 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
     )
 
 
-def render(pair: Pair) -> str:
-    """The chat of a pair with one audio token for each clip."""
-    (message,) = messages(pair)
-    return "<s>[INST]" + "".join(piece.get("text", "[AUDIO]") for piece in message["content"]) + "[/INST]"
+def render(chat: Sequence[Message]) -> str:
+    """A chat with one audio token for each clip.
+
+    Its authors allow no system prompt beside audio: what one says opens the first message of the user.
+    """
+    text, opening = "<s>", ""
+    for message in chat:
+        content = as_text(message, "[AUDIO]")
+        if message["role"] == "system":
+            opening = f"{content}\n\n"
+        elif message["role"] == "user":
+            text, opening = f"{text}[INST]{opening}{content}[/INST]", ""
+        else:
+            text += f"{content}</s>"
+    return text
 
 
 class VoxtralEars:

@@ -80,24 +80,32 @@ class Asking:
         return 0.0 if self.samples == 1 else 1.0
 
 
-def parse_asking(settings: Sequence[str], spec: str) -> Asking:
+def parse_asking(settings: Sequence[str], spec: str, here: bool = False) -> Asking:
     """Reads ``name=value`` settings.
+
+    Args:
+        settings: What follows the model in a spec.
+        spec: The whole, for messages.
+        here: Whether the model runs on this machine. It has no settings of a server, and is asked one question at a
+            time and, unless a setting says otherwise, each once.
 
     Raises:
         UserError: If a setting is unknown or has a value that is not accepted.
     """
+    readers = {name: read for name, read in _READERS.items() if not (here and name in _OF_SERVERS)}
     found: dict[str, object] = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
-        if not separator or name not in _READERS:
+        if not separator or name not in readers:
             raise UserError(
-                f"judge {shown(spec)}: setting {shown(setting)}; accepted: {', '.join(_READERS)} (NAME=VALUE)"
+                f"judge {shown(spec)}: setting {shown(setting)}; accepted: {', '.join(readers)} (NAME=VALUE)"
             )
         try:
-            found[name] = _READERS[name](value)
+            found[name] = readers[name](value)
         except ValueError as error:
             raise UserError(f"judge {shown(spec)}: {name} {shown(value)}; accepted: {error}") from None
-    return dataclasses.replace(Asking(), **found)  # pyright: ignore[reportArgumentType]
+    start = Asking(samples=1, concurrency=1, timeout=math.inf) if here else Asking()
+    return dataclasses.replace(start, **found)  # pyright: ignore[reportArgumentType]
 
 
 def _one_of(words: Sequence[str]):
@@ -161,6 +169,7 @@ _READERS = {
     "price": _price,
     "base_url": _address,
 }
+_OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
 
 
 @dataclass(frozen=True)
@@ -276,7 +285,7 @@ def _sound(source: AudioSource) -> Sound:
 
 
 def _example_answer(example: Example, dimensions: Sequence[Dimension], mode: AnswerMode) -> str:
-    if mode == "logprobs":
-        return f"{example.scores[dimensions[0].name]:.3g}"
+    if mode == "logprobs":  # a whole number: the first digit of 3.8 would teach to say 3
+        return f"{example.scores[dimensions[0].name]:.0f}"
     fields = ", ".join(f'"{d.name}": {example.scores[d.name]:.3g}' for d in dimensions)
     return f'{{"{REASON}": "mean of the raters", {fields}}}'

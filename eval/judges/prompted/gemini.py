@@ -31,6 +31,7 @@ class GeminiProvider:
     """
 
     name = "gemini"
+    free = False
     modes: tuple[AnswerMode, ...] = ("schema", "text", "logprobs")
     audio_tokens_per_second = 32.0
     likely_tokens = 600  # most of them thoughts

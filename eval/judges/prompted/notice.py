@@ -18,7 +18,9 @@ def notice(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     """
     session, missing = judge.session, plan.missing
     lines = [f"{judge.name} asks {session.provider.place}"]
-    if plan.example is not None:
+    if session.provider.free:
+        lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {session.manner.mode}")
+    elif plan.example is not None:
         clips, texts = what_leaves(plan.example)
         words = "our instructions" if session.manner.asking.hears == "audio" else "our instructions and transcripts"
         situation = ", the text about the situation" if any(text.startswith("Situation: ") for text in texts) else ""
@@ -32,7 +34,8 @@ def notice(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     )
     if plan.unusable:
         lines.append(f"  {plan.unusable:,} questions cannot be asked: their clips cannot be used")
-    lines.append(f"  estimate: {_dollars(judge, plan, passes)}")
+    if not session.provider.free:
+        lines.append(f"  estimate: {_dollars(judge, plan, passes)}")
     return "\n".join(lines)
 
 
@@ -68,7 +71,7 @@ def check_budget(judge: PromptedJudge, plan: Plan) -> None:
         UserError: If requests would cost money, or might, and there is no budget.
     """
     session, missing = judge.session, plan.missing
-    if not missing.requests:
+    if session.provider.free or not missing.requests:
         return
     if session.bill.price is None:
         if session.manner.asking.base_url is None:

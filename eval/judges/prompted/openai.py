@@ -46,6 +46,7 @@ class OpenAIProvider:
     """
 
     name = "openai"
+    free = False
     audio_tokens_per_second = 10.0
     likely_tokens = 60
     max_tokens = 400

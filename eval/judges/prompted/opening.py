@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,10 @@ from .pointwise import PointwiseJudge
 from .provider import Provider
 from .session import Session
 
-PROVIDERS = ("openai", "gemini")
+if TYPE_CHECKING:
+    from ....models.backbones.common.base import Quantization
+
+PROVIDERS = ("openai", "gemini", "local")
 PromptedJudge = PointwiseJudge | PairwiseJudge
 
 _TELLING = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
@@ -39,28 +43,41 @@ def open_prompted(
     store: AnswersStore,
     budget: float | None = None,
     probes_asked_for: bool = False,
+    device: str | None = None,
+    quantization: Quantization | None = None,
 ) -> PromptedJudge:
     """The judge that a spec names.
 
     Args:
-        spec: ``openai:MODEL`` or ``gemini:MODEL``, then settings of `Asking`, each after a comma.
+        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then settings of `Asking`, each after a comma.
         dataset: Its dimensions are asked for; rated examples come from it.
         learn_from: The splits that examples may come from.
         store: Where answers are kept.
         budget: Dollars.
         probes_asked_for: Whether listening checks were asked for by name.
+        device: Of a local model, see `LocalProvider`.
+        quantization: Of a local model.
 
     Raises:
-        UserError: If the spec has no model or a setting that is not accepted, or SDK or key are missing.
+        UserError: If the spec has no model or a setting that is not accepted, SDK or key are missing, or a local model
+            cannot answer.
     """
     name, _, rest = spec.partition(":")
     model, *settings = rest.split(",")
     if not model:
         raise UserError(f"judge {shown(spec)}: accepted: {name}:MODEL")
-    asking = parse_asking(settings, spec)
-    provider: Provider = OpenAIProvider(model, asking) if name == "openai" else GeminiProvider(model, asking)
-    session = Session(provider, asking, store, budget)
+    asking = parse_asking(settings, spec, here=name == "local")
     dimensions = dataset.card.dimensions
+    provider: Provider
+    if name == "local":
+        from .local import LocalProvider  # torch and transformers, which no other provider needs
+
+        provider = LocalProvider(model, device, quantization or "none")
+        asking = _asking_here(asking, dimensions, spec)
+        provider.check_mode("text" if asking.answers == "text" else "logprobs")
+    else:
+        provider = OpenAIProvider(model, asking) if name == "openai" else GeminiProvider(model, asking)
+    session = Session(provider, asking, store, budget)
     only_given = None if probes_asked_for else _COSTLY
     if asking.mode == "pairwise":
         _check_pairwise(asking, spec, session)
@@ -80,6 +97,20 @@ def _name(session: Session) -> str:
     return ",".join([f"{provider.name}:{provider.model}{server}", *settings])
 
 
+def _asking_here(asking: Asking, dimensions: Sequence[Dimension], spec: str) -> Asking:
+    """How a local model is asked: for probabilities, unless they cannot say what is asked.
+
+    Raises:
+        UserError: If probabilities are asked for several times: they are the same each time.
+    """
+    if asking.answers == "auto":
+        by_digit = asking.mode == "pointwise" and all(map(_is_a_digit, dimensions))
+        asking = dataclasses.replace(asking, answers="logprobs" if by_digit and asking.samples == 1 else "text")
+    if asking.answers == "logprobs" and asking.samples > 1:
+        raise UserError(f"judge {shown(spec)}: probabilities do not vary; accepted: samples=1, or answers=text")
+    return asking
+
+
 def _check_pairwise(asking: Asking, spec: str, session: Session) -> None:
     if asking.examples:
         raise UserError(f"judge {shown(spec)}: examples are rated pairs; accepted: mode=pointwise with examples")
@@ -90,12 +121,17 @@ def _check_pairwise(asking: Asking, spec: str, session: Session) -> None:
 def _check_digits(dimensions: Sequence[Dimension], spec: str) -> None:
     """The probabilities are those of one token, and only single digits are one token everywhere."""
     for dimension in dimensions:
-        digits = dimension.step == 1 and dimension.minimum >= 0 and dimension.maximum <= 9
-        if not (digits and float(dimension.minimum).is_integer()):
+        if not _is_a_digit(dimension):
             raise UserError(
                 f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; accepted: scales "
                 "whose scores are single digits"
             )
+
+
+def _is_a_digit(dimension: Dimension) -> bool:
+    """Whether every score on a scale is one."""
+    whole = dimension.step == 1 and float(dimension.minimum).is_integer()
+    return whole and dimension.minimum >= 0 and dimension.maximum <= 9
 
 
 def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:

@@ -163,6 +163,7 @@ class Provider(Protocol):
         name: ``openai``, ``gemini`` or ``local``.
         model: As the spec names it.
         place: Where questions go: a host name, or this machine.
+        free: Whether nothing is paid and nothing leaves this machine.
         modes: Ways to impose the form of an answer, the one that is best with this model first.
         audio_tokens_per_second: For estimates of cost.
         likely_tokens: Of an answer, thoughts included; for estimates too.
@@ -172,6 +173,7 @@ class Provider(Protocol):
     name: str
     model: str
     place: str
+    free: bool
     modes: tuple[AnswerMode, ...]
     audio_tokens_per_second: float
     likely_tokens: int

@@ -55,7 +55,11 @@ Read = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class AudioLanguageModel:
-    """Implements `Backbone`; see there for its attributes."""
+    """Implements `Backbone`; see there for its attributes.
+
+    Attributes:
+        chat: From chats to token ids.
+    """
 
     reads_text = True
 
@@ -82,7 +86,7 @@ class AudioLanguageModel:
             processor: What `save_processor` writes.
             parts: What can be trained.
             ears: From samples to audio states.
-            chat: From a pair to token ids.
+            chat: From chats to token ids.
             embed: From token ids `(batch, tokens)` to embeddings `(batch, tokens, hidden)`.
             project: From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`.
             read: The language model without its head. Of these three, none may hold on to a linear layer itself: LoRA
@@ -97,7 +101,7 @@ class AudioLanguageModel:
         self.sampling_rate, self.max_seconds = ears.sampling_rate, ears.max_seconds
         self.audio_size, self.tokens_per_state = ears.audio_size, ears.tokens_per_state
         self.hidden_size = hidden_size
-        self._processor, self._chat = processor, chat
+        self.chat, self._processor = chat, processor
         self._embed, self._project, self._read = embed, project, read
         self._heard = heard or ears.audio_tokens
 
@@ -117,7 +121,7 @@ class AudioLanguageModel:
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`; see `Backbone`."""
-        return self._chat.prepare(pairs, audio_tokens, padding_side)
+        return self.chat.prepare(pairs, audio_tokens, padding_side)
 
     def encode_audio(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(states, audio size)`."""
@@ -132,13 +136,13 @@ class AudioLanguageModel:
             with entered(layers_at(self.network, path)[: inputs.first], inputs.hidden):
                 return self._read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
-        if states is None:
-            assert inputs.clips is not None
+        if states is None and inputs.clips is not None:
             states = self.encode_audio(inputs.clips)
         embeddings = self._embed(inputs.input_ids)
-        audio = self._project(states.to(embeddings.device, self._projector_dtype()))[inputs.audio_index]
-        is_audio = (inputs.input_ids == self._chat.audio_token_id)[..., None]
-        embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
+        if states is not None:  # a chat may be without audio, as is what continues one
+            audio = self._project(states.to(embeddings.device, self._projector_dtype()))[inputs.audio_index]
+            is_audio = (inputs.input_ids == self.chat.audio_token_id)[..., None]
+            embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
         return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
 
     def _projector_dtype(self) -> torch.dtype:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ....data_modules.schema import Pair
 
+Message = Mapping[str, Any]
+"""A turn of a chat: its ``role``, and its ``content``: a list of texts and of places of clips, as in `messages`."""
+
 QUESTION = "How well does the voice of the response fit the context?"
 
 
-def messages(pair: Pair, question: str = QUESTION) -> list[dict[str, Any]]:
+def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
     """A chat of one user message that names each clip; `{"type": "audio"}` marks where one goes.
 
     Audio comes in the order of the context turns, the response last.
@@ -23,6 +27,11 @@ def messages(pair: Pair, question: str = QUESTION) -> list[dict[str, Any]]:
         content += [{"type": "audio"}, _text("\n")]
     content += [_text("Response: "), {"type": "audio"}, _text(f"\n{question}")]
     return [{"role": "user", "content": content}]
+
+
+def as_text(message: Message, audio_token: str) -> str:
+    """The content of a message as one text, for chat templates that take no lists."""
+    return "".join(piece.get("text", audio_token) for piece in message["content"])
 
 
 def _text(text: str) -> dict[str, Any]:

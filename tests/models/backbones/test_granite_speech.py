@@ -138,7 +138,7 @@ def test_counting_needs_no_weights(family):
 def test_the_prompt_is_the_same_every_day(family, noise):
     judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder)), ())
     ids = judge.build_inputs([Pair("p", Clip(noise(9_000), RATE))]).input_ids[0]
-    text = judge.backbone._chat.tokenizer.decode(ids)
+    text = judge.backbone.chat.tokenizer.decode(ids)
     assert text.startswith(
         "<|start_of_role|>system<|end_of_role|>Knowledge Cutoff Date: April 2024.\nToday's Date: April 9"
     )

@@ -1,0 +1,148 @@
+"""Generative backbones on this machine, asked the same questions: what a judge is before it is fine-tuned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....data_modules.errors import AudioError, UserError
+from ....models.answering import AnsweringModel, Chat, identity
+from ....models.backbones import NANO
+from ....models.backbones.common.base import Checkpoint, Quantization
+from ....models.backbones.common.prompt import Message
+from ....models.scoring import SPREAD, choose_device
+from .provider import ANSWERED, CUT_OFF, EMPTY, AnswerMode, Question, Reply, Sound, Text, Trouble, Usage
+
+_DIGITS = tuple("0123456789")
+
+
+class LocalProvider:
+    """Implements `Provider` with a backbone of this package; nothing leaves the machine, and nothing is paid.
+
+    Asked for probabilities, it reads the question once and writes nothing. The weights are loaded at the first
+    question, once, and stay; what can be known without them is checked before. One question is answered at a time.
+
+    Args:
+        model: ``nano``, a folder, or a hub id, which may be followed by ``@`` and a revision.
+        device: "cpu", "cuda", ...; "auto" = all GPUs, then main memory; None = a GPU if there is one. On a GPU the
+            weights are bfloat16, else float32.
+        quantization: Of the language model.
+
+    Raises:
+        UserError: If there is no such model or it cannot answer in words, or there is no such device.
+    """
+
+    name = "local"
+    free = True
+    modes: tuple[AnswerMode, ...] = ("logprobs", "text")
+    audio_tokens_per_second = 0.0
+    likely_tokens = 60
+    max_tokens = 400
+
+    def __init__(self, model: str, device: str | None = None, quantization: Quantization = "none") -> None:
+        self._device = choose_device(None if device == SPREAD else device)
+        dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
+        precision = str(dtype).removeprefix("torch.") if quantization == "none" else quantization
+        name, known = _pinned(model)
+        revision = None if _is_here(name) else known
+        self._checkpoint = Checkpoint(
+            name, revision, dtype, quantization=quantization, device_map="auto" if device == SPREAD else None
+        )
+        # shapes alone: whether it can answer is known before a run, and without its gigabytes
+        self._sketch = AnsweringModel(Checkpoint(name, revision, weights=False), self._device)
+        self.version = f"{known[:16]}:{precision}"
+        self.model = f"{Path(name).name}@{self.version}"  # answers of other weights are other answers
+        self.place = f"this machine ({self._device.type}, {precision})"
+        self._loaded: AnsweringModel | None = None
+        self._digits: dict[int, str] = {}
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local judge")
+
+    def check_mode(self, mode: AnswerMode) -> None:
+        """Probabilities of scores are those of single tokens.
+
+        Raises:
+            UserError: If they are asked for and the tokenizer does not write each digit as one token.
+        """
+        if mode == "logprobs":
+            self._digits = self._sketch.spellings(_DIGITS)
+
+    def request(self, question: Question) -> dict[str, Any]:
+        """See `Provider.request`: what the model's own chat template is given."""
+        return {"model": self.model, "messages": _chat(question).messages, "answers": question.mode}
+
+    async def ask(self, question: Question) -> Reply:
+        """See `Provider.ask`."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, question)
+
+    async def close(self) -> None:
+        """See `Provider.close`; the weights stay for the next pass."""
+
+    def _answer(self, question: Question) -> Reply:
+        if self._loaded is None:
+            self._loaded = AnsweringModel(self._checkpoint, self._device)
+        try:
+            return self._rated(question) if question.mode == "logprobs" else self._written(question)
+        except AudioError as error:
+            raise Trouble("clips too long", str(error)) from None
+        except UserError as error:  # too many tokens, or a transcript with one that has a meaning of its own
+            raise Trouble("question cannot be read", str(error)) from None
+        except torch.OutOfMemoryError:
+            accepted = "shorter clips, fewer examples, another --device or --quantization nf4"
+            raise Trouble("out of memory", f"accepted: {accepted}", final=True) from None
+
+    def _rated(self, question: Question) -> Reply:
+        assert self._loaded is not None
+        assert self._digits, "check_mode comes first"
+        scores, text, audio = self._loaded.first_token(_chat(question))
+        together: dict[str, float] = {}
+        for token, digit in self._digits.items():
+            parts = [scores[token].item(), together.get(digit, float("-inf"))]
+            together[digit] = torch.tensor(parts, dtype=torch.float64).logsumexp(0).item()
+        likeliest = self._loaded.text_of(int(scores.argmax()))
+        return Reply(ANSWERED, likeliest, self.version, Usage(text, audio, 0), together)
+
+    def _written(self, question: Question) -> Reply:
+        assert self._loaded is not None
+        written, text, audio = self._loaded.write(_chat(question), question.max_tokens, question.temperature)
+        kind = CUT_OFF if not written.complete else ANSWERED if written.text.strip() else EMPTY
+        return Reply(kind, written.text, self.version, Usage(text, audio, written.tokens))
+
+
+def _pinned(model: str) -> tuple[str, str]:
+    """Name of a checkpoint, and what it holds (`identity`).
+
+    Raises:
+        UserError: If there is none.
+    """
+    if _is_here(model):
+        return model, identity(Checkpoint(model))
+    name, _, revision = model.partition("@")
+    return name, identity(Checkpoint(name, revision or None))
+
+
+def _is_here(model: str) -> bool:
+    return model == NANO or Path(model).is_dir()
+
+
+def _chat(question: Question) -> Chat:
+    messages: list[Message] = [{"role": "system", "content": [{"type": "text", "text": question.system}]}]
+    messages += [{"role": message.role, "content": _content(message.parts)} for message in question.messages]
+    return Chat(messages, [sound.wav for sound in question.sounds])
+
+
+def _content(parts: Sequence[Text | Sound]) -> list[dict[str, Any]]:
+    """Each text and each clip on a line of its own; chat templates put them one behind the other as they are."""
+    content: list[dict[str, Any]] = []
+    text = ""
+    for part in parts:
+        if isinstance(part, Text):
+            text += f"{part.text}\n"
+        else:
+            content += [{"type": "text", "text": text}, {"type": "audio"}] if text else [{"type": "audio"}]
+            text = "\n"
+    return [*content, {"type": "text", "text": text.removesuffix("\n")}] if text.strip() else content

@@ -1,0 +1,208 @@
+"""The judge that is asked here: nothing sent, nothing paid, loaded once, and never the answers of other weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
+from empathy_judge.eval.judges.prompted import local
+from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
+from empathy_judge.eval.judges.prompted.opening import PromptedJudge, open_prompted
+from empathy_judge.models.answering import AnsweringModel
+from empathy_judge.models.backbones import NANO_FOLDER
+
+Pairs = Callable[[int], list[Pair]]
+EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
+
+
+@pytest.fixture
+def opened(store: AnswersStore, make_pairs: Pairs) -> Callable[..., PromptedJudge]:
+    """From a spec and dimensions to a judge; six rated pairs stand in the training split."""
+    import pandas as pd
+
+    def make(spec: str, *dimensions: Dimension) -> PromptedJudge:
+        card = DatasetCard("tones", dimensions or (EMPATHY,), "a test", "CC0-1.0", True, "c" * 64)
+        pairs = tuple(replace(pair, split="train") for pair in make_pairs(6))
+        rows = [(pair.pair_id, "r", d.name, 1.0 + n % 5) for n, pair in enumerate(pairs) for d in card.dimensions]
+        ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+        return open_prompted(spec, PairDataset(Path("tones"), card, pairs, ratings), ["train"], store)
+
+    return make
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each model that was made, whether it has weights."""
+    made: list[bool] = []
+
+    class Counted(AnsweringModel):
+        def __init__(self, checkpoint, device):
+            made.append(checkpoint.weights)
+            super().__init__(checkpoint, device)
+
+    monkeypatch.setattr(local, "AnsweringModel", Counted)
+    return made
+
+
+def test_scores_are_inside_the_scale_and_repeat_and_the_weights_are_loaded_once(
+    opened, loads, make_pairs, backbone_folder
+) -> None:
+    judge = opened(f"local:{backbone_folder}")
+    assert loads == [False]
+    pairs = make_pairs(4)
+    first = judge.score(pairs[:2])
+    both = judge.score(pairs)
+    assert loads == [False, True]
+    assert both["status"].tolist() == ["ok"] * 4
+    assert both["score"].between(1, 5, inclusive="neither").all()
+    assert both["score"].nunique() == 4
+    assert both["score"].tolist()[:2] == first["score"].tolist()
+    assert [meta["kept"] for meta in both["meta"]] == [1, 1, 0, 0]
+    assert {meta["cost"] for meta in both["meta"]} == {None}
+    (versions,) = {tuple(meta["versions"]) for meta in both["meta"]}
+    assert versions == (judge.session.provider.version,)
+
+
+def test_answers_of_other_weights_are_other_answers(opened, make_pairs, make_backbone, tmp_path) -> None:
+    pairs, scores = make_pairs(2), {}
+    for seed in (3, 4):
+        folder = make_backbone(tmp_path / "backbone", seed)  # the same folder, trained on, say
+        table = opened(f"local:{folder}").score(pairs)
+        assert [meta["kept"] for meta in table["meta"]] == [0, 0]
+        scores[seed] = table["score"].to_numpy()
+    assert np.abs(scores[3] - scores[4]).min() > 1e-3
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "backbone")
+    assert [meta["kept"] for meta in opened(f"local:{moved}").score(pairs)["meta"]] == [1, 1]
+
+
+def test_several_dimensions_are_asked_for_one_by_one(opened, make_pairs, backbone_folder) -> None:
+    pairs = make_pairs(2)
+    calm = Dimension("calm", 0, 9, 1)
+    both = opened(f"local:{backbone_folder}", EMPATHY, calm).score(pairs).set_index(["pair_id", "dimension"])["score"]
+    alone = opened(f"local:{backbone_folder}", calm).score(pairs).set_index("pair_id")["score"]
+    assert both["p1", "calm"] == alone["p1"]
+    assert both["p1", "calm"] != both["p1", "empathy"]
+
+
+def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder) -> None:
+    (pair,) = make_pairs(1)
+    earlier = Clip(np.full(3_000, 0.05, dtype=np.float32), 8_000)
+    longer = replace(pair, context=(Turn("user", earlier), Turn("assistant", earlier), *pair.context))
+    scores = [
+        opened(f"local:{backbone_folder}{settings}").score([asked])["score"].item()
+        for asked, settings in ((pair, ""), (longer, ""), (pair, ",examples=3"), (pair, ",hears=transcript"))
+    ]
+    assert np.isfinite(scores).all()
+    assert len(set(scores)) == 4
+
+
+def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(opened, make_pairs) -> None:
+    judge = opened("local:nano", WARMTH)
+    assert judge.session.manner.mode == "text"
+    table = judge.score(make_pairs(2))
+    assert table["score"].isna().all()
+    assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
+    assert [meta["requests"] for meta in table["meta"]] == [1, 1]
+
+
+def test_two_responses_are_compared_in_text(opened, make_pairs) -> None:
+    judge = opened("local:nano,mode=pairwise")
+    assert judge.session.manner.mode == "text"
+    first, second = make_pairs(2)
+    table = judge.score([first, replace(second, context=first.context, group_id=first.group_id)])
+    assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
+    assert table["meta"].iloc[0]["requests"] == 2
+
+
+def test_samples_of_text_are_drawn(opened, make_pairs, store) -> None:
+    judge = opened("local:nano,samples=3")
+    assert (judge.session.manner.mode, judge.session.manner.asking.heat) == ("text", 1.0)
+    table = judge.score(make_pairs(1))
+    assert sum(table["meta"].iloc[0]["failures"].values()) == table["meta"].iloc[0]["requests"] == 3
+
+
+def test_a_clip_that_the_model_does_not_hear_whole_has_no_score(opened, make_pairs) -> None:
+    short, long = make_pairs(2)
+    long = replace(long, response=Clip(np.full(88_000, 0.01, dtype=np.float32), 8_000))
+    assert opened("local:nano").score([short, long])["status"].tolist() == ["ok", "clips too long"]
+
+
+def test_markup_in_a_transcript_stops_no_run(opened, make_pairs) -> None:
+    pair, other = make_pairs(2)
+    pair = replace(pair, response_text="<|im_end|>5")
+    table = opened("local:nano,hears=both").score([pair, other])
+    assert table["status"].tolist() == ["question cannot be read", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("samples=3,answers=logprobs", "probabilities do not vary; accepted: samples=1, or answers=text"),
+        ("rpm=5", "setting 'rpm=5'; accepted: mode, rubric, hears, examples, samples, opponents, answers, temperature"),
+        ("price=1:1:1", "setting 'price=1:1:1'; accepted: mode"),
+        ("base_url=http://localhost", "setting 'base_url=http://localhost'; accepted: mode"),
+        ("answers=schema", "answers=schema; accepted: logprobs, text"),
+        ("mode=pairwise,answers=logprobs", "accepted: mode=pointwise with it"),
+    ],
+)
+def test_settings_that_do_not_apply_are_refused(settings, message, opened) -> None:
+    with pytest.raises(UserError, match=message) as found:
+        opened(f"local:nano,{settings}")
+    assert "\n" not in str(found.value)
+
+
+def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, tmp_path) -> None:
+    with pytest.raises(UserError, match=r"'no/where'.*accepted are 'nano', a hub id or a folder"):
+        opened("local:no/where")
+    with pytest.raises(UserError, match="accepted: local:MODEL"):
+        opened("local:")
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    (unknown / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(UserError, match=r"no file for family 'llama'; there are .*qwen2_audio"):
+        opened(f"local:{unknown}")
+    assert True not in loads
+
+
+def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(opened, loads, tmp_path) -> None:
+    folder = Path(shutil.copytree(NANO_FOLDER, tmp_path / "nano"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["threes"] = vocabulary.pop("3")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(UserError, match="its tokenizer has no single token for '3'; accepted: answers=text") as found:
+        opened(f"local:{folder}")
+    assert "\n" not in str(found.value)
+    assert loads == [False]
+    assert opened(f"local:{folder},answers=text").session.manner.mode == "text"
+
+
+def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, dataset_folder, tmp_path, capsys) -> None:
+    where = ["--data", str(dataset_folder), "--answers", str(tmp_path / "answers.sqlite"), "--device", "cpu"]
+    assert main(["evaluate", "local:nano", *where, "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert "nothing leaves this machine, and nothing is paid" in told.err
+    assert "estimate" not in told.err
+    request = json.loads(told.out)
+    assert [piece["type"] for piece in request["messages"][-1]["content"]] == ["text", "audio", "text", "audio", "text"]
+    assert True not in loads
+    options = ["--probes", "none", "--resamples", "20", "--out", str(tmp_path / "report")]
+    main(["evaluate", "local:nano", *where, *options])
+    assert loads.count(True) == 1
+    assert (tmp_path / "report" / "agreement.json").exists()
+
+
+def test_waiting_takes_as_long_as_it_takes(opened) -> None:
+    asking = opened("local:nano").session.manner.asking
+    assert (asking.samples, asking.concurrency, asking.timeout) == (1, 1, math.inf)

@@ -1,0 +1,151 @@
+"""A real server of the protocol, `transformers serve`, with the shipped backbone: audio gets in, an answer gets out.
+
+It needs what `pip install 'transformers[serving]' soxr` installs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
+from empathy_judge.eval.judges.prompted.asking import Manner, parse_asking, score_question
+from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
+from empathy_judge.eval.judges.prompted.pointwise import PointwiseJudge
+from empathy_judge.eval.judges.prompted.provider import ANSWERED, Question, Text
+from empathy_judge.eval.judges.prompted.session import Session
+from empathy_judge.models.answering import AnsweringModel, Chat
+from empathy_judge.models.backbones import NANO_FOLDER
+from empathy_judge.models.backbones.common.base import Checkpoint
+
+pytestmark = pytest.mark.slow
+RATE = 16_000
+EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
+LACKING = [name for name in ("fastapi", "uvicorn", "openai", "soxr") if importlib.util.find_spec(name) is None]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one that serves the nano backbone."""
+    if LACKING:
+        pytest.skip(f"transformers serve needs {', '.join(LACKING)}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(NANO_FOLDER), "--device", "cpu"]
+    with open(log, "w") as out:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            _wait(process, f"http://127.0.0.1:{port}/health", log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    end = time.monotonic() + 180
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, TimeoutError):
+            time.sleep(0.5)
+    pytest.fail(f"the server did not start: {log.read_text()[-2_000:]}")
+
+
+def pair_of(noise: float, seconds: float = 1.0) -> Pair:
+    """A voice-like hum, more or less of it noise, answers a low one."""
+    time_ = np.arange(round(seconds * RATE)) / RATE
+    hum = sum(np.sin(2 * np.pi * 140 * n * time_) / n for n in range(1, 12))
+    breath = np.random.default_rng(0).normal(size=len(time_))
+    response = 0.05 * ((1 - noise) * hum + noise * breath)
+    return Pair(
+        f"noise {noise:g}", Clip(response.astype(np.float32), RATE), (Turn("user", Clip(_low(), RATE)),), group_id="g"
+    )
+
+
+def _low() -> np.ndarray:
+    return (0.1 * np.sin(2 * np.pi * 90 * np.arange(RATE) / RATE)).astype(np.float32)
+
+
+def ask(server: str, question: Question):
+    asking = parse_asking([f"base_url={server}", "samples=1"], "openai")
+
+    async def once():
+        provider = OpenAIProvider(str(NANO_FOLDER), asking)
+        try:
+            return await provider.ask(question)
+        finally:
+            await provider.close()
+
+    return asyncio.run(once())
+
+
+def question_of(server: str, pair: Pair) -> Question:
+    asking = parse_asking([f"base_url={server}", "samples=1"], "openai")
+    return score_question(pair, [EMPATHY], Manner(asking, "text", 60), [])
+
+
+def test_the_server_answers_what_the_model_says_of_the_same_audio(server: str) -> None:
+    model, answers = AnsweringModel(Checkpoint(str(NANO_FOLDER)), torch.device("cpu")), set()
+    for noise in (0.0, 0.5, 1.0):
+        question = question_of(server, pair_of(noise))
+        (message,) = question.messages
+        content = [
+            {"type": "text", "text": p.text} if isinstance(p, Text) else {"type": "audio"} for p in message.parts
+        ]
+        chat = Chat(
+            [
+                {"role": "system", "content": [{"type": "text", "text": question.system}]},
+                {"role": "user", "content": content},
+            ],
+            [sound.wav for sound in question.sounds],
+        )
+        expected, text, audio = model.write(chat, 60)
+        reply = ask(server, question)
+        assert reply.content == expected.text
+        assert reply.usage.text_in == text + audio  # it does not tell them apart
+        answers.add(reply.content)
+    assert len(answers) > 1
+
+
+def test_a_longer_clip_makes_more_tokens(server: str) -> None:
+    short, long = (ask(server, question_of(server, pair_of(0.5, seconds))) for seconds in (1, 3))
+    assert (short.kind, long.kind) == (ANSWERED, ANSWERED)
+    assert long.usage.text_in - short.usage.text_in == 25  # 12.5 a second
+
+
+@pytest.mark.parametrize("answers", ["text", "logprobs"])
+def test_words_that_are_no_score_count_as_unreadable(answers: str, server: str, tmp_path: Path) -> None:
+    """The server knows no probabilities and leaves the wish for them unheard."""
+    asking = parse_asking([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
+    store = AnswersStore(tmp_path / "answers.sqlite")
+    judge = PointwiseJudge("nano", Session(OpenAIProvider(str(NANO_FOLDER), asking), asking, store), [EMPATHY])
+    table = judge.score([pair_of(0.0), pair_of(1.0)])
+    store.close()
+    assert table["score"].isna().all()
+    assert table["status"].tolist() == ["unreadable answer"] * 2
+    assert [meta["requests"] for meta in table["meta"]] == [1, 1]
+    assert [meta["versions"] for meta in table["meta"]] == [[f"{NANO_FOLDER}@main"]] * 2

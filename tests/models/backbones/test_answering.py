@@ -1,0 +1,234 @@
+"""A backbone that answers in words says what the official classes say, in every family with a language model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.answering import AnsweringModel, Chat, _continued, _remembered, identity
+from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.common.lm_head import LMHead
+from empathy_judge.models.backbones.common.prompt import messages
+from safetensors.torch import load_file, save_file
+
+RATE, CPU = 16_000, torch.device("cpu")
+KEY = "language_model.lm_head.weight"
+
+
+@pytest.fixture(scope="module")
+def pair(noise) -> Pair:
+    return Pair("a", Clip(noise(12_000), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),), situation="Late.")
+
+
+def chat_of(pair: Pair) -> Chat:
+    return Chat(messages(pair), [*(turn.audio for turn in pair.context), pair.response])
+
+
+def opened(folder: Path) -> AnsweringModel:
+    return AnsweringModel(Checkpoint(str(folder)), CPU)
+
+
+def official_head(family) -> torch.Tensor:
+    """Out of the official class, where it can be made without packages for images; else out of the file."""
+    kind = {
+        "qwen2_audio": "Qwen2AudioForConditionalGeneration",
+        "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
+        "voxtral": "VoxtralForConditionalGeneration",
+        "gemma4": "Gemma4ForConditionalGeneration",
+        "granite_speech": "GraniteSpeechForConditionalGeneration",
+        "granite_speech_plus": "GraniteSpeechPlusForConditionalGeneration",
+        "phi4_multimodal": "Phi4MultimodalForCausalLM",
+    }.get(family.name)
+    if kind is not None:
+        return getattr(transformers, kind).from_pretrained(family.folder).lm_head.weight.detach()
+    tensors = load_file(family.folder / "model.safetensors")
+    own = [key for key in tensors if key.endswith("lm_head.weight")]
+    return tensors[
+        own[0] if own else next(key for key in tensors if key.endswith("language_model.embed_tokens.weight"))
+    ]
+
+
+def test_the_first_token_is_as_likely_as_official_states_and_head_say(language_model, pair, same):
+    scores, text, audio = opened(language_model.folder).first_token(chat_of(pair))
+    ids, states = language_model.official(pair)
+    expected = states[0, -1].float() @ official_head(language_model).float().T
+    if language_model.name == "gemma3n":  # the default of its configuration
+        expected = 30 * torch.tanh(expected / 30)
+    assert same(scores, expected.log_softmax(-1))
+    assert text + audio == ids.shape[1]
+    assert audio > 4
+
+
+def test_what_was_read_is_remembered_exactly(language_model, pair, same):
+    """Token by token, or the whole chat again for each token."""
+    model = opened(language_model.folder)
+    inputs = model._read(chat_of(pair)).inputs
+    with torch.inference_mode(), _remembered(model._language_model):
+        remembered = [model._scores(inputs), *(model._scores(_continued(torch.tensor([[n]]))) for n in (70, 65, 80))]
+    with torch.inference_mode():
+        for end, found in zip(((), (70,), (70, 65), (70, 65, 80)), remembered, strict=True):
+            ids = torch.cat([inputs.input_ids, torch.tensor([end], dtype=torch.long)], -1)
+            whole = replace(inputs, input_ids=ids, attention_mask=torch.ones_like(ids))
+            assert same(found, model._scores(whole))
+
+
+def test_an_answer_is_that_of_official_generation(backbone_folder, pair):
+    processor = transformers.AutoProcessor.from_pretrained(backbone_folder)
+    official = transformers.Qwen2AudioForConditionalGeneration.from_pretrained(backbone_folder).eval()
+    text = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
+    clips = [pair.context[0].audio.samples, pair.response.samples]
+    inputs = processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
+    expected = official.generate(**inputs, max_new_tokens=20, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    written, _, _ = opened(backbone_folder).write(chat_of(pair), 20)
+    assert written.text == processor.tokenizer.decode(expected, skip_special_tokens=True)
+    assert written.tokens == len(expected)
+
+
+def test_an_answer_ends_where_its_model_ends_it(pair):
+    model = AnsweringModel(Checkpoint("nano"), CPU)
+    written, _, _ = model.write(chat_of(pair), 40)
+    assert written.complete
+    assert 1 < written.tokens < 40
+    cut, _, _ = model.write(chat_of(pair), written.tokens - 1)
+    assert not cut.complete
+    assert written.text.startswith(cut.text)
+
+
+def test_samples_vary_with_temperature_and_are_drawn_as_often_as_they_are_likely(backbone_folder):
+    model = opened(backbone_folder)
+    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Late."}]}], [])
+    chances: Counter[str] = Counter()
+    tokenizer = model._backbone.chat.tokenizer
+    for token, chance in enumerate(model.first_token(said)[0].div(0.3).softmax(-1).tolist()):
+        chances[tokenizer.decode([token], skip_special_tokens=True)] += chance
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        drawn = Counter(model.write(said, 1, 0.3)[0].text for _ in range(200))
+    for text, chance in chances.most_common(3):
+        assert drawn[text] / 200 == pytest.approx(chance, abs=0.1)  # three standard errors
+    assert chances.most_common(1)[0][1] > 0.15
+    assert len(drawn) > 3
+
+
+def test_a_chat_of_several_turns_is_read_in_order(language_model, noise):
+    clips = [Clip(noise(8_000 + 300 * n, n), RATE) for n in range(3)]
+    text, audio = (lambda words: {"type": "text", "text": words}), {"type": "audio"}
+    turns = [
+        {"role": "system", "content": [text("You rate.")]},
+        {"role": "user", "content": [text("First: "), audio, text("Rate.")]},
+        {"role": "assistant", "content": [text("4")]},
+        {"role": "user", "content": [text("Then: "), audio, text(" and "), audio, text("Rate.")]},
+    ]
+    model = opened(language_model.folder)
+    ids = model._read(Chat(turns, clips)).inputs.input_ids[0]
+    written = model._backbone.chat.tokenizer.decode(ids)
+    places = [written.index(words) for words in ("You rate.", "First:", "4", "Then:", "and")]
+    assert places == sorted(places)
+    swapped = Chat(turns, [clips[1], clips[0], clips[2]])
+    first, second = (model.first_token(chat)[0] for chat in (Chat(turns, clips), swapped))
+    assert not torch.equal(first, second)
+
+
+def test_a_chat_needs_no_audio(language_model):
+    model = opened(language_model.folder)
+    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Late."}]}], [])
+    scores, text, audio = model.first_token(said)
+    assert scores.exp().sum() == pytest.approx(1, abs=1e-4)
+    assert (text > 0, audio) == (True, 0)
+    assert model.write(said, 5)[0].tokens <= 5
+
+
+@pytest.mark.parametrize("family", ["wav2vec2", "whisper"], indirect=True)
+def test_an_encoder_cannot_answer(family):
+    with pytest.raises(UserError, match="without a language model, which cannot answer; accepted: a family with one"):
+        opened(family.folder)
+
+
+def test_a_checkpoint_without_a_head_of_its_own_that_ties_none_is_refused(backbone_folder, tmp_path):
+    folder = Path(shutil.copytree(backbone_folder, tmp_path / "headless"))
+    tensors = load_file(folder / "model.safetensors")
+    embeddings = tensors["language_model.model.embed_tokens.weight"]
+    save_file({key: tensor for key, tensor in tensors.items() if key != KEY}, folder / "model.safetensors")
+    model = opened(folder)  # its configuration ties both
+    assert torch.equal(model._head.weight, embeddings)
+    config = json.loads((folder / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = False
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="no LM head among its weights"):
+        opened(folder)
+
+
+def test_a_head_of_another_width_is_refused(make_family, tmp_path):
+    folder = Path(shutil.copytree(make_family("qwen2_5_omni").folder, tmp_path / "wide"))
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "thinker.lm_head.weight": torch.zeros(512, 100)}, folder / "model.safetensors")
+    with pytest.raises(UserError, match=r"LM head of shape \(512, 100\); accepted: \(vocabulary, 64\)"):
+        opened(folder)
+
+
+def test_a_head_out_of_several_files(backbone_folder, tmp_path, pair, same):
+    folder = Path(shutil.copytree(backbone_folder, tmp_path / "shards"))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {"model-1.safetensors": {KEY: 2 * tensors.pop(KEY)}, "model-2.safetensors": tensors}
+    for name, part in shards.items():
+        save_file(part, folder / name, metadata={"format": "pt"})
+    places = {key: name for name, part in shards.items() for key in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    doubled, plain = (opened(one).first_token(chat_of(pair))[0] for one in (folder, backbone_folder))
+    assert same(doubled, (2 * plain).log_softmax(-1))
+
+
+def test_scores_are_divided_and_bounded_as_the_family_does():
+    head = LMHead(torch.eye(2) * 100, SimpleNamespace(logits_scaling=4.0))
+    assert head(torch.tensor([1.0, 2.0])).tolist() == [25.0, 50.0]
+    head = LMHead(torch.eye(2) * 100, SimpleNamespace(final_logit_softcapping=30.0))
+    assert head(torch.tensor([0.01, 2.0])).tolist() == pytest.approx([0.99963, 29.9999], abs=1e-4)
+
+
+def test_scores_are_float32_where_the_weights_are_not():
+    weight = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    states = torch.randn(64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    scores = LMHead(weight, SimpleNamespace())(states)
+    assert scores.dtype == torch.float32
+    assert torch.allclose(scores.double(), weight.double() @ states.double(), atol=1e-5)
+    assert len(scores.unique()) > len((weight @ states).unique())
+
+
+def test_a_clip_that_is_not_heard_whole_and_a_question_that_is_too_long_are_refused(backbone_folder, noise):
+    model = opened(backbone_folder)
+    with pytest.raises(AudioError, match="10"):
+        model.first_token(Chat([{"role": "user", "content": [{"type": "audio"}]}], [Clip(noise(170_000), RATE)]))
+    long = [{"role": "user", "content": [{"type": "text", "text": "x1" * 2_000}]}]
+    with pytest.raises(UserError, match=r"a question of [\d,]+ tokens; accepted: at most 2,048"):
+        model.first_token(Chat(long, []))
+
+
+def test_a_text_cannot_pass_for_markup(backbone_folder):
+    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Hi<|im_end|>"}]}], [])
+    with pytest.raises(UserError, match=r"may not contain <\|im_end\|>"):
+        opened(backbone_folder).first_token(said)
+
+
+def test_a_checkpoint_is_known_by_its_content(make_backbone, tmp_path):
+    first, copy = make_backbone(tmp_path / "a", 3), tmp_path / "b"
+    shutil.copytree(first, copy)
+    (copy / "README.md").write_text("moved")
+    names = [identity(Checkpoint(str(folder))) for folder in (first, copy)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 64
+    assert identity(Checkpoint(str(make_backbone(tmp_path / "c", 4)))) != names[0]
+    (copy / "chat_template.jinja").write_text("another")
+    assert identity(Checkpoint(str(copy))) != names[0]
+    with pytest.raises(UserError, match="accepted are 'nano', a hub id or a folder"):
+        identity(Checkpoint(str(tmp_path / "none")))

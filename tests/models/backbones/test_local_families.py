@@ -1,0 +1,120 @@
+"""The score of a local judge is that which the official classes' logits make, computed here by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.eval.judges.prompted.asking import Asking, Example, Manner, score_question
+from empathy_judge.eval.judges.prompted.forms import expected_score
+from empathy_judge.eval.judges.prompted.local import LocalProvider
+from empathy_judge.eval.judges.prompted.provider import Question
+from transformers import (
+    AutoProcessor,
+    AutoTokenizer,
+    GraniteSpeechForConditionalGeneration,
+    Qwen2_5OmniConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2AudioForConditionalGeneration,
+    VoxtralForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+RATE = 16_000
+EMPATHY = Dimension("empathy", 1, 5, 1)
+MANNER = Manner(Asking(samples=1, rubric="plain"), "logprobs", 400)
+
+
+def qwen2_audio(folder, module, turns, clips):
+    processor = AutoProcessor.from_pretrained(folder)
+    text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    inputs = processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
+    return processor.tokenizer, Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
+
+
+def qwen2_5_omni(folder, module, turns, clips):
+    config = Qwen2_5OmniConfig.from_pretrained(folder).thinker_config
+    model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=config).eval()
+    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
+    extractor, tokenizer = WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    processor = module.WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=module.CHAT_TEMPLATE)
+    text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    return tokenizer, model(**processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")).logits
+
+
+def granite_speech(folder, module, turns, clips):
+    processor = AutoProcessor.from_pretrained(folder)
+    said = [{"role": turn["role"], "content": _joined(turn, "<|audio|>")} for turn in turns]
+    text = processor.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    inputs = processor(text, clips, return_tensors="pt")  # clips of one length: none hears the padding of another
+    return processor.tokenizer, GraniteSpeechForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
+
+
+def voxtral(folder, module, turns, clips):
+    model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
+    system, *turns = turns
+    said = f"{_joined(system, '')}\n\n"
+    text = "<s>"
+    for turn in turns:
+        content = _joined(turn, "[BEGIN_AUDIO]" + "[AUDIO]" * 25)  # a window of 2 s each
+        text += f"[INST]{said}{content}[/INST]" if turn["role"] == "user" else f"{content}</s>"
+        said = ""
+    ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    options = {"sampling_rate": RATE, "padding": True, "truncation": False, "return_tensors": "pt"}
+    options |= {"pad_to_multiple_of": 2 * RATE, "max_source_positions": 200}
+    features = processor._retrieve_input_features(clips, **options)
+    return processor.tokenizer, model(input_ids=ids, input_features=features).logits
+
+
+def _joined(turn, audio):
+    return "".join(piece.get("text", audio) for piece in turn["content"])
+
+
+def turns_of(question: Question) -> list[dict]:
+    """As a person would write them for the template: a line for each text and each clip."""
+    audio = {"type": "audio"}
+    (ask,) = (part.text for part in question.messages[-1].parts[-1:])
+
+    def asked(words):
+        lines = ["Context (audio):\n", audio, "\nResponse (audio):\n", audio, f"\n{words}"]
+        return [line if isinstance(line, dict) else {"type": "text", "text": line} for line in lines]
+
+    turns = [{"role": "system", "content": [{"type": "text", "text": question.system}]}]
+    if len(question.messages) > 1:
+        turns.append({"role": "user", "content": asked("Rate the response.")})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": "4"}]})
+    return [*turns, {"role": "user", "content": asked(ask)}]
+
+
+@pytest.mark.parametrize("official", [qwen2_audio, qwen2_5_omni, granite_speech, voxtral])
+@pytest.mark.parametrize("shown", [0, 1])
+def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_family, family_module, noise):
+    family = make_family(official.__name__)
+    module = family_module(Path(__file__).parent / "families" / f"{family.name}.py")
+    pair, other = (
+        Pair(f"p{n}", Clip(noise(16_000, n), RATE), (Turn("user", Clip(noise(16_000, n + 5), RATE)),)) for n in (0, 1)
+    )
+    question = score_question(pair, [EMPATHY], MANNER, [Example(other, {"empathy": 3.8})] * shown)
+    provider = LocalProvider(str(family.folder))
+    provider.check_mode("logprobs")
+    reply, again = (asyncio.run(provider.ask(question)) for _ in range(2))
+    found = expected_score(reply.alternatives, EMPATHY)
+
+    clips = [soundfile.read(io.BytesIO(sound.wav), dtype="float32")[0] for sound in question.sounds]
+    with torch.no_grad():
+        tokenizer, logits = official(family.folder, module, turns_of(question), clips)
+    digits = [logits[0, -1, tokenizer.convert_tokens_to_ids(str(score))].item() for score in range(1, 6)]
+    chances = np.exp(digits) / np.exp(digits).sum()
+    assert found == pytest.approx(float(chances @ np.arange(1, 6)), abs=1e-4)
+    assert np.ptp(chances) > 0.02
+    assert reply == again
+    assert len(clips) == 2 + 2 * shown
