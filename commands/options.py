@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _JUDGES = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "scores:FILE or constant"
+    "scores:FILE, human:RATER (one rater against the others), or a baseline: acoustic, acoustic:egemaps, text, "
+    "quality, random, constant"
 )
 
 Command = Callable[[argparse.Namespace], int]
