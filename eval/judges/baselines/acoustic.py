@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge
@@ -54,7 +56,7 @@ class AcousticJudge:
         features = ClipFeatures(measures)
         found, statuses = features.of(dataset.pairs)
         usable = [status == OK for status in statuses]
-        regression = fit(name, dataset, found, usable, _candidates(seed), seed)
+        regression = fit(name, dataset, found, usable, candidates(seed), seed)
         record = {
             "measures": list(measures.names),
             "unusable_pairs": usable.count(False),
@@ -69,7 +71,22 @@ class AcousticJudge:
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
 
-def _candidates(seed: int) -> dict[str, Candidate]:
+class FillEmpty(TransformerMixin, BaseEstimator):
+    """Puts 0 into columns that were all missing when it was fitted: boosting cannot bin these."""
+
+    def fit(self, features: np.ndarray, target: object = None) -> FillEmpty:
+        """Remembers the columns; `features` has shape (n, k)."""
+        del target
+        self.empty_ = np.isnan(features).all(axis=0)
+        return self
+
+    def transform(self, features: np.ndarray) -> np.ndarray:
+        """The features, shape (n, k)."""
+        return np.where(self.empty_, 0.0, features)
+
+
+def candidates(seed: int) -> dict[str, Candidate]:
+    """The models that may be chosen, from features with gaps."""
     ridge = make_pipeline(
         SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True), StandardScaler(), Ridge()
     )
@@ -82,5 +99,7 @@ def _candidates(seed: int) -> dict[str, Candidate]:
     )
     return {
         "ridge": Candidate(ridge, {"ridge__alpha": (1.0, 10.0, 100.0, 1000.0, 10000.0)}),
-        "boosting": Candidate(boosting, {"max_leaf_nodes": (4, 16)}),
+        "boosting": Candidate(
+            make_pipeline(FillEmpty(), boosting), {"histgradientboostingregressor__max_leaf_nodes": (4, 31)}
+        ),
     }

@@ -57,6 +57,7 @@ _FINAL = 15  # frames (0.3 s)
 _FFT = 1024
 _THIRDS = 100.0 * 2 ** (np.arange(18) / 3)  # edges of third-octave bands, 100 to 5080 Hz
 _FLOOR = 1e-12
+_QUIET = 1e-6  # of the loudest band (-60 dB): changes below are leakage and rounding
 
 
 def functionals(samples: np.ndarray) -> np.ndarray:
@@ -148,7 +149,7 @@ def _spectrum(samples: np.ndarray, frames: Track) -> dict[str, float]:
 
     edges = itertools.pairwise(_THIRDS)
     bands = np.stack([power[:, (hertz >= low) & (hertz < high)].mean(1) for low, high in edges], 1)
-    decibels = 10 * np.log10(bands)
+    decibels = 10 * np.log10(bands + _QUIET * bands.max())
     to_5k = hertz < 5000
     return {
         "tilt": _line(np.log2(_THIRDS[:-1]), 10 * np.log10(bands[where].mean(0))),
