@@ -191,9 +191,7 @@ def test_folds_keep_groups_whole(delivered: PairDataset) -> None:
 
 def test_too_few_groups_are_refused_in_one_line(delivered: PairDataset) -> None:
     one = dataclasses.replace(delivered, pairs=delivered.pairs[:3])
-    with pytest.raises(
-        DataError, match=r"judge acoustic cannot be fitted, there are not two groups .* empathy, warmth"
-    ):
+    with pytest.raises(DataError, match=r"acoustic cannot be fitted, there are not two groups .* empathy, warmth"):
         AcousticJudge.fitted_to(one)
 
 

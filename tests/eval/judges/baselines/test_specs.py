@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,12 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict, str]:
 
 
 def test_all_of_a_command_meet_the_raters_that_are_no_judges(
-    dataset_folder: Path, capsys: pytest.CaptureFixture[str]
+    dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judges = ["acoustic", "random", "constant", "human:r1"]
-    found, said = run(capsys, "compare", *judges, "--data", str(dataset_folder), *FAST)
+    out = ["--out", str(tmp_path)]
+    found, said = run(capsys, "compare", *judges, "--data", str(dataset_folder), *FAST, *out)
+    assert re.search(r"raters left out.{,60}r1", (tmp_path / "index.html").read_text(), re.DOTALL)
     assert said.splitlines() == ["judges are compared with the other raters: without human:r1"]
     dataset = PairDataset.load(dataset_folder)
     ratings = dataset.ratings[dataset.ratings["dimension"] == "empathy"]
