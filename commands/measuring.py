@@ -22,12 +22,10 @@ def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from rich.console import Console
 
-    from ..data_modules.schema import PairDataset
     from ..eval.evaluate import evaluate as measure
     from ..eval.pages.report import terminal_table, write_report
 
-    dataset = PairDataset.load(options.data)
-    judge, provenance = load_spec(options.judge, dataset, options)
+    dataset, [(judge, provenance)] = _open_judges([options.judge], options)
     if options.dry_run:
         return DONE
     measured = measure(judge, dataset, **_how_to_measure(options), provenance=provenance)
@@ -46,16 +44,15 @@ def compare(options: argparse.Namespace) -> int:
     """Measure several judges on the same pairs."""
     from rich.console import Console
 
-    from ..data_modules.schema import PairDataset
     from ..eval.compare import compare as measure
     from ..eval.compare_view import comparison_views
     from ..eval.pages.compare_page import comparison_json, write_comparison
 
-    dataset = PairDataset.load(options.data)
-    judges = [load_spec(spec, dataset, options)[0] for spec in options.judges]
+    dataset, opened = _open_judges(options.judges, options)
     if options.dry_run:
         return DONE
-    found = measure(judges, dataset, **_how_to_measure(options))
+    judges, provenances = zip(*opened, strict=True)
+    found = measure(judges, dataset, **_how_to_measure(options), provenances=provenances)
     if options.out is not None:
         write_comparison(found.reports, found.rankings, Path(options.out))
     if options.json:
@@ -77,11 +74,9 @@ def challenge(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..data_modules.schema import PairDataset
     from ..eval.challenge_run import aeq_bench, aeq_bench_views, echomind, echomind_view
 
-    dataset = PairDataset.load(options.data)
-    judge, _ = load_spec(options.judge, dataset, options)
+    dataset, [(judge, _)] = _open_judges([options.judge], options)
     if options.dry_run:
         return DONE
     chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
@@ -136,16 +131,44 @@ def agreement(options: argparse.Namespace) -> int:
     return DONE
 
 
-def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> tuple[Judge, Mapping[str, Any] | None]:
-    """The judge that a spec names, and what it says of itself.
+_Opened = tuple["Judge", Mapping[str, Any] | None]
+"""A judge, and what it says of itself."""
+
+
+def _open_judges(specs: Sequence[str], options: argparse.Namespace) -> tuple[PairDataset, list[_Opened]]:
+    """The dataset that the judges are compared with, and the judges.
+
+    Where raters of the dataset are judges, their ratings are in it for none of the judges: all meet the same people.
+    """
+    from ..data_modules.schema import PairDataset
+    from ..eval.judges.baselines.human import PREFIX, HumanJudge, without_raters
+
+    dataset = PairDataset.load(options.data)
+    raters = [spec.removeprefix(PREFIX) for spec in specs if spec.startswith(PREFIX)]
+    if not raters:
+        return dataset, [load_spec(spec, dataset, options) for spec in specs]
+    people = {PREFIX + rater: HumanJudge(dataset, rater) for rater in raters}
+    others = without_raters(dataset, raters)
+    print(f"judges are compared with the other raters: without {', '.join(people)}", file=sys.stderr)
+    opened: list[_Opened] = []
+    for spec in specs:
+        judge, said = (people[spec], people[spec].record) if spec in people else load_spec(spec, others, options)
+        opened.append((judge, {**(said or {}), "raters_left_out": raters}))
+    return others, opened
+
+
+def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _Opened:
+    """The judge that a spec names, ``human:RATER`` excepted, and what it says of itself.
 
     Raises:
         UserError: If the spec names none.
     """
-    if spec == "constant":
-        from ..eval.judges.constant import ConstantJudge
+    from ..eval.judges.baselines.opening import BASELINES, open_baseline
 
-        return ConstantJudge.fitted_to(dataset.subset(_other_splits(dataset, options.split))), None
+    if spec in BASELINES:
+        learn_from = _other_splits(dataset, options.split)
+        baseline = open_baseline(spec, dataset, learn_from, _split_name(options.split), options.seed)
+        return baseline, baseline.record
     if spec.startswith("scores:"):
         from ..eval.judges.scores_file import ScoresFile
 
@@ -159,7 +182,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> t
     if not Path(spec).exists():
         raise UserError(
             f"judge {spec!r}: accepted: a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
-            "scores:FILE or constant"
+            f"scores:FILE, human:RATER, {', '.join(BASELINES)}"
         )
     cache = options.cache and Path(options.cache)
     judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)

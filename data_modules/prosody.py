@@ -16,6 +16,8 @@ _WINDOW = 800  # 50 ms: three periods of the lowest pitch
 _LOWEST, _HIGHEST = 65.0, 550.0  # Hz
 _VOICED = 0.45  # autocorrelation peak above which a frame counts as voiced (Boersma, 1993)
 _OCTAVE_COST = 0.02  # favours the shorter of two equally good periods (Boersma, 1993)
+MIN_VOICED = 10
+"""Voiced frames (0.2 s) below which nothing is said about a voice."""
 _OCTAVE_ERROR = 9.0  # semitones from the median beyond which a pitch is taken for a tracking error
 _SILENCE_DB = 30.0  # frames this far below the loudest are pauses
 
@@ -85,14 +87,24 @@ def track(samples: np.ndarray) -> Track:
     return Track(smooth.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
 
 
+def steady_pitch(frames: Track) -> np.ndarray:
+    """Pitch in Hz `(frames,)` without what is taken for tracking errors, which lie far from the median.
+
+    NaN at these frames, at unvoiced ones, and everywhere in a clip with fewer than `MIN_VOICED` voiced frames.
+    """
+    if np.count_nonzero(~np.isnan(frames.pitch)) < MIN_VOICED:
+        return np.full_like(frames.pitch, np.nan)
+    distance = np.abs(12 * np.log2(frames.pitch / np.nanmedian(frames.pitch)))
+    return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
+
+
 def summarise(frames: Track) -> Prosody:
     """Clip-level measures of a track."""
-    voiced = frames.pitch[~np.isnan(frames.pitch)]
+    pitch = steady_pitch(frames)
     where = np.flatnonzero(frames.active)
     power = 10 ** (frames.level[frames.active] / 10)
-    if voiced.size >= 10:
-        near = voiced[np.abs(12 * np.log2(voiced / np.median(voiced))) < _OCTAVE_ERROR]
-        low, median, high = np.percentile(near, [10, 50, 90])
+    if not np.isnan(pitch).all():
+        low, median, high = np.nanpercentile(pitch, [10, 50, 90])
         harmonicity = float(frames.harmonicity[~np.isnan(frames.pitch)].mean())
     else:
         low = median = high = harmonicity = float("nan")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,7 @@ def compare(
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
+    provenances: Sequence[Mapping[str, Any] | None] | None = None,
 ) -> Comparison:
     """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 
@@ -61,6 +62,7 @@ def compare(
         resamples: Bootstrap resamples of an interval.
         seed: Of everything drawn.
         command: The command line, for the record.
+        provenances: What else is known of each judge; must fit strict JSON.
 
     Raises:
         UserError: If two judges have one name.
@@ -81,8 +83,9 @@ def compare(
             resamples=resamples,
             seed=seed,
             command=command,
+            provenance=provenance,
         )
-        for judge in judges
+        for judge, provenance in zip(judges, provenances or [None] * len(judges), strict=True)
     ]
     clusters = pd.Series({pair.pair_id: CLUSTERS[cluster](pair) for pair in dataset.subset(split).pairs})
     rankings = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ class ConstantJudge:
 
     def __init__(self, scores: Mapping[str, float]) -> None:
         self.dimensions = tuple(scores)
+        self.record: Mapping[str, Any] = {"scores": dict(scores)}
         self._scores = dict(scores)
 
     @classmethod

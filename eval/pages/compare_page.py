@@ -176,6 +176,7 @@ def _provenance(reports: Sequence[AgreementReport]) -> list[tuple[str, str]]:
     first = reports[0]
     rows = {
         "judges": "; ".join(report["judge"] for report in reports),
+        "raters left out, as they are judges here": ", ".join(first["provenance"].get("raters_left_out", [])),
         **origin_of(first),
         "versions": versions_of(first),
     }

@@ -1,0 +1,83 @@
+"""The baseline that reads: what the words alone tell of the ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+
+from ....data_modules.errors import DataError
+from ....data_modules.schema import Pair, PairDataset
+from .. import OK, score_table
+from .regression import Candidate, Regression, fit
+
+NO_TRANSCRIPT = "no transcript of the response"
+_NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
+_MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
+
+
+class TextJudge:
+    """Implements `Judge` by ridge regression on TF-IDF of words and characters, of context and response.
+
+    The context is the text about the situation and the transcript of what is answered. A judge of delivery must beat
+    it; where it agrees with the raters, they, or the writers of the responses, let words decide.
+
+    Args:
+        regression: Fitted to `_documents`.
+        record: What it says of itself; fits strict JSON.
+    """
+
+    name = "text"
+    only_given: str | None = None
+
+    def __init__(self, regression: Regression, record: Mapping[str, Any]) -> None:
+        self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
+        self.record = record
+        self._regression = regression
+
+    @classmethod
+    def fitted_to(cls, dataset: PairDataset, seed: int = 0) -> TextJudge:
+        """Fits it to the mean ratings of `dataset` (its training split); pairs without transcripts are left out.
+
+        Raises:
+            DataError: If no response has a transcript, or there are too few with ratings.
+        """
+        documents, statuses = _documents(dataset.pairs)
+        usable = [status == OK for status in statuses]
+        if not any(usable):
+            raise DataError(
+                f"{dataset.root}: judge {cls.name} reads transcripts, and none of the {len(usable)} pairs to fit it on "
+                "has a response_text; accepted: pairs with transcripts"
+            )
+        regression = fit(cls.name, dataset, documents, usable, _candidates(), seed)
+        return cls(regression, {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)})
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`. A pair without a transcript of its response has no score."""
+        documents, statuses = _documents(pairs)
+        scores = self._regression.predict(documents, [status == OK for status in statuses])
+        return score_table(pairs, self.dimensions, scores, statuses=statuses)
+
+
+def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:
+    """Texts of contexts and responses, shape (n, 2), and per pair whether it can be read."""
+    texts = np.empty((len(pairs), 2), dtype=object)
+    for row, pair in enumerate(pairs):
+        context = " ".join(text for text in (pair.situation, pair.context_text) if text and text.strip())
+        texts[row] = context or _NO_CONTEXT, pair.response_text or ""
+    return texts, [OK if text.strip() else NO_TRANSCRIPT for text in texts[:, 1]]
+
+
+def _candidates() -> dict[str, Candidate]:
+    words = TfidfVectorizer(  # punctuation counts
+        token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True, max_features=_MOST_WORDS
+    )
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=_MOST_WORDS)
+    columns = make_column_transformer(*((kind, column) for column in (0, 1) for kind in (words, characters)))
+    return {"ridge": Candidate(make_pipeline(columns, Ridge()), {"ridge__alpha": (0.1, 1.0, 10.0, 100.0)})}

@@ -1,0 +1,62 @@
+"""Clips of known delivery, and a dataset whose ratings follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+
+RATE = 16_000
+EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)
+
+
+def buzz(hertz: np.ndarray | float, seconds: float = 0.4, level: float = 0.1) -> np.ndarray:
+    """Eight harmonics of a pitch, which may move `(samples,)`, float32."""
+    steps = np.broadcast_to(np.asarray(hertz, dtype=np.float64), round(seconds * RATE))
+    phase = 2 * np.pi * np.cumsum(steps) / RATE
+    return (level * sum(np.sin(k * phase) / k for k in range(1, 9))).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def make_buzz() -> Callable[..., np.ndarray]:
+    """`buzz`: pitch in Hz, seconds, level."""
+    return buzz
+
+
+@pytest.fixture(scope="session")
+def delivered() -> PairDataset:
+    """72 pairs in 24 groups, 48 of them in split train. Three raters.
+
+    Empathy falls with the pitch of the response and rises with the level of the context, with no noise but the
+    severity of the raters; warmth is rated for every other pair. Transcripts are about nothing.
+    """
+    rng = np.random.default_rng(0)
+    pairs, ratings = [], []
+    for group in range(24):
+        loud = rng.uniform(-1, 1)
+        context = Clip(buzz(140 + group, level=0.05 * 4**loud), RATE)
+        for member in range(3):
+            name, high = f"p{3 * group + member}", rng.uniform(-1, 1)
+            pairs.append(
+                Pair(
+                    name,
+                    Clip(buzz(180 * 2 ** (high / 2)), RATE),
+                    (Turn("user", context),),
+                    group_id=f"g{group}",
+                    split="train" if group < 16 else "test",
+                    context_text="The parcel came.",
+                    response_text=f"Number {3 * group + member}.",
+                )
+            )
+            for rater in range(3):
+                ratings.append((name, f"rater-{rater}", "empathy", 3 + loud - high + 0.2 * (rater - 1)))
+                if member != 1:
+                    ratings.append((name, f"rater-{rater}", "warmth", 5 + 2 * high))
+    card = DatasetCard("delivered", (EMPATHY, WARMTH), "made for a test", "CC0-1.0", True, content_hash="c" * 64)
+    table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("delivered"), card, tuple(pairs), table)

@@ -1,0 +1,231 @@
+"""The acoustic baseline: what it learns, from whom, and what it does with clips that cannot be measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.schema import PairDataset, Turn
+from empathy_judge.eval.judges import OK, check_score_table
+from empathy_judge.eval.judges.baselines import clip_features
+from empathy_judge.eval.judges.baselines.acoustic import OURS, AcousticJudge, candidates
+from empathy_judge.eval.judges.baselines.clip_features import ClipFeatures, Measures
+from empathy_judge.eval.judges.baselines.functionals import FUNCTIONALS, functionals
+from empathy_judge.eval.judges.baselines.regression import FOLDS, fit
+from scipy.stats import spearmanr
+
+RATE = 16_000
+NAMES = ("pitch_median", "level", "harmonicity_mean", "seconds")
+FEW = Measures(NAMES, lambda samples: functionals(samples)[[list(FUNCTIONALS).index(name) for name in NAMES]])
+"""Some of them, which is faster."""
+
+
+@pytest.fixture(scope="module")
+def judge(delivered: PairDataset) -> AcousticJudge:
+    return AcousticJudge.fitted_to(delivered.subset("train"), FEW)
+
+
+def scores(judge: AcousticJudge, dataset: PairDataset, dimension: str = "empathy") -> np.ndarray:
+    table = judge.score(dataset.pairs)
+    return table.loc[table["dimension"] == dimension, "score"].to_numpy(np.float64)
+
+
+def test_it_learns_what_context_and_response_say_of_unseen_groups(delivered: PairDataset) -> None:
+    test = delivered.subset("test")
+    judge = AcousticJudge.fitted_to(delivered.subset("train"))
+    table = judge.score(test.pairs)
+    check_score_table(table, judge, test.pairs)
+    assert judge.dimensions == ("empathy", "warmth")
+    for dimension in judge.dimensions:
+        human = test.mean_scores()[dimension].to_numpy()
+        rated = ~np.isnan(human)
+        assert spearmanr(scores(judge, test, dimension)[rated], human[rated])[0] > 0.9
+    assert table["score"].between(0, 10).all()
+
+
+def test_the_record_says_what_was_fitted(judge: AcousticJudge) -> None:
+    json.dumps(judge.record, allow_nan=False)
+    assert judge.record["unusable_pairs"] == 0
+    assert judge.record["measures"] == list(NAMES)
+    empathy, warmth = judge.record["fitted"]["empathy"], judge.record["fitted"]["warmth"]
+    assert (empathy["pairs"], empathy["groups"]) == (48, 16)
+    assert warmth["pairs"] == 32  # the others are not rated on it
+    assert empathy["model"] == "ridge"  # boosting cannot split so few
+    errors = empathy["cross_validated_rmse"]
+    assert errors["ridge"] < 0.5 * errors["boosting"]
+
+
+def test_only_the_pairs_it_is_given_teach_it(judge: AcousticJudge, delivered: PairDataset) -> None:
+    test_ids = {pair.pair_id for pair in delivered.subset("test").pairs}
+    ratings = delivered.ratings.copy()
+    ratings.loc[ratings["pair_id"].isin(test_ids), "score"] = 1.0
+    other = dataclasses.replace(delivered, ratings=ratings)
+    again = AcousticJudge.fitted_to(other.subset("train"), FEW)
+    np.testing.assert_array_equal(scores(again, delivered), scores(judge, delivered))
+    ratings.loc[~ratings["pair_id"].isin(test_ids), "score"] = 2.0
+    taught = AcousticJudge.fitted_to(dataclasses.replace(other, ratings=ratings).subset("train"), FEW)
+    np.testing.assert_allclose(scores(taught, delivered), 2.0)
+
+
+def test_the_same_audio_gets_the_same_score_in_any_order(judge: AcousticJudge, delivered: PairDataset) -> None:
+    forward = judge.score(delivered.pairs).set_index(["pair_id", "dimension"])["score"]
+    backward = judge.score(delivered.pairs[::-1]).set_index(["pair_id", "dimension"])["score"]
+    alone = judge.score(delivered.pairs[5:6]).set_index(["pair_id", "dimension"])["score"]
+    np.testing.assert_array_equal(backward.loc[forward.index], forward)
+    np.testing.assert_allclose(alone, forward.loc[alone.index], rtol=1e-12)
+    shuffled = dataclasses.replace(delivered, pairs=delivered.pairs[::-1])
+    again = AcousticJudge.fitted_to(shuffled.subset("train"), FEW)
+    np.testing.assert_allclose(scores(again, delivered), scores(judge, delivered), rtol=1e-6)
+
+
+def test_features_are_context_response_and_their_difference(make_buzz: Callable[..., np.ndarray]) -> None:
+    low, high = (Clip(make_buzz(hertz), RATE) for hertz in (110.0, 220.0))
+    pairs = [
+        make_pair("both", high, [low]),
+        make_pair("turns", high, [high, low]),  # the last turn is answered
+        make_pair("alone", high, []),
+    ]
+    found, statuses = ClipFeatures(OURS).of(pairs)
+    assert statuses == [OK] * 3
+    count = len(OURS.names)
+    pitch = OURS.names.index("pitch_median")
+    assert found[0, pitch] == pytest.approx(12, abs=0.3)
+    assert found[0, count + pitch] == pytest.approx(24, abs=0.3)
+    assert found[0, 2 * count + pitch] == pytest.approx(12, abs=0.3)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert np.isnan(found[2, :count]).all()
+    assert np.isnan(found[2, 2 * count :]).all()
+    np.testing.assert_array_equal(found[2, count : 2 * count], found[0, count : 2 * count])
+
+
+def test_every_distinct_clip_is_decoded_once_and_kept(dataset_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    decode = clip_features.decode
+    monkeypatch.setattr(clip_features, "decode", lambda source, rate: read.append(source) or decode(source, rate))
+    pairs = PairDataset.load(dataset_folder).pairs
+    features = ClipFeatures(OURS)
+    first, _ = features.of(pairs)
+    assert len(read) == len(set(read)) == 8 + 24
+    again, _ = features.of(pairs[::-1])
+    assert len(read) == 8 + 24
+    np.testing.assert_array_equal(again[::-1], first)
+
+
+def test_a_clip_that_cannot_be_read_costs_its_pair_and_no_other(
+    judge: AcousticJudge, delivered: PairDataset, tmp_path: Path
+) -> None:
+    missing = tmp_path / "none.wav"
+    test = delivered.subset("test").pairs
+    broken = (
+        dataclasses.replace(test[0], response=missing),
+        dataclasses.replace(test[1], context=(Turn("user", missing),)),
+        test[2],
+    )
+    table = judge.score(broken)
+    assert table["status"].tolist() == [f"{missing}: no such file"] * 4 + [OK] * 2
+    assert table["score"].isna().tolist() == [True] * 4 + [False] * 2
+    np.testing.assert_allclose(table["score"].iloc[4:], judge.score(test[2:3])["score"])
+
+    train = delivered.subset("train")
+    damaged = dataclasses.replace(
+        train, pairs=(dataclasses.replace(train.pairs[0], response=missing), *train.pairs[1:])
+    )
+    record = AcousticJudge.fitted_to(damaged, FEW).record
+    assert record["unusable_pairs"] == 1
+    assert record["fitted"]["empathy"]["pairs"] == 47
+
+
+@pytest.mark.filterwarnings("error")
+def test_missing_measures_have_scores_and_no_warning(judge: AcousticJudge, delivered: PairDataset) -> None:
+    """Without a context, and without a voice, a pair is scored by what there is; contexts may be missing throughout."""
+    alone = [dataclasses.replace(pair, context=()) for pair in delivered.subset("test").pairs]
+    hiss = Clip(np.random.default_rng(0).normal(0, 0.1, RATE).astype(np.float32), RATE)
+    table = judge.score([*alone, dataclasses.replace(alone[0], pair_id="hiss", response=hiss)])
+    assert (table["status"] == OK).all()
+    pairs = tuple(dataclasses.replace(pair, context=()) for pair in delivered.pairs)
+    without = AcousticJudge.fitted_to(dataclasses.replace(delivered, pairs=pairs).subset("train"), FEW)
+    human = delivered.subset("test").mean_scores()["warmth"].to_numpy()
+    rated = ~np.isnan(human)
+    found = scores(without, dataclasses.replace(delivered, pairs=pairs).subset("test"), "warmth")
+    assert spearmanr(found[rated], human[rated])[0] > 0.9
+
+
+def test_boosting_wins_where_the_fit_of_the_two_decides(delivered: PairDataset) -> None:
+    """A rule that no weighted sum can follow: the response must be as the context is."""
+    rng = np.random.default_rng(0)
+    features = rng.choice([-1.0, 1.0], size=(600, 2)) + rng.normal(0, 0.1, (600, 2))
+    wanted = np.where(np.sign(features[:, 0]) == np.sign(features[:, 1]), 4.0, 2.0)
+    pairs = tuple(dataclasses.replace(delivered.pairs[0], pair_id=f"x{n}", group_id=f"g{n // 4}") for n in range(600))
+    ratings = pd.DataFrame({"pair_id": [pair.pair_id for pair in pairs], "score": wanted})
+    ratings = ratings.assign(rater_id="r", dimension="empathy")
+    dataset = dataclasses.replace(delivered, pairs=pairs, ratings=ratings)
+    found = fit("acoustic", dataset, features, [True] * 600, candidates(0), 0)
+    assert [dimension.name for dimension in found.dimensions] == ["empathy"]  # nobody rated warmth
+    assert found.record["empathy"]["model"] == "boosting"
+    assert found.record["empathy"]["cross_validated_rmse"]["boosting"] < 0.2
+    assert found.record["empathy"]["cross_validated_rmse"]["ridge"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_folds_keep_groups_whole(delivered: PairDataset) -> None:
+    """Features that name the group are worth nothing for other groups, and cross-validation must see that."""
+    train = delivered.subset("train")
+    groups = np.array([pair.group_id for pair in train.pairs])
+    features = (groups[:, None] == np.unique(groups)).astype(float)
+    rng = np.random.default_rng(0)
+    ratings = train.ratings.copy()
+    level = dict(zip(np.unique(groups), rng.uniform(1, 5, len(np.unique(groups))), strict=True))
+    ratings["score"] = [level[groups[[pair.pair_id for pair in train.pairs].index(p)]] for p in ratings["pair_id"]]
+    found = fit("x", dataclasses.replace(train, ratings=ratings), features, [True] * 48, candidates(0), 0)
+    assert FOLDS == 5
+    assert found.record["empathy"]["cross_validated_rmse"]["ridge"] > 0.9 * np.std(list(level.values()))
+
+
+def test_too_few_groups_are_refused_in_one_line(delivered: PairDataset) -> None:
+    one = dataclasses.replace(delivered, pairs=delivered.pairs[:3])
+    with pytest.raises(DataError, match=r"acoustic cannot be fitted, there are not two groups .* empathy, warmth"):
+        AcousticJudge.fitted_to(one)
+
+
+def test_egemaps_measures_what_opensmile_measures(make_buzz: Callable[..., np.ndarray]) -> None:
+    pytest.importorskip("opensmile")
+    from empathy_judge.eval.judges.baselines.egemaps import egemaps
+
+    measures = egemaps()
+    assert len(measures.names) == 88
+    clips = [Clip(make_buzz(hertz, 1.0), RATE) for hertz in (100.0, 150.0, 200.0)]
+    found, statuses = ClipFeatures(measures).of([make_pair(f"p{n}", clip, []) for n, clip in enumerate(clips)])
+    assert statuses == [OK] * 3
+    pitch = found[:, 88 + measures.names.index("F0semitoneFrom27.5Hz_sma3nz_amean")]
+    np.testing.assert_allclose(pitch, 12 * np.log2(np.array([100, 150, 200]) / 27.5), atol=0.1)
+    alone = measures.measure(clips[1].samples)  # not in threads
+    np.testing.assert_array_equal(found[1, 88:176], alone)
+    assert np.isnan(measures.measure(make_buzz(150.0, 0.05))).all()  # too short for it
+
+
+def test_egemaps_without_opensmile_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "opensmile.py").write_text("raise ImportError('as if it were not installed')")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from empathy_judge.data_modules.errors import UserError\n"
+        "from empathy_judge.eval.judges.baselines.egemaps import egemaps\n"
+        "try:\n    egemaps()\nexcept UserError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "acoustic:egemaps: opensmile is not installed; accepted: pip install 'empathy-judge[acoustic]'\n"
+    )
+
+
+def make_pair(name: str, response: Clip, context: list[Clip]):
+    from empathy_judge.data_modules.schema import Pair
+
+    return Pair(name, response, tuple(Turn("user", clip) for clip in context), group_id=name)

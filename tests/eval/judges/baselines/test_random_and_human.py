@@ -1,0 +1,100 @@
+"""Scores drawn by lot, and one rater against the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.judges import OK, check_score_table
+from empathy_judge.eval.judges.baselines.human import HumanJudge, without_raters
+from empathy_judge.eval.judges.baselines.random_scores import RandomJudge
+from scipy.stats import chisquare, spearmanr
+
+STEPPED, FREE = Dimension("empathy", 1, 5, 1), Dimension("warmth", -2, 3)
+
+
+def test_random_scores_depend_on_the_pair_alone(delivered: PairDataset) -> None:
+    judge = RandomJudge([STEPPED, FREE], seed=3)
+    table = judge.score(delivered.pairs)
+    check_score_table(table, judge, delivered.pairs)
+    whole = table.set_index(["pair_id", "dimension"])["score"]
+    part = judge.score(delivered.subset("test").pairs[::-1]).set_index(["pair_id", "dimension"])["score"]
+    pd.testing.assert_series_equal(part, whole.loc[part.index])
+    other = RandomJudge([STEPPED, FREE], seed=4).score(delivered.pairs)["score"]
+    assert (other.to_numpy() != table["score"].to_numpy()).mean() > 0.7
+
+
+def test_random_scores_are_uniform_on_the_scale(delivered: PairDataset) -> None:
+    pairs = [dataclasses.replace(delivered.pairs[0], pair_id=f"x{n}") for n in range(5000)]
+    table = RandomJudge([STEPPED, FREE]).score(pairs)
+    steps = Counter(table.loc[table["dimension"] == "empathy", "score"])
+    assert set(steps) == {1.0, 2.0, 3.0, 4.0, 5.0}
+    assert chisquare(list(steps.values())).pvalue > 0.01
+    free = table.loc[table["dimension"] == "warmth", "score"]
+    assert free.between(-2, 3).all()
+    assert free.mean() == pytest.approx(0.5, abs=0.06)
+    assert free.std() == pytest.approx(5 / 12**0.5, abs=0.05)
+    assert abs(spearmanr(free, table.loc[table["dimension"] == "empathy", "score"])[0]) < 0.05
+
+
+def test_a_rater_is_compared_with_the_others(make_dataset: Callable[..., PairDataset]) -> None:
+    """The Spearman equals a computation by hand, and is not that with the mean of all."""
+    dataset = make_dataset(noise=1.0)
+    judge = HumanJudge(dataset, "rater-2")
+    others = without_raters(dataset, ["rater-2"])
+    found = evaluate(judge, others, split="test", probes=("response_only",), resamples=20).report
+    assert found["checks"]["response_only"]["empathy"]["spearman"]["value"] is None  # it cannot be asked again
+
+    wide = dataset.subset("test").ratings.pivot(index="pair_id", columns="rater_id", values="score")
+    rest = wide.drop(columns="rater-2").mean(axis=1)
+    expected = spearmanr(wide["rater-2"], rest)[0]
+    own = found["dimensions"]["empathy"]
+    assert own["spearman"]["value"] == pytest.approx(expected, abs=1e-12)
+    assert own["spearman"]["value"] < spearmanr(wide["rater-2"], wide.mean(axis=1))[0] - 0.02
+    assert (own["n_raters"], own["n_ratings"], own["n_items"]) == (3, 180, 60)
+    assert own["human"]["mean"] == pytest.approx(rest.mean())
+
+
+def test_what_a_rater_did_not_rate_has_a_status(delivered: PairDataset) -> None:
+    ratings = delivered.ratings
+    gone = (ratings["rater_id"] == "rater-0") & ratings["pair_id"].isin(["p0", "p5"])
+    judge = HumanJudge(dataclasses.replace(delivered, ratings=ratings[~gone]), "rater-0")
+    table = judge.score(delivered.pairs).set_index(["pair_id", "dimension"])
+    assert table.loc[("p0", "empathy"), "status"] == "not rated by this rater"
+    assert table.loc[("p1", "warmth"), "status"] == "not rated by this rater"
+    assert table.loc[("p1", "empathy"), "status"] == OK
+    given = ratings.set_index(["rater_id", "pair_id", "dimension"]).loc[("rater-0", "p1", "empathy"), "score"]
+    assert table.loc[("p1", "empathy"), "score"] == given
+    assert (table["status"] == OK).sum() == 72 - 2 + 48 - 2
+
+
+def test_raters_take_their_preferences_along(delivered: PairDataset) -> None:
+    preferences = pd.DataFrame(
+        [("p0", "p1", f"rater-{rater}", "empathy", 1.0) for rater in range(3)],
+        columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"],
+    )
+    left = without_raters(dataclasses.replace(delivered, preferences=preferences), ["rater-0", "rater-2"])
+    assert left.preferences is not None
+    assert left.preferences["rater_id"].tolist() == ["rater-1"]
+    assert set(left.ratings["rater_id"]) == {"rater-1"}
+    assert len(left.ratings) == len(delivered.ratings) / 3
+    assert (left.card, left.pairs) == (delivered.card, delivered.pairs)
+    assert len(delivered.ratings) == 3 * len(left.ratings)  # untouched
+
+
+def test_errors_are_one_line(delivered: PairDataset) -> None:
+    with pytest.raises(UserError, match=r"^judge 'human:me': accepted: human:rater-0, human:rater-1, human:rater-2$"):
+        HumanJudge(delivered, "me")
+    many = delivered.ratings.assign(rater_id=[f"r{n % 15:02d}" for n in range(len(delivered.ratings))])
+    with pytest.raises(UserError, match=r"human:r00, .*, human:r09 and 5 more$"):
+        HumanJudge(dataclasses.replace(delivered, ratings=many), "me")
+    with pytest.raises(DataError, match="no ratings but those of 'rater-0', 'rater-1', 'rater-2'; accepted: judges"):
+        without_raters(delivered, ["rater-0", "rater-1", "rater-2"])
+    assert np.isfinite(delivered.ratings["score"]).all()

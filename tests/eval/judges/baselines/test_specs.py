@@ -1,0 +1,83 @@
+"""Baselines by name, through the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.commands import DONE
+from empathy_judge.data_modules.schema import PairDataset
+from scipy.stats import spearmanr
+
+FAST = ["--split", "validation", "--probes", "none", "--resamples", "20", "--json"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict, str]:
+    assert main(words) == DONE
+    captured = capsys.readouterr()
+    return json.loads(captured.out), captured.err
+
+
+def test_all_of_a_command_meet_the_raters_that_are_no_judges(
+    dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judges = ["acoustic", "random", "constant", "human:r1"]
+    out = ["--out", str(tmp_path)]
+    found, said = run(capsys, "compare", *judges, "--data", str(dataset_folder), *FAST, *out)
+    assert re.search(r"raters left out.{,60}r1", (tmp_path / "index.html").read_text(), re.DOTALL)
+    assert said.splitlines() == ["judges are compared with the other raters: without human:r1"]
+    dataset = PairDataset.load(dataset_folder)
+    ratings = dataset.ratings[dataset.ratings["dimension"] == "empathy"]
+    wide = ratings.pivot(index="pair_id", columns="rater_id", values="score")
+    ids = [pair.pair_id for pair in dataset.subset("validation").pairs]
+    rest = wide[["r0", "r2"]].mean(axis=1)
+    for report in found["reports"]:
+        own = report["dimensions"]["empathy"]
+        assert report["provenance"]["raters_left_out"] == ["r1"]
+        assert own["n_raters"] == 2
+        assert own["human"]["mean"] == pytest.approx(rest.loc[ids].mean())
+    by_name = {report["judge"]: report for report in found["reports"]}
+    assert list(by_name) == judges
+    human = by_name["human:r1"]["dimensions"]["empathy"]
+    assert human["spearman"]["value"] == pytest.approx(spearmanr(wide.loc[ids, "r1"], rest.loc[ids])[0])
+    train = [pair.pair_id for pair in dataset.subset("train").pairs]
+    # what is learned is learned from the others, too
+    assert by_name["constant"]["provenance"]["scores"]["empathy"] == pytest.approx(rest.loc[train].mean())
+    assert by_name["acoustic"]["provenance"]["fitted"]["empathy"]["pairs"] == 12
+
+
+def test_without_human_judges_nobody_is_left_out(
+    dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "random", "--data", str(dataset_folder), *FAST, "--out", str(tmp_path / "report")]
+    found, said = run(capsys, *words)
+    assert said == ""
+    assert found["provenance"] == {"seed": 0}
+    assert found["dimensions"]["empathy"]["n_raters"] == 3
+    other, _ = run(capsys, *words, "--seed", "1")
+    scores = [report["dimensions"]["warmth"]["judge"]["mean"] for report in (found, other)]
+    assert not np.isclose(*scores)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "human:nobody", "constant"], "judge 'human:nobody': accepted: human:r0, human:r1, human:r2"),
+        (["compare", "human:r0", "human:r1", "human:r2"], "there are no ratings but those of 'r0', 'r1', 'r2'"),
+        (["evaluate", "text"], "judge text reads transcripts, and none of the 12 pairs"),
+        (["evaluate", "acoustic", "--split", "all"], "it is fitted on split train and would be measured on it"),
+        (["evaluate", "accoustic"], "human:RATER, acoustic, acoustic:egemaps, text, quality, random, constant"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], message: str, dataset_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--data", str(dataset_folder)]) == 2
+    captured = capsys.readouterr()
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
