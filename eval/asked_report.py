@@ -102,7 +102,7 @@ class Answers:
                 self._of("samples", dimension), self._of("sample_versions", dimension), strict=True
             )
         ]
-        versions = sorted(set().union(*means))
+        versions = sorted({version for told in self.told for version in told.get("versions", [])})
         return [
             {"first": first, "second": second, "difference": statistic_report(_moved(means, first, second, resamples))}
             for first, second in combinations(versions, 2)
@@ -121,7 +121,8 @@ def _by_version(samples: Sequence[float], versions: Sequence[str | None]) -> dic
 def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamples: Resamples) -> Statistic:
     both = np.array([first in own and second in own for own in means])
     if not both.any():
-        return Statistic(None, reason="no pair was answered by both")
+        known = any(means)
+        return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
     change = np.array([own[second] - own[first] for own in means if first in own and second in own])
     seen = resamples.select(both)
 

@@ -444,6 +444,48 @@ class RankingReport(TypedDict):
     comparisons: list[ComparisonReport]
 
 
+class OverallJudge(TypedDict):
+    """A judge over ``n_dimensions`` on which its agreement is defined; ``cluster`` as in `RankedJudge`.
+
+    ``spearman``: mean of those of the dimensions. ``share_of_ceiling`` and ``share_of_panel_ceiling``: that mean over
+    the mean of what one person, and a judge that knew the true scores, reach there."""
+
+    judge: str
+    cluster: int | None
+    n_dimensions: int
+    spearman: StatisticReport
+    share_of_ceiling: StatisticReport
+    share_of_panel_ceiling: StatisticReport
+    reason: str | None
+
+
+class OverallComparison(TypedDict):
+    """Mean ``difference`` of the Spearman of two judges, first minus second, over the items and ``n_dimensions`` that
+    both have. ``p``: of the paired bootstrap, ``p_adjusted`` by Holm over all pairs of judges."""
+
+    first: str
+    second: str
+    n_dimensions: int
+    difference: StatisticReport
+    p: float | None
+    p_adjusted: float | None
+
+
+class OverallReport(TypedDict):
+    """Judges over all dimensions of all datasets, each dimension counting alike; see `overall`.
+
+    Statistics count dimensions as ``n``. ``people``: means over dimensions of ``spearman`` (one person against the
+    others) and ``panel_mean`` (best possible). ``judges``: best first. ``text``: what it amounts to, in sentences."""
+
+    n_dimensions: int
+    n_groups: int
+    resamples: int
+    people: dict[str, StatisticReport]
+    judges: list[OverallJudge]
+    comparisons: list[OverallComparison]
+    text: list[str]
+
+
 class CheckReport(TypedDict):
     """A listening check on one dimension.
 

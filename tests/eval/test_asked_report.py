@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ class Comparing:
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         rng = np.random.default_rng(0)
         seen: list[list[list[float]]] = [[] for _ in pairs]
-        for place, (one, other) in enumerate(zip(pairs, pairs[1:], strict=False)):
+        for place, (one, other) in enumerate(pairwise(pairs)):
             if one.group_id == other.group_id:  # the other one is longer
                 seen[place].append([1.0 if rng.random() < self._taste else wins for wins in (-1.0, 1.0)])
         metas = [
@@ -199,7 +200,7 @@ class Comparing:
 
 @pytest.mark.parametrize("taste", [0.0, 0.5, 1.0])
 def test_a_taste_for_the_first_place(make_dataset: MakeDataset, taste: float) -> None:
-    """Where it asks its taste, with probability t, the order in which the other is first agrees with the truth anyway."""
+    """Where it follows its taste, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
     found = evaluate(Comparing(taste), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
     inconsistent, first = found["inconsistent"], found["first_preferred"]
