@@ -95,17 +95,21 @@ def _requests(asking: AskingReport) -> str:
     text = f"{asking['questions']:,} questions about {_pairs(asking['pairs'])}"
     if asking["kept"]:
         text += f", {asking['kept']:,} of them answered in earlier runs"
-    if asking["check_requests"]:
-        text += f"; {asking['check_requests']:,} more requests for the listening checks"
+    checks = asking["check_requests"]
+    more = f" The listening checks took {checks:,} more requests." if checks else ""
     if not asking["failed"]:
-        return f"{text}; every answer could be read."
+        return f"{text}; every answer could be read.{more}"
+    without = asking["pairs"] - asking["scored"]
+    left = "every pair has a score" if not without else f"{_pairs(without)} without a score"
+    return f"{text}; {asking['failed']:,} failed ({percent(asking['failure_rate'])}: {_kinds(asking)}); {left}.{more}"
+
+
+def _kinds(asking: AskingReport) -> str:
+    """The ways in which answers failed, the most frequent first."""
     kinds = list(asking["failures"].items())
     named = "; ".join(f"{own['count']:,} x {kind}" for kind, own in kinds[:_KINDS_SHOWN])
     more = len(kinds) - _KINDS_SHOWN
-    named += f"; and {more} more kinds" if more > 0 else ""
-    without = asking["pairs"] - asking["scored"]
-    left = "every pair has a score" if not without else f"{_pairs(without)} without a score"
-    return f"{text}; {asking['failed']:,} failed ({percent(asking['failure_rate'])}: {named}); {left}."
+    return f"{named}; and {more} more kinds" if more > 0 else named
 
 
 def _effort(report: AgreementReport, asking: AskingReport) -> str:
