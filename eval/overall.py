@@ -177,7 +177,7 @@ def _mean(estimates: Sequence[Estimate], resamples: Resamples) -> Estimate:
     if not defined:
         reasons = dict.fromkeys(own.statistic.reason for own in estimates)
         return Estimate.undefined("; ".join(str(reason) for reason in reasons), resamples)
-    value = float(np.mean([own.statistic.value for own in defined]))
+    value = float(np.mean([own.statistic.value or 0.0 for own in defined]))
     draws = np.mean([own.draws for own in defined], axis=0)
     point = Statistic(value, n=len(defined), dropped=len(estimates) - len(defined))
     return Estimate.of(point, draws, resamples)
