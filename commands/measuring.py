@@ -22,6 +22,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from rich.console import Console
 
+    from ..eval.asking_words import notes
     from ..eval.evaluate import evaluate as measure
     from ..eval.pages.report import terminal_table, write_report
 
@@ -35,14 +36,23 @@ def evaluate(options: argparse.Namespace) -> int:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
         Console().print(terminal_table(measured.report))
+        for note in notes(measured.report):
+            Console().print(note, markup=False)
         print(f"report: {out / 'index.html'}")
     scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Measure several judges on the same pairs."""
+    """Measure several judges on the same pairs, or with --table on the scores of a table.
+
+    A table has one row per score, as `agreement` takes it; it answers which judge agrees best with the people over all
+    dimensions, whether that is certain, and how far each is from the ceilings.
+    """
     from rich.console import Console
+
+    if options.table is not None:
+        return _compare_table(options)
 
     from ..eval.compare import compare as measure
     from ..eval.compare_view import comparison_views
@@ -101,24 +111,7 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    from ..data_modules.intake.options import parse_mapping
-    from ..eval.agreement_table import measure_agreement
-    from ..eval.annotations import read_annotations
-
-    table = read_annotations(options.table, parse_mapping(options.column, "--column"))
-    chosen = table.select(options.annotators, options.exclude)
-    found = measure_agreement(
-        chosen,
-        options.judges,
-        pairs=options.pairs,
-        kappa_weights=options.kappa_weights,
-        cluster=options.cluster,
-        interval=options.interval,
-        resamples=options.resamples,
-        seed=options.seed,
-        command=options.command,
-        left_out=[name for name in table.annotators if name not in chosen.annotators],
-    )
+    found = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
@@ -129,6 +122,56 @@ def agreement(options: argparse.Namespace) -> int:
         for view in agreement_views(found, options.alpha):
             Console().print(view, markup=False)
     return DONE
+
+
+def _compare_table(options: argparse.Namespace) -> int:
+    """`compare` without audio."""
+    unused = {
+        "--out": options.out,
+        "--probes": options.probes,
+        "--slices": options.slices,
+        "--dry-run": options.dry_run,
+    }
+    for name, value in unused.items():
+        if value:
+            raise UserError(f"{name} with --table; accepted: with --data")
+    clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
+    if options.cluster not in clusters:
+        raise UserError(f"--cluster {options.cluster} with --table; accepted: {', '.join(clusters)}")
+    found = _measure_table(options, clusters[options.cluster])
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from ..eval.overall_view import table_comparison_views
+
+        for view in table_comparison_views(found):
+            Console().print(view, markup=False)
+    return DONE
+
+
+def _measure_table(
+    options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any
+) -> Mapping[str, Any]:
+    """What `agreement_table.measure_agreement` finds in the table of the options."""
+    from ..data_modules.intake.options import parse_mapping
+    from ..eval.agreement_table import measure_agreement
+    from ..eval.annotations import read_annotations
+
+    table = read_annotations(options.table, parse_mapping(options.column, "--column"))
+    kept = table.select(options.annotators, options.exclude)
+    return measure_agreement(
+        kept,
+        options.judges,
+        cluster=cluster,
+        interval=options.interval,
+        resamples=options.resamples,
+        seed=options.seed,
+        command=options.command,
+        left_out=[name for name in table.annotators if name not in kept.annotators],
+        **chosen,
+    )
 
 
 _Opened = tuple["Judge", Mapping[str, Any] | None]

@@ -157,13 +157,18 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = _add(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help=_JUDGES)
+    _add_data_option(one)
     _add_evaluation_options(one)
     one.add_argument("--out", default="report", help="folder of the report (default: report)")
 
     one = _add(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
-    one.add_argument("judges", nargs="+", metavar="JUDGE", help=_JUDGES)
+    one.add_argument("judges", nargs="+", metavar="JUDGE", help=f"{_JUDGES}; with --table names of annotators")
+    where = one.add_mutually_exclusive_group(required=True)
+    _add_data_option(where, required=False)
+    where.add_argument("--table", help="table of scores by people and judges instead, without audio: see agreement")
     _add_evaluation_options(one)
-    one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md")
+    one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md (with --data)")
+    _add_table_options(one.add_argument_group("with --table"))
 
     one = _add(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
     one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
@@ -240,17 +245,10 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("table", help="CSV, TSV, JSONL or Parquet")
     one.add_argument(
-        "--column", nargs="+", action="extend", default=[], metavar="OURS=THEIRS",
-        help="column names, where they differ from item, annotator, dimension, score, dataset, group, system",
-    )  # fmt: skip
-    one.add_argument(
         "--judges", nargs="+", default=[], metavar="NAME",
         help="annotators that are judges; the others are people, whose mean the judges are compared with",
     )  # fmt: skip
-    one.add_argument("--annotators", nargs="+", default=[], metavar="NAME", help="only these count (default: all)")
-    one.add_argument(
-        "--exclude", nargs="+", default=[], metavar="NAME", help="these do not count, such as a median of the others"
-    )
+    _add_table_options(one)
     one.add_argument("--pairs", action="store_true", help="also compare every two annotators")
     one.add_argument(
         "--kappa-weights", choices=["scores", "ranks"], default="scores",
@@ -270,12 +268,22 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
-def _add_data_option(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--data", required=True, help="folder of a pair dataset, or its address (hf://datasets/...)")
+def _add_table_options(one: argparse._ActionsContainer) -> None:
+    one.add_argument(
+        "--column", nargs="+", action="extend", default=[], metavar="OURS=THEIRS",
+        help="column names, where they differ from item, annotator, dimension, score, dataset, group, system",
+    )  # fmt: skip
+    one.add_argument("--annotators", nargs="+", default=[], metavar="NAME", help="only these count (default: all)")
+    one.add_argument(
+        "--exclude", nargs="+", default=[], metavar="NAME", help="these do not count, such as a median of the others"
+    )
+
+
+def _add_data_option(one: argparse._ActionsContainer, required: bool = True) -> None:
+    one.add_argument("--data", required=required, help="folder of a pair dataset, or its address (hf://datasets/...)")
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
-    _add_data_option(one)
     one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
     one.add_argument(
         "--probes", nargs="+", metavar="NAME",

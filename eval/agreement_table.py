@@ -7,6 +7,8 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
 - ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
   (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
   ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
+- ``overall``: the judges over all dimensions (`report_schema.OverallReport`); null with fewer than two dimensions or
+  without judges
 - ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
 
   - ``dataset`` (null where the table names none), ``dimension``
@@ -45,6 +47,7 @@ from ..data_modules.rating_table import RatingTable
 from .annotations import Annotations, Block
 from .judge_report import MAX_KENDALL_ITEMS, judge_report
 from .judged import Judged
+from .overall import RatedBlock, overall_report
 from .ranking import ranking_report
 from .report_schema import RankingReport, statistic_report
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
@@ -102,6 +105,7 @@ def measure_agreement(
     blocks = track(
         list(annotations.blocks()), "dimensions", console=console, disable=not console.is_terminal, transient=True
     )
+    measured = [table.measure(block) for block in blocks]
     return {
         "schema_version": SCHEMA_VERSION,
         "table": str(annotations.path),
@@ -115,7 +119,8 @@ def measure_agreement(
         "interval": interval,
         "resamples": resamples,
         "seed": seed,
-        "dimensions": [table.report(block, pairs=pairs) for block in blocks],
+        "overall": overall_report([one.rated(judges) for one in measured], judges, resamples, seed, interval),
+        "dimensions": [table.report(one, pairs=pairs) for one in measured],
     }
 
 
@@ -153,6 +158,41 @@ class _People:
         return low, high if high > low else low + 1
 
 
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """A dimension of the table.
+
+    Attributes:
+        block: Its scores.
+        groups: Item -> what is drawn as a whole.
+        people: The ratings by people.
+        scores: Annotator -> score by item, of those that have any.
+    """
+
+    block: Block
+    groups: Mapping[str, str]
+    people: _People
+    scores: Mapping[str, pd.Series]
+
+    def vectors(self, judges: Sequence[str]) -> dict[str, np.ndarray]:
+        """Judge -> its scores of the items that people rated, NaN = none."""
+        items = self.people.items["pair_id"]
+        return {name: self.scores[name].reindex(items).to_numpy(np.float64) for name in judges if name in self.scores}
+
+    def rated(self, judges: Sequence[str]) -> RatedBlock:
+        """For the figures over all dimensions."""
+        items = self.people.items["pair_id"].tolist()
+        return RatedBlock(
+            self.block.dataset,
+            self.block.dimension,
+            self.people.ratings,
+            items,
+            [self.groups[item] for item in items],
+            self.people.mean,
+            self.vectors(judges),
+        )
+
+
 @dataclass(frozen=True)
 class _Table:
     """What is the same for all dimensions."""
@@ -166,31 +206,33 @@ class _Table:
     resamples: int
     seed: int
 
-    def report(self, block: Block, *, pairs: bool) -> dict[str, Any]:
+    def measure(self, block: Block) -> _Measured:
         items = block.ratings.drop_duplicates("pair_id")
         column = items["group_id"] if self.cluster == "group" else items["system_id"].fillna(items["pair_id"])
         groups = dict(zip(items["pair_id"], column, strict=True))
-        people = self._people(block, items, groups)
         present = {*block.ratings["rater_id"], *block.missing}
         scores = {
             name: block.ratings.loc[block.ratings["rater_id"] == name].set_index("pair_id")["score"]
             for name in (*self.people, *self.judges)
             if name in present
         }
+        return _Measured(block, groups, self._people(block, items, groups), scores)
+
+    def report(self, one: _Measured, *, pairs: bool) -> dict[str, Any]:
+        people, scores = one.people, one.scores
         report: dict[str, Any] = {
-            "dataset": block.dataset,
-            "dimension": block.dimension,
-            "missing_scores": dict(block.missing),
+            "dataset": one.block.dataset,
+            "dimension": one.block.dimension,
+            "missing_scores": dict(one.block.missing),
             "people": reliability_report(people.table, people.draws, people.panel, self.seed),
-            "judges": {name: self._judge(scores[name], people) for name in self.judges if name in present},
-            "ranking": self._ranking({name: scores[name] for name in self.judges if name in present}, people),
+            "judges": {name: self._judge(scores[name], people) for name in self.judges if name in scores},
+            "ranking": self._ranking(one.vectors(self.judges), people),
         }
         if pairs:
-            report["pairs"] = [self._pair(one, other, scores, groups) for one, other in combinations(scores, 2)]
+            report["pairs"] = [self._pair(*both, scores, one.groups) for both in combinations(scores, 2)]
         return report
 
-    def _ranking(self, scores: Mapping[str, pd.Series], people: _People) -> RankingReport | None:
-        vectors = {name: own.reindex(people.items["pair_id"]).to_numpy(np.float64) for name, own in scores.items()}
+    def _ranking(self, vectors: Mapping[str, np.ndarray], people: _People) -> RankingReport | None:
         return ranking_report(vectors, people.mean, people.draws, self.seed) if len(vectors) > 1 else None
 
     def _people(self, block: Block, items: pd.DataFrame, groups: Mapping[str, str]) -> _People:

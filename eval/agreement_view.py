@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import numerals
+from .overall_view import overall_table
 from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
 from .statistics.krippendorff import Distance
@@ -29,6 +30,9 @@ def agreement_views(found: Mapping[str, Any], alpha: Distance) -> Iterator[Table
     yield _people(found, alpha, notes)
     if found["judges"]:
         yield _judges(found, notes)
+    if found["overall"] is not None:
+        yield overall_table(found["overall"])
+        yield from found["overall"]["text"]
     rankings = {_name(one): one["ranking"] for one in found["dimensions"] if one["ranking"] is not None}
     if rankings:
         yield ranking_table("judge against judge", rankings)

@@ -12,6 +12,7 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
 from .judges import Judge
+from .lengths import response_lengths
 from .probes import DEFAULT_PROBES
 from .ranking import ranking_report
 from .report_schema import AgreementReport, RankingReport
@@ -71,6 +72,8 @@ def compare(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two judges are called {shown(twice)}; accepted: each judge once")
+    part = dataset.subset(split)
+    lengths = response_lengths(part.pairs)
     evaluations = [
         evaluate(
             judge,
@@ -84,10 +87,11 @@ def compare(
             seed=seed,
             command=command,
             provenance=provenance,
+            lengths=lengths,
         )
         for judge, provenance in zip(judges, provenances or [None] * len(judges), strict=True)
     ]
-    clusters = pd.Series({pair.pair_id: CLUSTERS[cluster](pair) for pair in dataset.subset(split).pairs})
+    clusters = pd.Series({pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs})
     rankings = {}
     for dimension in dataset.card.dimensions:
         own = {

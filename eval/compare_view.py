@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from . import numerals
+from .asking_words import ASKED_HEAD, SECONDS_MEAN, AskedRow, asked_rows, length_sentences
 from .compare import Comparison
 from .ranking_view import ranking_table, raters_worth, unranked
 
@@ -18,9 +20,28 @@ def comparison_views(found: Comparison) -> Iterator[Table | str]:
     if found.rankings:
         yield ranking_table("judge against judge", found.rankings)
         yield from unranked(found.rankings)
+    rows = asked_rows(found.reports)
+    if rows:
+        yield _asked(rows)
+        yield SECONDS_MEAN
     for report in found.reports:
         for name, own in report["dimensions"].items():
-            yield f"{report['judge']}, {name}: {own['verdict']['text']}"
+            yield " ".join([f"{report['judge']}, {name}: {own['verdict']['text']}", *length_sentences(own)])
+
+
+def _asked(rows: Sequence[AskedRow]) -> Table:
+    """What judges took, and whether they stand by their answers."""
+    table = Table(
+        title="what asking took", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for position, column in enumerate(ASKED_HEAD):
+        numeric = position >= 2
+        table.add_column(
+            column, justify="right" if numeric else "left", overflow="fold", min_width=6 if numeric else 12
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _agreement(found: Comparison) -> Table:

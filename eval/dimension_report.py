@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,10 @@ from ..data_modules.rating_table import RatingTable
 from ..data_modules.ratings import Dimension
 from .judge_report import judge_report, mean_of_raters
 from .judged import Judged
+from .lengths import ResponseLength, length_report
 from .probes import Probe
 from .report_schema import (
+    AskedDimension,
     CheckReport,
     Coverage,
     DimensionReport,
@@ -31,13 +33,22 @@ MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
 
 
-def dimension_report(dimension: Dimension, judged: Judged, ratings: pd.DataFrame, seed: int) -> DimensionReport:
+def dimension_report(
+    dimension: Dimension,
+    judged: Judged,
+    ratings: pd.DataFrame,
+    lengths: Mapping[str, ResponseLength],
+    asked: AskedDimension | None,
+    seed: int,
+) -> DimensionReport:
     """Everything about a dimension except checks and slices.
 
     Args:
         dimension: Its name and scale.
         judged: Its items.
         ratings: One row per rating; those of the judged items on this dimension are used.
+        lengths: Pair id -> length of its response.
+        asked: What a judge that is asked in words says of its answers.
         seed: Of the halvings of the panel.
     """
     table = RatingTable.of(ratings, dimension.name, judged.items["pair_id"].tolist())
@@ -63,6 +74,8 @@ def dimension_report(dimension: Dimension, judged: Judged, ratings: pd.DataFrame
         "ceiling": panel.report(),
         "mean_of_k_raters": mean_of_raters(table, panel, judged.resamples, seed),
         "uncertainty": uncertainty_report(judged),
+        "length": length_report(judged, lengths),
+        "asked": asked,
         **own,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ from ..data_modules.columns import COLUMNS, accepted_columns, read_column, tag_c
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.rating_table import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from .asked_report import Answers, asking_report, effort_report
 from .dimension_report import (
     MISSING,
     check_report,
@@ -22,9 +24,10 @@ from .dimension_report import (
 )
 from .judged import Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
+from .lengths import ResponseLength, response_lengths
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
-from .statistics.bootstrap import Interval
+from .statistics.bootstrap import Interval, Resamples
 from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
@@ -81,6 +84,7 @@ def evaluate(
     seed: int = 0,
     command: str = "",
     provenance: Mapping[str, Any] | None = None,
+    lengths: Mapping[str, ResponseLength] | None = None,
 ) -> Evaluation:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
@@ -101,6 +105,7 @@ def evaluate(
         seed: Of bootstrap, halvings and swaps.
         command: The command line, for the record.
         provenance: What else is known of the judge; must fit strict JSON.
+        lengths: Of the responses, by pair, where they were measured before (`lengths.response_lengths`).
 
     Raises:
         DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
@@ -112,7 +117,9 @@ def evaluate(
     dimensions = _shared_dimensions(judge, dataset)
     chosen = choose(probes)
 
+    begun = time.perf_counter()
     scores = _score(judge, part.pairs)
+    wall = time.perf_counter() - begun
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
     runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in chosen}
@@ -121,6 +128,9 @@ def evaluate(
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
     clusters = dict(zip((pair.pair_id for pair in part.pairs), map(CLUSTERS[cluster], part.pairs), strict=True))
     results = [Judged.of(items, clusters, resamples, seed, interval) for items in parts]
+    lengths = response_lengths(part.pairs) if lengths is None else lengths
+    answers = Answers.of(scores, part.pairs)
+    drawn = None if answers is None else Resamples.draw([*clusters.values()], resamples, seed, interval)
 
     report: AgreementReport = {
         "schema_version": SCHEMA_VERSION,
@@ -145,8 +155,19 @@ def evaluate(
             "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
             "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
         },
+        "effort": effort_report(answers, len(part.pairs), wall),
+        "asking": None
+        if answers is None
+        else asking_report(answers, [run.table for run in runs.values() if run.table is not None]),
         "dimensions": {
-            dimension.name: dimension_report(dimension, judged, part.ratings, seed)
+            dimension.name: dimension_report(
+                dimension,
+                judged,
+                part.ratings,
+                lengths,
+                None if answers is None or drawn is None else answers.dimension_report(dimension.name, drawn),
+                seed,
+            )
             for dimension, judged in zip(dimensions, results, strict=True)
         },
         "checks": {

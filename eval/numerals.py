@@ -30,6 +30,13 @@ def ranged(statistic: StatisticReport) -> str:
     return f"{number(statistic['value'])} [{number(statistic['low'])}, {number(statistic['high'])}]"
 
 
+def percent_ranged(share: StatisticReport) -> str:
+    """A share with its interval: ``97 % [90, 104]``."""
+    if share["low"] is None or share["high"] is None:
+        return percent(share["value"])
+    return f"{percent(share['value'])} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]".replace("-", "−")
+
+
 def plain(value: float) -> str:
     """The number as short as it goes."""
     return f"{value:g}".replace("-", "\N{MINUS SIGN}")

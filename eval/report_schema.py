@@ -253,6 +253,102 @@ class UncertaintyReport(TypedDict):
     abstained: int
 
 
+class LengthBias(TypedDict):
+    """Spearman with the length of the responses: of the ``judge``'s scores and of the ``human`` means; ``difference``:
+    judge minus human, from the same draws. Above 0: the judge follows length more than people do."""
+
+    judge: StatisticReport
+    human: StatisticReport
+    difference: StatisticReport
+
+
+class LengthReport(TypedDict):
+    """Length in ``seconds``, and in ``words`` where there are transcripts; see `lengths`."""
+
+    seconds: LengthBias
+    words: LengthBias
+
+
+class RepeatsReport(TypedDict):
+    """Answers to the same question beside each other, over pairs with two or more; see `repeats.Repeats`.
+
+    ``within_sd`` in rating points; ``icc``: ICC(1,1), of a single answer; ``icc_of_mean``: ICC(1,k), of their mean."""
+
+    within_sd: StatisticReport
+    icc: StatisticReport
+    icc_of_mean: StatisticReport
+
+
+class OrdersReport(TypedDict):
+    """Comparisons in both orders; ``n`` counts comparisons. See `orders.Orders`.
+
+    ``inconsistent``: share whose orders do not prefer the same response; ``first_preferred``: share of verdicts for the
+    first place, 0.5 = no taste for a place."""
+
+    inconsistent: StatisticReport
+    first_preferred: StatisticReport
+
+
+class DriftReport(TypedDict):
+    """Two versions of a model: mean ``difference`` of scores (rating points, second minus first) over the pairs that
+    both answered."""
+
+    first: str
+    second: str
+    difference: StatisticReport
+
+
+class AskedDimension(TypedDict):
+    """What answers on one dimension say of themselves; no rating by people is in it. ``drift``: every two versions."""
+
+    repeats: RepeatsReport
+    orders: OrdersReport
+    drift: list[DriftReport]
+
+
+class FailureReport(TypedDict):
+    """Single answers that failed in one way: ``count``, and its share of all questions."""
+
+    count: int
+    rate: float
+
+
+class AskingReport(TypedDict):
+    """What it took to ask a judge in words about all pairs of the split, and how often that failed.
+
+    ``pairs`` that were to be scored; ``scored`` on every dimension; ``without_score``: status -> pairs. ``questions``
+    to be asked; ``requests`` that were answered, in whatever way, ``kept`` of them in earlier runs; ``failed``:
+    questions without a score, ``failure_rate`` their share, ``failures`` by kind. ``cost`` (dollars) of all answers,
+    those of earlier runs included, ``cost_per_1000_pairs``; both null for a ``cost_reason``. ``versions`` of the model
+    -> pairs that it answered; ``version_changed``: more than one did. ``check_requests``: what the listening checks
+    took beside these.
+    """
+
+    pairs: int
+    scored: int
+    without_score: dict[str, int]
+    questions: int
+    requests: int
+    kept: int
+    failed: int
+    failure_rate: float | None
+    failures: dict[str, FailureReport]
+    cost: float | None
+    cost_per_1000_pairs: float | None
+    cost_reason: str | None
+    versions: dict[str, int]
+    version_changed: bool
+    check_requests: int
+
+
+class EffortReport(TypedDict):
+    """``seconds_per_pair`` of the pass over the unchanged pairs. ``measured``: ``requests`` = what requests took,
+    waiting and earlier runs included, several being under way at a time; ``wall_clock`` = what the pass took here."""
+
+    seconds_per_pair: float
+    measured: str
+
+
 class JudgeReport(TypedDict):
     """One judge on one rated quality.
 
@@ -289,7 +385,7 @@ class JudgeReport(TypedDict):
 
 class DimensionReport(JudgeReport):
     """One rated quality of a dataset: the judge, and what its raters allow. ``uncertainty``: null where the judge
-    states none."""
+    states none; ``asked``: null where it is not asked in words."""
 
     scale: Scale
     n_groups: int
@@ -299,6 +395,8 @@ class DimensionReport(JudgeReport):
     ceiling: Ceiling
     mean_of_k_raters: list[MeanOfRaters]
     uncertainty: UncertaintyReport | None
+    length: LengthReport
+    asked: AskedDimension | None
 
 
 class RankedJudge(TypedDict):
@@ -344,6 +442,48 @@ class RankingReport(TypedDict):
 
     judges: list[RankedJudge]
     comparisons: list[ComparisonReport]
+
+
+class OverallJudge(TypedDict):
+    """A judge over ``n_dimensions`` on which its agreement is defined; ``cluster`` as in `RankedJudge`.
+
+    ``spearman``: mean of those of the dimensions. ``share_of_ceiling`` and ``share_of_panel_ceiling``: that mean over
+    the mean of what one person, and a judge that knew the true scores, reach there."""
+
+    judge: str
+    cluster: int | None
+    n_dimensions: int
+    spearman: StatisticReport
+    share_of_ceiling: StatisticReport
+    share_of_panel_ceiling: StatisticReport
+    reason: str | None
+
+
+class OverallComparison(TypedDict):
+    """Mean ``difference`` of the Spearman of two judges, first minus second, over the items and ``n_dimensions`` that
+    both have. ``p``: of the paired bootstrap, ``p_adjusted`` by Holm over all pairs of judges."""
+
+    first: str
+    second: str
+    n_dimensions: int
+    difference: StatisticReport
+    p: float | None
+    p_adjusted: float | None
+
+
+class OverallReport(TypedDict):
+    """Judges over all dimensions of all datasets, each dimension counting alike; see `overall`.
+
+    Statistics count dimensions as ``n``. ``people``: means over dimensions of ``spearman`` (one person against the
+    others) and ``panel_mean`` (best possible). ``judges``: best first. ``text``: what it amounts to, in sentences."""
+
+    n_dimensions: int
+    n_groups: int
+    resamples: int
+    people: dict[str, StatisticReport]
+    judges: list[OverallJudge]
+    comparisons: list[OverallComparison]
+    text: list[str]
 
 
 class CheckReport(TypedDict):
@@ -400,6 +540,7 @@ class AgreementReport(TypedDict):
     ``cluster``: the column whose values intervals draw whole; ``interval``: ``percentile`` or ``bca``.
     ``voice_and_words``: dimension -> how much of the variance of the scores comes from voice and how much from words
     (`voice_words.VoiceAndWords`), where the two probes were run.
+    ``effort``: the time that it took; ``asking``: what it took to ask a judge in words, null for others.
     ``provenance``: what the caller knows of the judge (artifact hash, model version, ...).
     """
 
@@ -416,6 +557,8 @@ class AgreementReport(TypedDict):
     versions: dict[str, str]
     provenance: dict[str, Any]
     left_out: LeftOut
+    effort: EffortReport
+    asking: AskingReport | None
     dimensions: dict[str, DimensionReport]
     checks: dict[str, dict[str, CheckReport]]
     voice_and_words: dict[str, dict[str, StatisticReport]]

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ...data_modules.folders import replace_file
 from .. import numerals
+from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences
 from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
 from ..statistics.clusters import ALPHA
 from . import charts, wording
@@ -66,6 +67,9 @@ def render_comparison(reports: Sequence[AgreementReport], rankings: Mapping[str,
         drawn=drawn_whole(first),
         dimensions=[_section(name, ranking, reports) for name, ranking in rankings.items()],
         alone=_scored_by_one(reports, rankings),
+        asked_head=ASKED_HEAD,
+        seconds_mean=SECONDS_MEAN,
+        asked=asked_rows(reports),
         provenance=_provenance(reports),
     )
 
@@ -86,6 +90,7 @@ def _section(name: str, ranking: RankingReport, reports: Sequence[AgreementRepor
                 **judge,
                 "report": own,
                 "listening": None if own is None else listening_sentence(checks, own["spearman"]),
+                "length": [] if own is None else length_sentences(own),
             }
         )
     unranked = {judge["judge"] for judge in ranking["judges"] if judge["cluster"] is None}

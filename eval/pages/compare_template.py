@@ -14,6 +14,9 @@ STYLES = """
 .judge b small { display: block; font-size: 0.8rem; font-weight: 400; color: var(--muted); }
 .judge p { margin: 4px 0 0; grid-column: 1 / -1; max-width: 60em; overflow-wrap: anywhere; }
 .judge p.listens { color: var(--muted); font-size: 0.92rem; }
+.asked th { white-space: normal; min-width: 0; }
+.asked tbody th { min-width: 11em; }
+.asked td.number { white-space: normal; min-width: 4em; }
 .banner + section h2, .banner + .card { margin-top: 24px; }
 @media (max-width: 600px) { .card { padding: 14px; } main { padding: 20px 12px 48px; } }
 @media print { nav { display: none; } .card, tr, .judge { break-inside: avoid; } .scroll { overflow: visible; } }
@@ -29,6 +32,8 @@ TEMPLATE = """{% extends "frame" %}
 {% if entry.report %}
 <p><span class="dot {{ entry.report.verdict.tone }}"></span>{{ entry.report.verdict.text }}</p>
 <p class="listens"><span class="dot {{ entry.listening.tone }}"></span>{{ entry.listening.text }}</p>
+{% for sentence in entry.length %}<p class="listens"><span class="dot warn"></span>{{ sentence }}</p>
+{% endfor %}
 {% endif %}
 </div>
 {% endmacro %}
@@ -95,6 +100,22 @@ would show the observed difference with a power of 0.8; the range holds at the e
 <li><strong>{{ name }}: {{ judge }}</strong><span>{{ text }}</span></li>
 {% endfor %}
 </ul></div>
+{% endif %}
+{% if asked %}
+<h2>What asking took</h2>
+<div class="card"><div class="scroll" tabindex="0"><table class="asked">
+<thead><tr>{% for name in asked_head %}<th scope="col"{% if loop.index > 2 %} class="number"{% endif %}>{{ name }}</th>
+{% endfor %}</tr></thead><tbody>
+{% for row in asked %}
+<tr>{% for cell in row %}{% if loop.first %}<th scope="row">{{ cell }}</th>{% else %}
+<td{% if loop.index > 2 %} class="number"{% endif %}>{{ cell }}</td>{% endif %}
+{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="note">Cost of all answers, those of earlier runs included. {{ seconds_mean }}
+Failures: share of the questions. ICC of repeats: share of the variance of one answer that comes from the pairs; 1 = it
+always says the same. Orders disagree: comparisons whose two orders do not prefer the same response; a judge without a
+taste prefers the first place half the time. In brackets: 95 % intervals.</p></div>
 {% endif %}
 <h2 id="provenance">Where these numbers come from</h2>
 <div class="card"><div class="scroll" tabindex="0"><table class="wide"><tbody>

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import numerals
-from ..report_schema import DimensionReport, GroupLevelReport, StatisticReport
+from ..report_schema import AskedDimension, DimensionReport, GroupLevelReport, StatisticReport
 from . import wording
 
 _MAPPINGS = {"linear": "a straight line", "isotonic": "a rising curve"}
@@ -53,8 +53,11 @@ def measure_groups(
         groups["Voice and words"] = [
             Measure(title, voice_and_words[key], meaning) for key, title, meaning in _VOICE_AND_WORDS
         ]
+    groups["Length of the response"] = _length(dimension)
+    if dimension["asked"] is not None:
+        groups["Answers to one question"] = _asked(dimension["asked"])
     groups["The raters"] = [*map(_measure, wording.panel_measures(dimension)), *_means_of_raters(dimension)]
-    return groups
+    return {heading: rows for heading, rows in groups.items() if rows}
 
 
 def error_rows(dimension: DimensionReport) -> list[ErrorRow]:
@@ -138,6 +141,31 @@ def _systems(dimension: DimensionReport) -> list[Measure]:
         Measure("pairwise accuracy", own["pairwise_accuracy"], "pairs of systems in the right order"),
         Measure("soft pairwise accuracy", soft["accuracy"], f"as sure as people which of two systems is better{of}"),
     ]
+
+
+def _length(dimension: DimensionReport) -> list[Measure]:
+    rows = []
+    for unit, own in (("seconds", dimension["length"]["seconds"]), ("words", dimension["length"]["words"])):
+        if own["judge"]["n"] == 0:
+            continue  # no transcripts, or no clip can be read
+        rows += [
+            Measure(f"judge with {unit}", own["judge"], "Spearman of the scores with the length"),
+            Measure(f"people with {unit}", own["human"], "the same of the panel means"),
+            Measure(f"difference, {unit}", own["difference"], "above 0 = the judge follows length more than people"),
+        ]
+    return rows
+
+
+def _asked(asked: AskedDimension) -> list[Measure]:
+    repeats, orders = asked["repeats"], asked["orders"]
+    rows = [
+        Measure("spread of repeats", repeats["within_sd"], "standard deviation within a pair, rating points"),
+        Measure("ICC of one answer", repeats["icc"], "share of its variance that comes from the pairs"),
+        Measure("ICC of their mean", repeats["icc_of_mean"], "the same of the mean of a pair's answers"),
+        Measure("orders disagree", orders["inconsistent"], "share of comparisons"),
+        Measure("prefers the first place", orders["first_preferred"], "share of verdicts; 0.5 = no taste"),
+    ]
+    return [row for row in rows if row.value["value"] is not None]
 
 
 def _means_of_raters(dimension: DimensionReport) -> list[Measure]:

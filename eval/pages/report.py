@@ -13,6 +13,7 @@ from rich.text import Text
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import PairDataset
 from .. import numerals
+from ..asking_words import asking_sentences
 from ..report_schema import AgreementReport, DimensionReport
 from . import wording
 from .page import render
@@ -77,6 +78,7 @@ def render_page(report: AgreementReport, items: pd.DataFrame, dataset: PairDatas
         dimensions=sections,
         scored=wording.split_name(report),
         drawn=drawn_whole(report),
+        asking=asking_sentences(report),
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from .. import numerals
+from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences, notes
 from ..report_schema import AgreementReport, RankingReport, StatisticReport
 from . import wording
 from .listening import listening_sentence
@@ -91,6 +92,8 @@ def markdown_report(report: AgreementReport) -> str:
         head = ["dimension", "listening check", "expects", "Spearman [95 %]", "drop [95 %]", "scores move by", "items"]
         lines += ["Listening checks. Scores move by: mean absolute change / standard deviation of the scores.", ""]
         lines += [*_table(head, checks, numbers=range(3, 7)), ""]
+    if said := notes(report):
+        lines += [*(f"- {_plain(sentence)}" for sentence in said), ""]
     return "\n".join(lines)
 
 
@@ -129,6 +132,15 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
         "Judges of one cluster are not told apart from all the others of it (paired permutation, Holm, 0.05).",
         "",
     ]
+    lengths = [
+        f"- {_plain(report['judge'])}, {_plain(name)}: {_plain(sentence)}"
+        for report in reports
+        for name, own in report["dimensions"].items()
+        for sentence in length_sentences(own)
+    ]
+    lines += [*lengths, ""] if lengths else []
+    if asked := asked_rows(reports):
+        lines += [f"What asking took. {SECONDS_MEAN}", "", *_table(ASKED_HEAD, asked, numbers=range(2, 8)), ""]
     return "\n".join(lines)
 
 

@@ -13,6 +13,8 @@ h4.expects-title { margin-top: 22px; }
 .checks .means { display: block; font-size: 0.86rem; margin-top: 4px; }
 .figure.dots svg { max-width: 600px; margin: 0; }
 .banner + .card { margin-top: 20px; }
+h2 + .card > p:first-child { margin-top: 0; }
+.card > p:last-child { margin-bottom: 0; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(135px, 1fr)); }
 .measures td small { white-space: nowrap; }
 .measures td + td { min-width: 14em; }
@@ -231,6 +233,13 @@ the dark line their mean; the judge's score stands in colour below the line.</p>
 </tbody></table></div></details>
 </section>
 {% endfor %}
+{% if asking %}
+<h2>How it was asked</h2>
+<div class="card">
+{% for sentence in asking %}<p>{{ sentence }}</p>
+{% endfor %}
+</div>
+{% endif %}
 <h2 id="provenance">Where these numbers come from</h2>
 <div class="card"><div class="scroll" tabindex="0"><table class="wide"><tbody>
 {% for name, value in provenance %}

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ...data_modules.rows import TAG_PREFIX
 from .. import numerals
+from ..asking_words import length_sentences
 from ..probes import PROBES
 from ..report_schema import AgreementReport, CheckReport, DimensionReport, SliceReport, StatisticReport
 from . import charts, wording
@@ -56,7 +57,7 @@ def dimension_view(name: str, report: AgreementReport, items: pd.DataFrame) -> d
         "verdict": dimension["verdict"],
         "listening": listening_sentence(checks, dimension["spearman"]),
         "headline": wording.headline(report, dimension),
-        "warnings": wording.warnings(dimension),
+        "warnings": [*wording.warnings(dimension), *length_sentences(dimension)],
         "bars": Markup(_listening_chart(name, dimension, checks)) if checks else "",
         "checks": _check_groups(checks, dimension["spearman"]),
         "scatter": Markup(charts.scatter(score, human, scale, f"{name}: judge score against mean human score"))

@@ -59,7 +59,12 @@ class Resamples:
 
     @classmethod
     def draw(
-        cls, groups: Sequence[str] | np.ndarray, resamples: int, seed: int, interval: Interval = "percentile"
+        cls,
+        groups: Sequence[str] | np.ndarray,
+        resamples: int,
+        seed: int,
+        interval: Interval = "percentile",
+        strata: Sequence[str] | None = None,
     ) -> Resamples:
         """Draws as many groups as there are, `resamples` times.
 
@@ -68,16 +73,20 @@ class Resamples:
             resamples: Number of resamples.
             seed: The same seed and groups give the same draws.
             interval: What intervals are made of these draws.
+            strata: Length n, what is drawn from on its own, such as the dataset of each item: every resample has as
+                many groups of each. Groups of different strata are different ones. None = all are one.
         """
-        names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-        n_groups = len(names)
+        codes, sizes = _columns(groups, strata)
+        n_groups = sum(sizes)
         if n_groups == 0:
             return cls(codes, np.zeros((resamples, 0)))
         rng = np.random.default_rng(seed)
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
         counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
+        ends = np.cumsum(sizes)
         for row in counts[:resamples]:  # far faster than a multinomial where there are many groups
-            row[:] = np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups)
+            for end, size in zip(ends, sizes, strict=True):
+                row[end - size : end] = np.bincount(rng.integers(size, size=size), minlength=size)
         if left_out:
             counts[resamples + rng.permutation(n_groups) % left_out, np.arange(n_groups)] = 0
         return cls(codes, counts, left_out)
@@ -118,6 +127,16 @@ class Resamples:
         starts = range(0, len(self.counts), step)
         blocks = [kernel(self.counts[start : start + step].astype(np.float64)[:, self.codes]) for start in starts]
         return np.concatenate(blocks) if blocks else np.empty(0)
+
+
+def _columns(groups: Sequence[str] | np.ndarray, strata: Sequence[str] | None) -> tuple[np.ndarray, list[int]]:
+    """The column of the group of each item, those of a stratum side by side, and the number of groups per stratum."""
+    names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
+    if strata is None:
+        return codes, [len(names)]
+    stratum = np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
+    columns, codes = np.unique(np.stack([stratum, codes]), axis=1, return_inverse=True)
+    return codes.reshape(-1), np.bincount(columns[0]).tolist()
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,10 +55,27 @@ def rank_judges(
         Two judges whose difference on the items that both scored has another sign than that of their agreement are not
         told apart: their scores are missing for different items.
     """
+    tested = {
+        pair: (found.difference.value or 0.0, found.permutation.p)
+        for pair, found in comparisons.items()
+        if found.permutation is not None
+    }
+    return rank_tested(agreement, tested, alpha)
+
+
+def rank_tested(
+    agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]], alpha: float = ALPHA
+) -> Ranking:
+    """`rank_judges` from any test.
+
+    Args:
+        agreement: Judge -> its agreement with people, the higher the better.
+        tested: Two judges -> the difference of their agreement, first minus second, and its p value.
+        alpha: Level.
+    """
     values = {name: found.value for name, found in agreement.items() if found.value is not None}
     judges = tuple(sorted(values, key=lambda name: -values[name]))
-    tested = {pair: found.permutation for pair, found in comparisons.items() if found.permutation is not None}
-    adjusted = dict(zip(tested, holm(np.array([test.p for test in tested.values()])), strict=True))
+    adjusted = dict(zip(tested, holm(np.array([p for _, p in tested.values()])), strict=True))
     p = np.full((len(judges), len(judges)), np.nan)
     better = np.zeros(p.shape, dtype=bool)
     place = {name: number for number, name in enumerate(judges)}
@@ -67,7 +84,7 @@ def rank_judges(
             continue
         i, j = place[first], place[second]
         p[i, j] = p[j, i] = own
-        difference = comparisons[first, second].difference.value or 0.0
+        difference, _ = tested[first, second]
         better[i, j], better[j, i] = own < alpha and difference > 0, own < alpha and difference < 0
     unranked = {name: found.reason or "undefined" for name, found in agreement.items() if name not in place}
     return Ranking(judges, significance_clusters(better), p, unranked)

@@ -174,7 +174,8 @@ class _Panel:
         within_items = weights @ (squares - sums**2 / sizes)
         rater_means = (rater_sums**2 / np.maximum(of_rater, 1)).sum(axis=1)
         within_raters = weights @ squares - rater_means
-        between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
+        with np.errstate(invalid="ignore"):  # a resample may hold none of these items
+            between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
         if rest is None:
             rest = within_items - self._biases(weights, of_rater, rater_sums, sums / sizes)
         # Sums of squares less their share of the error, over the number of times they hold the component
@@ -198,12 +199,14 @@ class _Panel:
     ) -> np.ndarray:
         """Sum of squares that the raters explain beyond the items, shape (rows,)."""
         if self.complete:
-            return (rater_sums**2 / of_rater).sum(axis=1) - rater_sums.sum(axis=1) ** 2 / of_rater.sum(axis=1)
+            with np.errstate(invalid="ignore"):
+                return (rater_sums**2 / of_rater).sum(axis=1) - rater_sums.sum(axis=1) ** 2 / of_rater.sum(axis=1)
         deviations = rater_sums - (weights * item_means) @ self.rated
         small = self.n_items * self.n_raters <= _DENSE_CELLS  # dense products are faster than sparse ones then
         rated = self.rated.toarray() if small else self.rated
-        explained = np.empty(len(weights))
-        for row, weight in enumerate(weights):
+        explained = np.full(len(weights), np.nan)
+        for row in np.flatnonzero(weights.any(axis=1)):
+            weight = weights[row]
             shared = rated.T @ (rated * (weight / self.sizes)[:, None])
             equations = np.diag(of_rater[row]) - (shared.toarray() if sparse.issparse(shared) else shared)
             equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater[row].max()

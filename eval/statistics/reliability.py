@@ -162,14 +162,21 @@ def rated_items(
     return RatingTable.of(ratings, dimension, pair_ids), draws
 
 
-def affordable_draws(groups: Sequence[str], resamples: int, seed: int, interval: Interval = "percentile") -> Resamples:
-    """Draws from the groups of items.
+def affordable_draws(
+    groups: Sequence[str],
+    resamples: int,
+    seed: int,
+    interval: Interval = "percentile",
+    strata: Sequence[str] | None = None,
+) -> Resamples:
+    """Draws from the groups of items, see `Resamples.draw`.
 
     Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
     intervals of so many groups are narrow.
     """
-    affordable = max(100, _DRAWN_VALUES // max(1, len(set(groups))))
-    return Resamples.draw(groups, min(resamples, affordable), seed, interval)
+    distinct = len(set(groups) if strata is None else set(zip(strata, groups, strict=True)))
+    affordable = max(100, _DRAWN_VALUES // max(1, distinct))
+    return Resamples.draw(groups, min(resamples, affordable), seed, interval, strata)
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:

@@ -14,7 +14,7 @@ from ....data_modules.schema import Pair
 from .. import OK, score_table
 from .asking import Example, score_question
 from .forms import Number, Scores
-from .reading import Said, read, record
+from .reading import Said, read, record, version_of
 from .runner import Job, Outcome
 from .session import Session
 
@@ -57,7 +57,11 @@ class PointwiseJudge:
         ]
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`; ``meta`` holds the ``samples`` of each dimension and what `record` tells."""
+        """See `Judge.score`.
+
+        ``meta`` holds the ``samples`` of each dimension, beside them the versions of the model that gave them
+        (``sample_versions``, None = not told), and what `record` tells.
+        """
         outcomes = self.session.ask(self.jobs(pairs), self.name)
         per_pair = len(outcomes) // max(1, len(pairs))
         scores, statuses, metas = [], [], []
@@ -65,10 +69,14 @@ class PointwiseJudge:
             own = outcomes[start : start + per_pair]
             said = self._read(own)
             samples = {name: [one.values[name] for one in said if name in one.values] for name in self.dimensions}
+            versions = {
+                name: [version_of(outcome) for outcome, one in zip(own, said, strict=True) if name in one.values]
+                for name in self.dimensions
+            }
             scores.append([np.mean(values) if values else np.nan for values in samples.values()])
             failures = Counter(one.failure for one in said if one.failure)
             statuses.append(OK if all(samples.values()) else failures.most_common(1)[0][0])
-            metas.append({"samples": samples, **record(own, said)})
+            metas.append({"samples": samples, "sample_versions": versions, **record(own, said)})
         return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
 
     def _read(self, outcomes: Sequence[Outcome]) -> list[Said]:

@@ -47,16 +47,23 @@ def read(outcome: Outcome, form: Form) -> Said:
         return Said({}, REFUSED if _REFUSAL.search(reply.content) else error.kind)
 
 
+def version_of(outcome: Outcome) -> str | None:
+    """The version of the model that answered; None where it is not told, or nobody answered."""
+    return None if outcome.answer is None else outcome.answer.reply.version
+
+
 def record(outcomes: Sequence[Outcome], said: Sequence[Said]) -> dict[str, Any]:
     """What `Judge.score` says of a pair beside its scores; `asked_report` makes statistics of it.
 
     Returns:
-        ``requests`` with an answer, ``kept`` of them from earlier runs, ``failures`` by kind, ``cost`` (dollars; None =
-        unknown), ``seconds`` that requests took, ``versions`` of the model.
+        ``questions`` that were to be asked, ``requests`` with an answer, ``kept`` of them from earlier runs,
+        ``failures`` by kind, ``cost`` (dollars; None = unknown), ``seconds`` that requests took, ``versions`` of the
+        model.
     """
     answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
     costs = [answer.cost for answer in answers]
     return {
+        "questions": len(outcomes),
         "requests": len(answers),
         "kept": sum(outcome.kept for outcome in outcomes),
         "failures": dict(Counter(one.failure for one in said if one.failure)),

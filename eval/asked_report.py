@@ -1,0 +1,194 @@
+"""What judges that are asked in words tell beside their scores: requests, failures, cost, versions, repeats, orders.
+
+It stands in the column ``meta`` of their score tables; see `judges.prompted.reading.record`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..data_modules.schema import Pair
+from .dimension_report import MISSING, status_counts
+from .judges import OK
+from .report_schema import (
+    AskedDimension,
+    AskingReport,
+    DriftReport,
+    EffortReport,
+    OrdersReport,
+    RepeatsReport,
+    statistic_report,
+)
+from .statistics.agreement import Statistic
+from .statistics.bootstrap import Resamples, with_interval
+from .statistics.orders import orders
+from .statistics.repeats import repeats
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a judge that is asked in words said of each pair.
+
+    Attributes:
+        told: Shape (pairs,), the ``meta`` of each; empty where the judge gave no row.
+        statuses: Of each pair: ``ok`` where every dimension has a score, else why the first one has none.
+    """
+
+    told: Sequence[Mapping[str, Any]]
+    statuses: Sequence[str]
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, pairs: Sequence[Pair]) -> Answers | None:
+        """From a score table; None where the judge is not asked in words."""
+        if not any("requests" in told for told in table["meta"]):
+            return None
+        first = table.drop_duplicates("pair_id").set_index("pair_id")["meta"].to_dict()  # the same for each dimension
+        failed = table.loc[table["status"] != OK].drop_duplicates("pair_id").set_index("pair_id")["status"].to_dict()
+        return cls(
+            [first.get(pair.pair_id, {}) for pair in pairs],
+            [failed.get(pair.pair_id, OK if pair.pair_id in first else MISSING) for pair in pairs],
+        )
+
+    def total(self, what: str) -> int:
+        """The sum of a count over the pairs."""
+        return sum(told.get(what, 0) for told in self.told)
+
+    def dimension_report(self, dimension: str, resamples: Resamples) -> AskedDimension:
+        """Repeats, orders and versions on one dimension.
+
+        Args:
+            dimension: Its name.
+            resamples: Draws over all pairs.
+        """
+        return {
+            "repeats": self._repeats(dimension, resamples),
+            "orders": self._orders(dimension, resamples),
+            "drift": self._drift(dimension, resamples),
+        }
+
+    def _of(self, what: str, dimension: str) -> list[list[Any]]:
+        """Per pair what stands under a name for a dimension."""
+        return [list(told.get(what, {}).get(dimension, [])) for told in self.told]
+
+    def _repeats(self, dimension: str, resamples: Resamples) -> RepeatsReport:
+        found = repeats(self._of("samples", dimension), resamples)
+        return {
+            "within_sd": statistic_report(found.within_sd),
+            "icc": statistic_report(found.icc),
+            "icc_of_mean": statistic_report(found.icc_of_mean),
+        }
+
+    def _orders(self, dimension: str, resamples: Resamples) -> OrdersReport:
+        by_pair = self._of("orders", dimension)
+        positions = np.repeat(np.arange(len(by_pair)), [len(own) for own in by_pair])
+        verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
+        found = orders(verdicts, resamples.select(positions))
+        return {
+            "inconsistent": statistic_report(found.inconsistent),
+            "first_preferred": statistic_report(found.first_preferred),
+        }
+
+    def _drift(self, dimension: str, resamples: Resamples) -> list[DriftReport]:
+        means = [
+            _by_version(samples, versions)
+            for samples, versions in zip(
+                self._of("samples", dimension), self._of("sample_versions", dimension), strict=True
+            )
+        ]
+        versions = sorted({version for told in self.told for version in told.get("versions", [])})
+        return [
+            {"first": first, "second": second, "difference": statistic_report(_moved(means, first, second, resamples))}
+            for first, second in combinations(versions, 2)
+        ]
+
+
+def _by_version(samples: Sequence[float], versions: Sequence[str | None]) -> dict[str, float]:
+    """Version -> the mean of its answers."""
+    found: dict[str, list[float]] = {}
+    for sample, version in zip(samples, versions, strict=True):
+        if version is not None:
+            found.setdefault(version, []).append(sample)
+    return {version: float(np.mean(own)) for version, own in found.items()}
+
+
+def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamples: Resamples) -> Statistic:
+    both = np.array([first in own and second in own for own in means])
+    if not both.any():
+        known = any(means)
+        return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
+    change = np.array([own[second] - own[first] for own in means if first in own and second in own])
+    seen = resamples.select(both)
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return weights @ change / weights.sum(axis=1)
+
+    return with_interval(Statistic(float(change.mean()), n=len(change)), seen.apply(mean), seen)
+
+
+def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> AskingReport:
+    """Counts and cost.
+
+    Args:
+        answers: On the unchanged pairs.
+        checks: Score tables of the listening checks.
+    """
+    questions, requests = answers.total("questions"), answers.total("requests")
+    failures: Counter[str] = Counter()
+    for told in answers.told:
+        failures.update(told.get("failures", {}))
+    cost, reason = _cost(answers.told)
+    versions = Counter(version for told in answers.told for version in told.get("versions", []))
+    return {
+        "pairs": len(answers.told),
+        "scored": sum(status == OK for status in answers.statuses),
+        "without_score": status_counts(status for status in answers.statuses if status != OK),
+        "questions": questions,
+        "requests": requests,
+        "kept": answers.total("kept"),
+        "failed": failures.total(),
+        "failure_rate": failures.total() / questions if questions else None,
+        "failures": {kind: {"count": count, "rate": count / questions} for kind, count in failures.most_common()},
+        "cost": cost,
+        "cost_per_1000_pairs": None if cost is None else 1000 * cost / len(answers.told),
+        "cost_reason": reason,
+        "versions": dict(versions.most_common()),
+        "version_changed": len(versions) > 1,
+        "check_requests": sum(_requests(table) for table in checks),
+    }
+
+
+def _requests(table: pd.DataFrame) -> int:
+    return sum(told.get("requests", 0) for told in table.drop_duplicates("pair_id")["meta"])
+
+
+def _cost(told: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:
+    """Dollars, or why nobody knows."""
+    answered = [own for own in told if own.get("requests", 0)]
+    unknown = sum(own["cost"] is None for own in answered)
+    if not answered:
+        return None, "no request was answered"
+    if unknown:
+        return None, f"no price is known of the answers on {unknown} of {len(answered)} pairs"
+    return float(sum(own["cost"] for own in answered)), None
+
+
+def effort_report(answers: Answers | None, pairs: int, wall: float) -> EffortReport:
+    """Seconds for a pair.
+
+    Args:
+        answers: Of a judge that is asked in words, which counts what requests took.
+        pairs: Number of pairs.
+        wall: Seconds that the pass over them took.
+    """
+    if answers is None:
+        return {"seconds_per_pair": wall / pairs, "measured": "wall_clock"}
+    seconds = sum(told.get("seconds", 0.0) for told in answers.told)
+    return {"seconds_per_pair": seconds / pairs, "measured": "requests"}

@@ -1,0 +1,253 @@
+"""Judges over all dimensions of all datasets: who agrees best with people, is that certain, how far from the ceilings?
+
+Every dimension counts alike: the figure of a judge is the mean of its Spearman correlations. Its shares of the ceilings
+are ratios of such means; a mean of ratios would hang on those dimensions on which people hardly agree.
+
+All stands on the same draws, so that differences and ratios are taken draw by draw. Whole groups are drawn within each
+dataset, once for all of its dimensions: these are ratings of the same items, and drawing each dimension on its own
+would take them for independent and make the intervals too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from ..data_modules.rating_table import RatingTable
+from .overall_words import overall_words
+from .report_schema import OverallComparison, OverallJudge, OverallReport, statistic_report
+from .statistics.agreement import Statistic, spearman
+from .statistics.bootstrap import Estimate, Interval, Resamples, statistic_draws, with_interval
+from .statistics.clusters import Ranking, rank_tested
+from .statistics.reliability import Reliability, affordable_draws, measure
+from .statistics.significance import bootstrap_p
+
+
+@dataclass(frozen=True, eq=False)
+class RatedBlock:
+    """One dimension of one dataset.
+
+    Attributes:
+        dataset: Its name; None where there is only one.
+        dimension: Its name.
+        ratings: Those that people gave, as `RatingTable.of` takes them.
+        pair_ids: The n items that people rated.
+        groups: Length n, what is drawn as a whole.
+        human: Shape (n,), mean score by people.
+        scores: Judge -> scores of the same items, shape (n,), NaN = not scored. Judges that score nothing may be
+            missing.
+    """
+
+    dataset: str | None
+    dimension: str
+    ratings: pd.DataFrame
+    pair_ids: Sequence[str]
+    groups: Sequence[str]
+    human: np.ndarray
+    scores: Mapping[str, np.ndarray]
+
+
+def overall_report(
+    blocks: Sequence[RatedBlock], judges: Sequence[str], resamples: int, seed: int, interval: Interval
+) -> OverallReport | None:
+    """See `report_schema.OverallReport`; None with fewer than two dimensions or without judges.
+
+    Args:
+        blocks: The dimensions.
+        judges: Their names.
+        resamples: Bootstrap resamples, see `reliability.affordable_draws`.
+        seed: Of the draws, and of the halvings of the panels.
+        interval: The kind of intervals.
+    """
+    if len(blocks) < 2 or not judges:
+        return None
+    drawn = DrawnBlocks.of(blocks, resamples, seed, interval)
+    people = [drawn.panel(place, np.ones(len(block.human), dtype=bool)) for place, block in enumerate(blocks)]
+    found = {judge: _against_people(judge, drawn) for judge in judges}
+    differences = {pair: mean_difference(*pair, drawn) for pair in combinations(judges, 2)}
+    p = {pair: _p(own, drawn) for pair, own in differences.items()}
+    tested = {pair: (differences[pair].statistic.value or 0.0, own) for pair, own in p.items() if own is not None}
+    ranking = rank_tested({judge: own.spearman for judge, own in found.items()}, tested)
+    report: OverallReport = {
+        "n_dimensions": len(blocks),
+        "n_groups": drawn.all.n_groups,
+        "resamples": drawn.all.resamples,
+        "people": {
+            "spearman": statistic_report(_mean([own.leave_one_rater_out for own in people], drawn.all).statistic),
+            "panel_mean": statistic_report(_mean([own.panel_mean for own in people], drawn.all).statistic),
+        },
+        "judges": _judges(found, ranking),
+        "comparisons": [_comparison(pair, own.statistic, p[pair], ranking) for pair, own in differences.items()],
+        "text": [],
+    }
+    report["text"] = overall_words(report)
+    return report
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnBlocks:
+    """The dimensions and draws over the items of all datasets.
+
+    Attributes:
+        blocks: The dimensions.
+        all: Draws over all items.
+        places: Of each dimension, where its items are among these.
+        seed: Of the halvings of the panels.
+        panels: What `panel` found.
+    """
+
+    blocks: Sequence[RatedBlock]
+    all: Resamples
+    places: Sequence[np.ndarray]
+    seed: int
+    panels: dict[tuple[int, bytes], Reliability] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, blocks: Sequence[RatedBlock], resamples: int, seed: int, interval: Interval) -> DrawnBlocks:
+        place: dict[tuple[str, str], int] = {}
+        groups: list[str] = []
+        for block in blocks:
+            for pair_id, group in zip(block.pair_ids, block.groups, strict=True):
+                if place.setdefault((block.dataset or "", pair_id), len(place)) == len(groups):
+                    groups.append(group)
+        draws = affordable_draws(groups, resamples, seed, interval, [dataset for dataset, _ in place])
+        places = [
+            np.array([place[block.dataset or "", pair_id] for pair_id in block.pair_ids], dtype=np.intp)
+            for block in blocks
+        ]
+        return cls(blocks, draws, places, seed)
+
+    def seen(self, place: int, kept: np.ndarray) -> Resamples:
+        """The draws as some items of a dimension see them; `kept` is a mask."""
+        return self.all.select(self.places[place][kept])
+
+    def panel(self, place: int, kept: np.ndarray) -> Reliability:
+        """How well people agree on some items of a dimension."""
+        block, key = self.blocks[place], (place, kept.tobytes())
+        if key not in self.panels:
+            pair_ids = [pair_id for pair_id, own in zip(block.pair_ids, kept, strict=True) if own]
+            table = RatingTable.of(block.ratings, block.dimension, pair_ids)
+            self.panels[key] = measure(table, self.seen(place, kept), self.seed)
+        return self.panels[key]
+
+    def scored(self, place: int, judge: str) -> np.ndarray:
+        """Which items of a dimension a judge scored, a mask."""
+        block = self.blocks[place]
+        return ~np.isnan(block.scores[judge]) if judge in block.scores else np.zeros(len(block.human), dtype=bool)
+
+    def agreement(self, place: int, judge: str, kept: np.ndarray) -> Estimate:
+        """Spearman of a judge on items of a dimension."""
+        block, seen = self.blocks[place], self.seen(place, kept)
+        if judge not in block.scores:
+            return Estimate.undefined("0 items", seen)
+        score, human = block.scores[judge][kept], block.human[kept]
+        return Estimate(spearman(score, human), statistic_draws("spearman", score, human, seen))
+
+
+@dataclass(frozen=True)
+class _Overall:
+    """What a judge reaches; see `report_schema.OverallJudge`."""
+
+    spearman: Statistic
+    share_of_ceiling: Statistic
+    share_of_panel_ceiling: Statistic
+
+
+def _against_people(judge: str, drawn: DrawnBlocks) -> _Overall:
+    own: list[Estimate] = []
+    panels: list[Reliability] = []
+    for place in range(len(drawn.blocks)):
+        kept = drawn.scored(place, judge)
+        own.append(drawn.agreement(place, judge, kept))
+        panels.append(drawn.panel(place, kept))
+    return _Overall(
+        _mean(own, drawn.all).statistic,
+        _share(own, [panel.leave_one_rater_out for panel in panels], drawn.all),
+        _share(own, [panel.panel_mean for panel in panels], drawn.all),
+    )
+
+
+def _mean(estimates: Sequence[Estimate], resamples: Resamples) -> Estimate:
+    """Over those that are defined, which it counts; undefined where none is."""
+    defined = [own for own in estimates if own.statistic.value is not None]
+    if not defined:
+        reasons = dict.fromkeys(own.statistic.reason for own in estimates)
+        return Estimate.undefined("; ".join(str(reason) for reason in reasons), resamples)
+    value = float(np.mean([own.statistic.value or 0.0 for own in defined]))
+    draws = np.mean([own.draws for own in defined], axis=0)
+    point = Statistic(value, n=len(defined), dropped=len(estimates) - len(defined))
+    return Estimate.of(point, draws, resamples)
+
+
+def _share(own: Sequence[Estimate], ceilings: Sequence[Estimate], resamples: Resamples) -> Statistic:
+    """Mean over mean, of the dimensions that have both."""
+    both = [
+        (judge, top)
+        for judge, top in zip(own, ceilings, strict=True)
+        if judge.statistic.value is not None and top.statistic.value is not None
+    ]
+    if not both:
+        return Statistic(None, reason="no dimension has both a Spearman and a ceiling")
+    judge, top = (_mean(side, resamples) for side in zip(*both, strict=True))
+    assert judge.statistic.value is not None
+    assert top.statistic.value is not None
+    if top.statistic.value <= 0:
+        reason = f"the mean ceiling is {top.statistic.value:.3f}: people do not agree"
+        return Statistic(None, n=len(both), reason=reason)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = np.where(top.draws > 0, judge.draws / top.draws, np.nan)
+    point = Statistic(judge.statistic.value / top.statistic.value, n=len(both), dropped=len(own) - len(both))
+    return with_interval(point, draws, resamples)
+
+
+def mean_difference(first: str, second: str, drawn: DrawnBlocks) -> Estimate:
+    """Of the means, over the items and dimensions that both judges have."""
+    found = []
+    for place in range(len(drawn.blocks)):
+        kept = drawn.scored(place, first) & drawn.scored(place, second)
+        one, other = (drawn.agreement(place, judge, kept) for judge in (first, second))
+        if one.statistic.value is not None and other.statistic.value is not None:
+            point = Statistic(one.statistic.value - other.statistic.value)
+            found.append(Estimate(point, one.draws - other.draws))
+    if not found:
+        return Estimate.undefined("on no dimension both have an agreement", drawn.all)
+    return _mean(found, drawn.all)
+
+
+def _p(difference: Estimate, drawn: DrawnBlocks) -> float | None:
+    return None if difference.statistic.low is None else bootstrap_p(drawn.all.drawn(difference.draws))
+
+
+def _judges(found: Mapping[str, _Overall], ranking: Ranking) -> list[OverallJudge]:
+    cluster: Callable[[str], int | None] = dict(zip(ranking.judges, ranking.clusters, strict=True)).get
+    return [
+        {
+            "judge": judge,
+            "cluster": cluster(judge),
+            "n_dimensions": found[judge].spearman.n,
+            "spearman": statistic_report(found[judge].spearman),
+            "share_of_ceiling": statistic_report(found[judge].share_of_ceiling),
+            "share_of_panel_ceiling": statistic_report(found[judge].share_of_panel_ceiling),
+            "reason": ranking.unranked.get(judge),
+        }
+        for judge in (*ranking.judges, *ranking.unranked)
+    ]
+
+
+def _comparison(pair: tuple[str, str], difference: Statistic, p: float | None, ranking: Ranking) -> OverallComparison:
+    first, second = pair
+    adjusted = None
+    if p is not None:
+        adjusted = float(ranking.p[ranking.judges.index(first), ranking.judges.index(second)])
+    return {
+        "first": first,
+        "second": second,
+        "n_dimensions": difference.n,
+        "difference": statistic_report(difference),
+        "p": p,
+        "p_adjusted": adjusted,
+    }

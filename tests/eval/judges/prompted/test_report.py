@@ -1,0 +1,92 @@
+"""Judges that ask local servers, through `evaluate`: what they tell of their answers arrives in the report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.eval.asking_words import asking_sentences
+from empathy_judge.eval.evaluate import evaluate
+
+from .conftest import EMPATHY, OPENAI_PRICE
+from .servers import Request, Response, openai_answer, serve
+
+Make = Callable[..., Any]
+
+
+def rated(pairs: list[Pair]) -> PairDataset:
+    """Pairs that two people rated from 1 to 5 in turn."""
+    rows = [
+        (pair.pair_id, rater, EMPATHY.name, 1 + (number + late) % 5)
+        for number, pair in enumerate(pairs)
+        for late, rater in enumerate(("ann", "bob"))
+    ]
+    card = DatasetCard("pairs", (EMPATHY,), "made for a test", "CC0-1.0", True, content_hash="c" * 64)
+    table = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("pairs"), card, tuple(pairs), table)
+
+
+def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pairs: Callable[[int], list[Pair]]) -> None:
+    """Two of three answers by the old version, the third one a point higher by the new one; every fourth is refused."""
+    numbers = itertools.count()
+
+    def behave(request: Request) -> Response:
+        number = next(numbers)
+        if number % 4 == 3:
+            return Response(openai_answer(refusal="I cannot.", model="m-1"))
+        new = number % 3 == 2
+        score = {"reason": "warm", EMPATHY.name: 3 + int(new)}
+        return Response(openai_answer(json.dumps(score), model="m-2" if new else "m-1"))
+
+    settings = ["samples=3", "concurrency=1", OPENAI_PRICE]
+    with serve(behave) as server:
+        judge = make_judge("openai", server.url, settings)
+        report = evaluate(judge, rated(make_pairs(8)), split=None, probes=(), resamples=50).report
+        again = evaluate(judge, rated(make_pairs(8)), split=None, probes=(), resamples=50).report
+    asking, asked = report["asking"], report["dimensions"][EMPATHY.name]["asked"]
+    assert asking is not None
+    assert asked is not None
+    assert (asking["questions"], asking["requests"], asking["kept"], asking["scored"]) == (24, 24, 0, 8)
+    assert asking["failures"] == {"refused": {"count": 6, "rate": 0.25}}
+    each = (250 * 2.5 + 100 * 32 + 25 * 10) / 1e6
+    assert asking["cost_per_1000_pairs"] == pytest.approx(3000 * each)
+    assert report["effort"]["measured"] == "requests"
+    assert asking["version_changed"]
+    (drift,) = asked["drift"]
+    assert (drift["first"], drift["second"]) == ("m-1", "m-2")
+    assert (drift["difference"]["value"], drift["difference"]["n"]) == (1.0, 6)
+    assert asked["repeats"]["within_sd"]["n"] == 8
+    sentences = " ".join(asking_sentences(report))
+    assert "24 questions about 8 pairs; 6 failed (25 %: 6 x refused); every pair has a score." in sentences
+    assert "From m-1 to m-2 scores moved by +1.00 (+1.00 to +1.00) on 6 pairs." in sentences
+    assert again["asking"] is not None
+    assert again["asking"]["kept"] == 24
+    assert {**again["asking"], "kept": 0} == asking
+
+
+def test_a_model_that_always_prefers_the_first_response(
+    make_judge: Make, make_pairs: Callable[[int], list[Pair]]
+) -> None:
+    pairs = make_pairs(12)
+    shared = [Pair(p.pair_id, p.response, pairs[n // 2].context, group_id=f"g{n // 2}") for n, p in enumerate(pairs)]
+
+    def behave(request: Request) -> Response:
+        return Response(openai_answer(json.dumps({"reason": "warm", EMPATHY.name: "first"})))
+
+    with serve(behave) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "mode=pairwise"])
+        report = evaluate(judge, rated(shared), split=None, probes=(), resamples=50).report
+    asked = report["dimensions"][EMPATHY.name]["asked"]
+    assert asked is not None
+    assert (asked["orders"]["inconsistent"]["value"], asked["orders"]["inconsistent"]["n"]) == (1.0, 6)
+    assert asked["orders"]["first_preferred"]["value"] == 1.0
+    assert asked["repeats"]["icc"]["reason"] == "no item has two answers"
+    assert "100 % [100, 100] of verdicts are for the first place, which it clearly prefers." in " ".join(
+        asking_sentences(report)
+    )

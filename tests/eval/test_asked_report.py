@@ -1,0 +1,295 @@
+"""What judges that are asked in words say of their answers, against figures computed by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import probe
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.compare import compare
+from empathy_judge.eval.evaluate import evaluate as typed_evaluate
+from empathy_judge.eval.judges import OK, score_table
+from empathy_judge.eval.lengths import count_words, response_lengths
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.orders import orders
+from empathy_judge.eval.statistics.repeats import repeats
+from scipy.stats import spearmanr
+
+from .test_evaluate import assert_has_type
+
+MakeDataset = Callable[..., PairDataset]
+
+
+def evaluate(*arguments: Any, **options: Any) -> Any:
+    """What is null or not is for the tests to say, not for a type checker."""
+    return typed_evaluate(*arguments, **{"probes": (), "resamples": 200, **options})
+
+
+def told(samples: Sequence[float] = (), versions: Sequence[str] = (), **changes: Any) -> dict[str, Any]:
+    """What `PointwiseJudge` says of a pair whose three questions were answered at 1 cent and 2 seconds each."""
+    return {
+        "samples": {"empathy": list(samples)},
+        "sample_versions": {"empathy": list(versions)[: len(samples)] or ["m-1"] * len(samples)},
+        "questions": 3,
+        "requests": 3,
+        "kept": 0,
+        "failures": {},
+        "cost": 0.03,
+        "seconds": 6.0,
+        "versions": sorted(set(versions)) or ["m-1"],
+        **changes,
+    }
+
+
+class Asked:
+    """Says what it is told to say; a pair's score is the mean of its samples."""
+
+    name, dimensions = "asked", ("empathy",)
+    only_given: str | None = None
+
+    def __init__(self, by_pair: Mapping[str, Mapping[str, Any]]) -> None:
+        self._by_pair = by_pair
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        told = [self._by_pair[pair.pair_id] for pair in pairs]
+        samples = [own["samples"]["empathy"] for own in told]
+        scores = np.array([np.mean(own) if own else math.nan for own in samples])
+        statuses = [OK if own else next(iter(one["failures"])) for own, one in zip(samples, told, strict=True)]
+        return score_table(pairs, self.dimensions, scores[:, None], statuses=statuses, metas=told)
+
+
+@pytest.fixture
+def six(make_dataset: MakeDataset) -> PairDataset:
+    """Six pairs in six groups, pair-2 to pair-7, rated by four people who do not quite agree."""
+    return make_dataset(n_groups=8, per_group=1, noise=0.4).subset("test")
+
+
+ANSWERS = {
+    "pair-2": told([1, 3]) | {"failures": {"refused": 1}},
+    "pair-3": told([2, 2, 2], ["m-1", "m-2", "m-2"]),
+    "pair-4": told([4, 5], ["m-1", "m-2"], failures={"timeout": 1}, requests=2, cost=0.02, seconds=4.0),
+    "pair-5": told([3], failures={"refused": 2}, kept=3),
+    "pair-6": told(failures={"refused": 3}, versions=["m-1"]),
+    "pair-7": told([5, 5], ["m-2", "m-2"], failures={"no score": 1}),
+}
+
+
+def test_requests_failures_cost_and_time(six: PairDataset) -> None:
+    report = evaluate(Asked(ANSWERS), six, split="test").report
+    assert report["asking"] == {
+        "pairs": 6,
+        "scored": 5,
+        "without_score": {"refused": 1},
+        "questions": 18,
+        "requests": 17,
+        "kept": 3,
+        "failed": 8,
+        "failure_rate": pytest.approx(8 / 18),
+        "failures": {
+            "refused": {"count": 6, "rate": pytest.approx(6 / 18)},
+            "timeout": {"count": 1, "rate": pytest.approx(1 / 18)},
+            "no score": {"count": 1, "rate": pytest.approx(1 / 18)},
+        },
+        "cost": pytest.approx(0.17),
+        "cost_per_1000_pairs": pytest.approx(1000 * 0.17 / 6),
+        "cost_reason": None,
+        "versions": {"m-1": 5, "m-2": 3},
+        "version_changed": True,
+        "check_requests": 0,
+    }
+    assert report["effort"] == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
+
+
+def test_the_requests_of_listening_checks_are_counted_apart(six: PairDataset) -> None:
+    report = evaluate(Asked(ANSWERS), six, split="test", probes=("silent", "response_only")).report
+    assert (report["asking"]["requests"], report["asking"]["check_requests"]) == (17, 34)
+
+
+def test_a_cost_that_is_not_wholly_known_is_no_cost(six: PairDataset) -> None:
+    unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
+    asking = evaluate(Asked(unknown), six, split="test").report["asking"]
+    assert (asking["cost"], asking["cost_per_1000_pairs"]) == (None, None)
+    assert asking["cost_reason"] == "no price is known of the answers on 2 of 6 pairs"
+
+
+def test_repeated_answers(six: PairDataset) -> None:
+    """Sums of squares 2, 0, 0.5 and 0 with 1, 2, 1 and 1 degrees of freedom; ICC from the analysis of variance."""
+    found = evaluate(Asked(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["repeats"]
+    assert found["within_sd"]["value"] == pytest.approx(math.sqrt(2.5 / 5))
+    assert (found["within_sd"]["n"], found["within_sd"]["dropped"]) == (4, 2)
+    between = (2 * 2**2 + 3 * 2**2 + 2 * 4.5**2 + 2 * 5**2 - 29**2 / 9) / 3
+    item = (between - 0.5) / ((9 - (4 + 9 + 4 + 4) / 9) / 3)
+    assert found["icc"]["value"] == pytest.approx(item / (item + 0.5))
+    mean = 4 / (3 / 2 + 1 / 3)  # harmonic
+    assert found["icc_of_mean"]["value"] == pytest.approx(item / (item + 0.5 / mean))
+
+
+def test_intervals_of_repeats_hold_the_truth() -> None:
+    """Noise of deviation 0.5 around items of deviation 1: ICC 0.8."""
+    rng = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for seed in range(60):
+        answers = rng.normal(size=(60, 1)) + rng.normal(0, 0.5, (60, 3))
+        found = repeats(answers.tolist(), Resamples.draw([f"g{item // 2}" for item in range(60)], 200, seed))
+        for place, (own, truth) in enumerate(((found.within_sd, 0.5), (found.icc, 0.8))):
+            assert own.low is not None
+            assert own.high is not None
+            covered[place] += own.low <= truth <= own.high
+    assert (covered >= 51).all(), covered
+
+
+def test_a_changed_version_is_measured_where_both_answered(six: PairDataset) -> None:
+    drift = evaluate(Asked(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["drift"]
+    assert [(one["first"], one["second"]) for one in drift] == [("m-1", "m-2")]
+    assert (drift[0]["difference"]["value"], drift[0]["difference"]["n"]) == (pytest.approx((0 + 1) / 2), 2)
+    assert drift[0]["difference"]["reason"] == "no interval: 2 groups, at least 5 needed"
+
+
+def test_versions_that_never_met_have_no_difference(six: PairDataset) -> None:
+    answers = {f"pair-{number}": told([number / 2] * 3, ["m-1" if number < 5 else "m-2"] * 3) for number in range(2, 8)}
+    report = evaluate(Asked(answers), six, split="test").report
+    assert report["asking"]["versions"] == {"m-1": 3, "m-2": 3}
+    assert (
+        report["dimensions"]["empathy"]["asked"]["drift"][0]["difference"]["reason"] == "no pair was answered by both"
+    )
+
+
+def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six: PairDataset) -> None:
+    answers = {f"pair-{number}": told([number / 2]) for number in range(2, 8)}
+    report = evaluate(Asked(answers), six, split="test").report
+    asked = report["dimensions"]["empathy"]["asked"]
+    assert (report["asking"]["version_changed"], asked["drift"]) == (False, [])
+    assert (asked["repeats"]["icc"]["value"], asked["repeats"]["icc"]["reason"]) == (None, "no item has two answers")
+    assert asked["orders"]["inconsistent"]["reason"] == "0 comparisons"
+
+
+# ---------------------------------------------------------------- both orders
+
+
+class Comparing:
+    """Compares every two neighbours of a group; says the first is better with probability `taste`, else the longer."""
+
+    name, dimensions = "comparing", ("empathy",)
+    only_given: str | None = None
+
+    def __init__(self, taste: float) -> None:
+        self._taste = taste
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        rng = np.random.default_rng(0)
+        seen: list[list[list[float]]] = [[] for _ in pairs]
+        for place, (one, other) in enumerate(pairwise(pairs)):
+            if one.group_id == other.group_id:  # the other one is longer
+                seen[place].append([1.0 if rng.random() < self._taste else wins for wins in (-1.0, 1.0)])
+        metas = [
+            told() | {"samples": {}, "sample_versions": {}, "questions": 2 * len(own), "requests": 2 * len(own)}
+            | {"orders": {"empathy": own}} for own in seen
+        ]  # fmt: skip
+        return score_table(pairs, self.dimensions, np.arange(len(pairs))[:, None], metas=metas)
+
+
+@pytest.mark.parametrize("taste", [0.0, 0.5, 1.0])
+def test_a_taste_for_the_first_place(make_dataset: MakeDataset, taste: float) -> None:
+    """Where it follows its taste, the order in which the better one comes first is right all the same."""
+    dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
+    found = evaluate(Comparing(taste), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
+    inconsistent, first = found["inconsistent"], found["first_preferred"]
+    assert inconsistent["n"] == 45 * 4
+    assert inconsistent["value"] == pytest.approx(taste, abs=0.1)
+    assert first["value"] == pytest.approx((1 + taste) / 2, abs=0.05)
+    assert inconsistent["low"] <= taste <= inconsistent["high"]
+    assert first["low"] <= (1 + taste) / 2 <= first["high"]
+    assert (first["low"] > 0.5) == (taste > 0)
+
+
+def test_ties_in_one_order_alone_are_inconsistent() -> None:
+    verdicts = np.array([[1, -1], [-0.2, 0.6], [0, 0], [0, 1], [1, 1 / 3], [-1, -1]])
+    found = orders(verdicts, Resamples.draw([f"g{number}" for number in range(6)], 50, 0))
+    assert found.inconsistent.value == pytest.approx(3 / 6)
+    assert found.first_preferred.value == pytest.approx(0.5 + verdicts.sum() / 24)
+
+
+# ---------------------------------------------------------------- length
+
+
+class LongIsGood:
+    """Scores the duration of the response, with noise."""
+
+    name, dimensions = "long is good", ("empathy",)
+    only_given: str | None = None
+
+    def __init__(self, noise: float) -> None:
+        self._noise = noise
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        rng = np.random.default_rng(1)
+        scores = [probe(pair.response).seconds * 20 + self._noise * rng.normal() for pair in pairs]
+        return score_table(pairs, self.dimensions, np.array(scores)[:, None])
+
+
+def test_a_judge_that_takes_long_for_good(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(n_groups=30, noise=0.4)
+    judge = LongIsGood(0.05)
+    report, items = evaluate(judge, dataset, split="test")
+    found = report["dimensions"]["empathy"]["length"]["seconds"]
+    seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
+    for side, column in (("judge", "score"), ("human", "human_mean")):
+        assert found[side]["value"] == pytest.approx(spearmanr(items[column], seconds)[0])
+    assert found["difference"]["value"] == pytest.approx(found["judge"]["value"] - found["human"]["value"])
+    assert 0.3 < found["difference"]["low"] < found["difference"]["value"] < found["difference"]["high"]
+    words = report["dimensions"]["empathy"]["length"]["words"]
+    assert words["judge"]["reason"] == "all responses are equally long"
+    assert report["asking"] is None
+    assert report["effort"]["measured"] == "wall_clock"
+
+
+def test_people_who_like_length_too_are_no_bias(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(n_groups=30, noise=0.4)
+    lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
+    ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
+    found = evaluate(LongIsGood(0.0), replace(dataset, ratings=ratings), split="test").report
+    difference = found["dimensions"]["empathy"]["length"]["seconds"]["difference"]
+    assert (difference["low"], difference["value"], difference["high"]) == pytest.approx((0, 0, 0), abs=1e-9)
+
+
+def test_each_distinct_clip_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile.write(tmp_path / "a.wav", np.full(4000, 0.1), 8000)
+    inside = (tmp_path / "a.wav").read_bytes()
+    opened: list[Any] = []
+    monkeypatch.setattr("empathy_judge.eval.lengths.probe", lambda source: (opened.append(source), probe(source))[1])
+    sources = [tmp_path / "a.wav", tmp_path / "a.wav", inside, tmp_path / "missing.wav"]
+    texts = ["Oh no.", "  ", None, "我很抱歉 really"]
+    pairs = [
+        Pair(f"p{n}", source, response_text=text) for n, (source, text) in enumerate(zip(sources, texts, strict=True))
+    ]
+    found = [(own.seconds, own.words) for own in response_lengths(pairs).values()]
+    np.testing.assert_equal(found, [(0.5, 2), (0.5, 0), (0.5, math.nan), (math.nan, 5)])
+    assert len(opened) == 3
+    assert count_words("ありがとう。") == 6
+
+
+def test_a_report_of_an_asked_judge_follows_its_schema(six: PairDataset) -> None:
+    from empathy_judge.eval.report_schema import AgreementReport
+
+    for judge in (Asked(ANSWERS), Comparing(0.5), LongIsGood(0.1)):
+        report = evaluate(judge, six, split="test").report
+        assert_has_type(json.loads(json.dumps(report, allow_nan=False)), AgreementReport, "report")
+
+
+def test_lengths_are_measured_once_for_all_judges(make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr("empathy_judge.eval.lengths.probe", lambda source: (opened.append(source), probe(source))[1])
+    second = LongIsGood(1.0)
+    second.name = "another"  # type: ignore[misc]
+    compare([LongIsGood(0.1), second], make_dataset(n_groups=8), split="test", probes=(), resamples=20)
+    assert len(opened) == 6 * 4

@@ -1,0 +1,124 @@
+"""What terminals, pages and tables show of how judges were asked, and when they show nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.asking_words import asked_rows, dollars, length_sentences, notes, seconds_in_words
+from empathy_judge.eval.compare import Comparison, compare
+from empathy_judge.eval.compare_view import comparison_views
+from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.pages.compare_page import write_comparison
+from empathy_judge.eval.pages.report import write_report
+from rich.console import Console
+
+from .test_asked_report import ANSWERS, Asked, Comparing, LongIsGood, told
+
+MakeDataset = Callable[..., PairDataset]
+
+
+def shown(found: Comparison, width: int = 120) -> str:
+    """What the terminal prints, on one line."""
+    with Console(width=width, record=True, file=io.StringIO()) as console:
+        for view in comparison_views(found):
+            console.print(view, markup=False)
+    return " ".join(console.export_text().split())
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    """Two answers each to 40 pairs, at a cent for three questions."""
+    return {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for number in range(100)}
+
+
+def test_a_comparison_shows_what_asking_took(
+    make_dataset: MakeDataset, make_judge: Any, answers: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = make_dataset(n_groups=24, noise=0.4)
+    found = compare([Asked(answers), Comparing(1.0), make_judge(0.4)], dataset, split="test", probes=(), resamples=50)
+    asked, comparing, tone = asked_rows(found.reports)
+    assert (asked.judge, asked.cost, asked.seconds, asked.failures) == ("asked", "30.00", "6", "0 %")
+    icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]  # type: ignore[index]
+    assert asked.repeats.startswith(f"{icc:.2f} [")
+    assert asked.inconsistent == comparing.repeats == "—"
+    assert (comparing.inconsistent, comparing.first) == ("100 % [100, 100]", "100 % [100, 100]")
+    assert (tone.judge, tone.cost, tone.failures, tone.repeats) == ("tone judge", "—", "—", "—")
+    for text in (shown(found), shown(found, 80)):
+        assert "what asking took" in text
+        assert "Seconds: what requests took" in text
+    write_comparison(found.reports, found.rankings, tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("What asking took") == 1
+    assert ">30.00<" in page
+    table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked.repeats} | — | — |" in table
+    numbers = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
+
+
+def test_judges_that_nobody_asks_are_shown_as_before(
+    make_dataset: MakeDataset, make_judge: Any, tmp_path: Path
+) -> None:
+    found = compare([make_judge(0.4), LongIsGood(2.0)], make_dataset(), split="test", probes=(), resamples=20)
+    assert asked_rows(found.reports) == []
+    assert "asking" not in shown(found)
+    write_comparison(found.reports, found.rankings, tmp_path)
+    for name in ("index.html", "comparison.md"):
+        assert "asking took" not in (tmp_path / name).read_text(encoding="utf-8")
+    alone = evaluate(make_judge(0.4), make_dataset(), split="test", probes=(), resamples=20)
+    write_report(alone.report, alone.items, tmp_path / "report")
+    assert "How it was asked" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    dataset = make_dataset(n_groups=8, per_group=1, noise=0.4)
+    found = evaluate(Asked(ANSWERS), dataset, split="test", probes=(), resamples=50)
+    said = notes(found.report)
+    assert said[0] == (
+        "18 questions about 6 pairs, 3 of them answered in earlier runs; 8 failed (44 %: 6 x refused; 1 x timeout; "
+        "1 x no score); 1 pair without a score."
+    )
+    assert (
+        said[1] == "Requests took 5.7 s for each pair, several at a time. Cost: $0.17 in all, $28.33 per 1,000 pairs."
+    )
+    assert said[2] == "The model changed while it was asked: m-1 (5 pairs), m-2 (3 pairs)."
+    assert said[3].startswith("Repeated answers lie 0.71 rating points around their mean (standard deviation; ICC 0.82")
+    assert said[4] == "From m-1 to m-2 scores moved by +0.50 on 2 pairs."
+    write_report(found.report, found.items, tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    table = (tmp_path / "agreement.md").read_text(encoding="utf-8")
+    assert "How it was asked" in page
+    assert "Cost: $0.17 in all, $28.33 per 1,000 pairs." in page
+    assert "The model changed while it was asked: m-1 (5 pairs)" in table
+    statistics = (tmp_path / "agreement.csv").read_text(encoding="utf-8")
+    assert "empathy,asked.repeats.within_sd,0.70" in statistics
+
+
+@pytest.mark.parametrize(("sign", "more"), [(1, "more"), (-1, "less")])
+def test_a_taste_for_length_is_said_where_it_is_certain(make_dataset: MakeDataset, sign: int, more: str) -> None:
+    class Lengthy(LongIsGood):
+        def score(self, pairs: Any) -> Any:
+            table = super().score(pairs)
+            return table.assign(score=sign * table["score"])
+
+    dataset = make_dataset(n_groups=30, noise=0.4)
+    own = evaluate(Lengthy(0.02), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
+    (sentence,) = length_sentences(own)
+    found = own["length"]["seconds"]
+    assert f"follow the duration of the response {more} than people's ratings do" in sentence
+    assert f"Spearman {found['judge']['value']:+.2f}".replace("-", "−") in sentence
+    unsure = evaluate(Lengthy(2.0), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
+    assert length_sentences(unsure) == []
+
+
+def test_amounts_and_times() -> None:
+    assert [dollars(amount) for amount in (None, 0.0, 0.0042, 1234.5)] == ["—", "0.00", "0.0042", "1,234.50"]
+    assert [seconds_in_words(seconds) for seconds in (0.0, 0.0001, 0.25, 9.94, 12345.0)] == [
+        "0", "<0.01", "0.25", "9.9", "12,345",
+    ]  # fmt: skip

@@ -1,0 +1,266 @@
+"""Judges over all dimensions of a table: against computations by hand, simulations, and real ratings."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.eval.agreement_table import measure_agreement
+from empathy_judge.eval.annotations import read_annotations
+from empathy_judge.eval.overall import DrawnBlocks, RatedBlock, mean_difference
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.significance import bootstrap_p
+from scipy.stats import spearmanr
+
+PEOPLE = ("ann", "bob", "cy")
+
+
+def ratings(items: int, seed: int, noise: dict[str, float], dataset: str, dimensions: int) -> pd.DataFrame:
+    """Three people and judges of known noise on the same items in several dimensions."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for dimension in range(dimensions):
+        truth = rng.normal(size=items)
+        for name, own in {**dict.fromkeys(PEOPLE, 0.7), **noise}.items():
+            scores = truth + own * rng.normal(size=items)
+            rows += [
+                {
+                    "dataset": dataset,
+                    "item": f"i{item}",
+                    "annotator": name,
+                    "dimension": f"d{dimension}",
+                    "score": score,
+                }
+                for item, score in enumerate(scores)
+            ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets of 30 and 40 items, two and three dimensions, a good, a nearly as good and a bad judge."""
+    path = tmp_path_factory.mktemp("toy") / "scores.csv"
+    noise = {"good": 0.5, "near": 0.55, "bad": 3.0}
+    pd.concat([ratings(30, 1, noise, "a", 2), ratings(40, 2, noise, "b", 3)]).to_csv(path, index=False)
+    return path
+
+
+def found_in(path: Path, judges: tuple[str, ...] = ("good", "near", "bad"), **options: Any) -> dict[str, Any]:
+    return measure_agreement(read_annotations(path, {}), judges, **{"resamples": 300, **options})
+
+
+@pytest.fixture(scope="module")
+def found(toy: Path) -> dict[str, Any]:
+    return found_in(toy)
+
+
+@pytest.fixture(scope="module")
+def overall(found: dict[str, Any]) -> dict[str, Any]:
+    return found["overall"]
+
+
+def by_hand(frame: pd.DataFrame, judge: str) -> list[float]:
+    """Spearman with the mean of the people, per dataset and dimension."""
+    found = []
+    for _, own in frame.groupby(["dataset", "dimension"]):
+        wide = own.pivot(index="item", columns="annotator", values="score")
+        found.append(spearmanr(wide[judge], wide[list(PEOPLE)].mean(axis=1))[0])
+    return found
+
+
+def test_the_mean_over_dimensions_and_its_shares(toy: Path, found: dict[str, Any]) -> None:
+    frame, overall = pd.read_csv(toy), found["overall"]
+    report = {judge["judge"]: judge for judge in overall["judges"]}
+    for name, own in report.items():
+        assert own["spearman"]["value"] == pytest.approx(np.mean(by_hand(frame, name)), abs=1e-12)
+        assert own["n_dimensions"] == own["spearman"]["n"] == 5
+        for share, ceiling in (("share_of_ceiling", "spearman"), ("share_of_panel_ceiling", "panel_mean")):
+            expected = own["spearman"]["value"] / overall["people"][ceiling]["value"]
+            assert own[share]["value"] == pytest.approx(expected, abs=1e-12)
+            assert own[share]["low"] < expected < own[share]["high"]
+    people = [one["people"]["spearman"]["value"] for one in found["dimensions"]]
+    assert overall["people"]["spearman"]["value"] == pytest.approx(np.mean(people), abs=1e-12)
+    assert (overall["n_dimensions"], overall["n_groups"]) == (5, 70)
+
+
+def test_differences_are_paired_and_corrected(toy: Path, overall: dict[str, Any]) -> None:
+    """The same draws by hand: items of each dataset with replacement, once for all of its dimensions."""
+    frame = pd.read_csv(toy)
+    pairs = {(own["first"], own["second"]): own for own in overall["comparisons"]}
+    assert list(pairs) == [("good", "near"), ("good", "bad"), ("near", "bad")]
+    difference = pairs["good", "near"]["difference"]
+    assert difference["value"] == pytest.approx(np.mean(by_hand(frame, "good")) - np.mean(by_hand(frame, "near")))
+    rng = np.random.default_rng(7)
+    wide = frame.pivot_table(index=["dataset", "item"], columns=["dimension", "annotator"], values="score")
+    drawn = []
+    for _ in range(100):
+        parts = []
+        for _, own in wide.groupby(level="dataset"):
+            own = own.dropna(axis=1).iloc[rng.integers(len(own), size=len(own))]
+            for dimension in own.columns.get_level_values("dimension").unique():
+                scores = own[dimension]
+                human = scores[list(PEOPLE)].mean(axis=1)
+                parts.append(scores["good"].corr(human, "spearman") - scores["near"].corr(human, "spearman"))
+        drawn.append(np.mean(parts))
+    assert difference["high"] - difference["low"] == pytest.approx(np.ptp(np.percentile(drawn, [2.5, 97.5])), rel=0.25)
+    p = sorted(own["p"] for own in pairs.values())
+    assert p[:2] == [pytest.approx(2 / 301)] * 2
+    adjusted = [pairs["good", "bad"]["p_adjusted"], pairs["near", "bad"]["p_adjusted"]]
+    assert adjusted == [pytest.approx(6 / 301)] * 2
+    assert pairs["good", "near"]["p_adjusted"] == pairs["good", "near"]["p"] > 0.05
+
+
+def test_the_answer_in_words(overall: dict[str, Any]) -> None:
+    assert [(own["judge"], own["cluster"]) for own in overall["judges"]] == [("good", 1), ("near", 1), ("bad", 2)]
+    best, *each = overall["text"]
+    assert best.startswith("Over 5 dimensions good is highest (mean Spearman 0.8")
+    assert "clearly better than bad (by 0.61 [" in best
+    assert "but not clearly better than near (by" in best
+    assert [sentence.split()[0] for sentence in each] == ["good", "near", "bad"]
+    assert "clearly more than that" in each[0]
+    assert "clearly less than that" in each[2]
+
+
+def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy: Path, tmp_path: Path) -> None:
+    """A judge without one dataset is ranked on the other, and compared there."""
+    frame = pd.read_csv(toy)
+    gone = (frame["annotator"] == "near") & (frame["dataset"] == "b")
+    some = (frame["annotator"] == "good") & frame["item"].isin(["i0", "i1", "i2", "i3"])
+    frame.loc[gone | some, "score"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = found_in(tmp_path / "t.csv", resamples=10)["overall"]
+    report = {judge["judge"]: judge for judge in found["judges"]}
+    kept = frame.loc[~frame["item"].isin(["i0", "i1", "i2", "i3"])]
+    here = kept.loc[kept["dataset"] == "a"]
+    assert report["good"]["spearman"]["value"] == pytest.approx(np.mean(by_hand(kept, "good")))
+    assert (report["near"]["n_dimensions"], report["near"]["spearman"]["dropped"]) == (2, 3)
+    own = found["comparisons"][0]
+    assert (own["first"], own["second"], own["n_dimensions"]) == ("good", "near", 2)
+    assert own["difference"]["value"] == pytest.approx(np.mean(by_hand(here, "good")) - np.mean(by_hand(here, "near")))
+    assert any("near reaches on 2 dimensions" in sentence for sentence in found["text"])
+
+
+def test_one_dimension_or_no_judge_has_nothing_over_all(toy: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(toy)
+    frame.loc[(frame["dataset"] == "a") & (frame["dimension"] == "d0")].to_csv(tmp_path / "t.csv", index=False)
+    assert found_in(tmp_path / "t.csv", resamples=10)["overall"] is None
+    assert found_in(toy, (), resamples=0)["overall"] is None
+
+
+def test_a_judge_that_says_the_same_of_everything_has_no_rank(toy: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(toy)
+    frame.loc[frame["annotator"] == "bad", "score"] = 2.0
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = found_in(tmp_path / "t.csv", resamples=10)["overall"]
+    assert found["judges"][-1]["cluster"] is None
+    assert found["text"][-1] == "bad has no rank: the judge scores are constant."
+    json.dumps(found, allow_nan=False)
+
+
+def test_draws_within_strata() -> None:
+    strata, groups = ["b", "a", "a", "b", "b", "a"], ["g", "g", "h", "g", "i", "k"]
+    drawn = Resamples.draw(groups, 200, 0, strata=strata)
+    assert drawn.codes.tolist() == [3, 0, 1, 3, 4, 2]  # g of a and g of b are two groups
+    assert (drawn.counts[:, :3].sum(axis=1) == 3).all()
+    assert (drawn.counts[:, 3:].sum(axis=1) == 2).all()
+    assert abs(np.corrcoef(drawn.counts[:, 0], drawn.counts[:, 3])[0, 1]) < 0.2
+    one = Resamples.draw(groups, 20, 0, strata=["a"] * 6)
+    np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
+
+
+def test_the_rate_of_false_positives() -> None:
+    """Two judges that are equally good, over three dimensions of the same 30 items: rejected 5 % of the time."""
+    rng = np.random.default_rng(0)
+    names = [f"i{item}" for item in range(30)]
+    rejected, trials = 0, 200
+    for trial in range(trials):
+        quality = rng.normal(size=30)  # what the dimensions have in common
+        habits = rng.normal(size=(2, 30))  # what the errors of a judge have in common
+        blocks = []
+        for number in range(3):
+            truth = quality + rng.normal(size=30)
+            scores = truth + habits + rng.normal(size=(2, 30))
+            human = truth + rng.normal(size=30)
+            judges = {"one": scores[0], "other": scores[1]}
+            blocks.append(RatedBlock(None, f"d{number}", pd.DataFrame(), names, names, human, judges))
+        drawn = DrawnBlocks.of(blocks, 150, trial, "percentile")
+        rejected += bootstrap_p(mean_difference("one", "other", drawn).draws) < 0.05
+    assert 0.02 <= rejected / trials <= 0.09, rejected
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_compare_a_table_prints_the_answer(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--table", str(toy), "good", "bad", "--exclude", "near", "--resamples", "60"]
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Over 5 dimensions good agrees best with people" in printed
+    assert "judges over 5 dimensions (70 groups)" in printed
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["left_out"] == ["near"]
+    assert (
+        main(["agreement", str(toy), "--judges", "good", "bad", "--exclude", "near", "--resamples", "60", "--json"])
+        == 0
+    )
+    same = json.loads(capsys.readouterr().out)
+    assert {**found, "command": ""} == {**same, "command": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x"], "--out with --table; accepted: with --data"),
+        (["--probes", "silent"], "--probes with --table; accepted: with --data"),
+        (["--cluster", "context_speaker"], "--cluster context_speaker with --table; accepted: group_id, system_id"),
+        (["--column", "item=clip"], "no column 'clip'"),
+    ],
+)
+def test_what_does_not_go_with_a_table(
+    toy: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "good", "--table", str(toy), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_and_table_exclude_each_other(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--table", str(toy), "--data", "d"], []):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", "good", *words])
+        assert ended.value.code == 2
+    assert "one of the arguments --data --table is required" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- real ratings
+
+
+@pytest.mark.slow
+def test_models_and_experts_of_kumar_et_al() -> None:
+    """Means over 21 dimensions of values that are published to two decimals, and who is better than whom."""
+    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication", "ratings_long.csv")
+    if not path.is_file():
+        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
+    judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
+    table = read_annotations(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
+    found = measure_agreement(table, judges, resamples=300)["overall"]
+    assert found is not None
+    frame = pd.read_csv(path, dtype={"conversation_id": str})
+    report = {judge["judge"]: judge for judge in found["judges"]}
+    for name in judges:
+        means = []
+        for _, own in frame.groupby(["dataset", "dimension"]):
+            wide = own.pivot(index="conversation_id", columns="annotator", values="score")
+            means.append(spearmanr(wide[name], wide[["expert1", "expert2", "expert3"]].mean(axis=1))[0])
+        assert report[name]["spearman"]["value"] == pytest.approx(np.mean(means), abs=1e-12)
+    assert (found["n_dimensions"], found["n_groups"]) == (21, 200)
+    assert {name: own["cluster"] for name, own in report.items()} == {
+        "claude_3.7_sonnet": 1, "gemini_2.5_pro": 1, "gpt_4o": 2,
+    }  # fmt: skip
+    assert report["gpt_4o"]["share_of_ceiling"]["high"] < 1 < report["claude_3.7_sonnet"]["share_of_ceiling"]["high"]
