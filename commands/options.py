@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _JUDGES = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "local:BACKBONE (nano, folder or hub id, asked in words on this machine), scores:FILE, human:RATER (one rater against "
+    "local:BACKBONE (nano, folder or hub id, asked in words here), scores:FILE, human:RATER (one rater against "
     "the others), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
 )
 

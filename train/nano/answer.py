@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class Writer:
         ids: list[int] = []
         is_answer: list[bool] = []
         for number, (question, answer) in enumerate(exchanges):
-            chat = (
+            chat: Any = (
                 messages(Pair("", _SILENT_CLIP, context), question)
                 if number == 0
                 else [{"role": "user", "content": question}]

@@ -255,7 +255,7 @@ def _context_parts(pair: Pair, asking: Asking) -> list[Text | Sound]:
     if asking.hears != "transcript":
         for turn in pair.context:
             label = "Context" if len(pair.context) == 1 else f"Context, {turn.role}"
-            parts += [Text(f"{label} (audio):"), _sound(turn.audio)]
+            parts += [Text(f"{label} (audio):"), sound_of(turn.audio)]
     if asking.hears != "audio" and pair.context:
         parts.append(Text(f"Context (transcript): {_transcript(pair, pair.context_text, 'context_text')}"))
     return parts
@@ -264,7 +264,7 @@ def _context_parts(pair: Pair, asking: Asking) -> list[Text | Sound]:
 def _response_parts(pair: Pair, asking: Asking, label: str) -> list[Text | Sound]:
     parts: list[Text | Sound] = []
     if asking.hears != "transcript":
-        parts += [Text(f"{label} (audio):"), _sound(pair.response)]
+        parts += [Text(f"{label} (audio):"), sound_of(pair.response)]
     if asking.hears != "audio":
         parts.append(Text(f"{label} (transcript): {_transcript(pair, pair.response_text, 'response_text')}"))
     return parts
@@ -276,7 +276,8 @@ def _transcript(pair: Pair, text: str | None, column: str) -> str:
     return text
 
 
-def _sound(source: AudioSource) -> Sound:
+def sound_of(source: AudioSource) -> Sound:
+    """A clip as it is sent: mono, 16 bit, at its own rate up to `MAX_RATE`."""
     rate = min(probe(source).rate, MAX_RATE)
     samples = decode(source, rate)
     file = io.BytesIO()
