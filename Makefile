@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-all lint bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,8 +16,12 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/empathy-judge demo --out demo
 
+# Without the marker `long`: with those the whole would pass twelve minutes on two cores
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(PYTEST) -m "not long"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest $(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
-    assert main(["demo", "--out", str(folder / "demo"), "--groups", "40", "--epochs", "3"]) == 0
+    assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "3"]) == 0
     dataset = PairDataset.load(folder / "demo" / "data")
     first = dataset.pairs[0]
     shutil.copy(str(first.context[0].audio), folder / "context.wav")
@@ -67,7 +67,7 @@ def test_demo_leaves_what_it_promises(workplace: Path) -> None:
     assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "report", "run"]
     report = json.loads((demo / "report" / "agreement.json").read_text())
     assert report["dataset"]["synthetic"]
-    assert report["dimensions"]["vocal_empathy"]["n_groups"] == 6
+    assert report["dimensions"]["vocal_empathy"]["n_groups"] == 5
     page = (demo / "report" / "index.html").read_text(encoding="utf-8")
     card = (demo / "judge" / "README.md").read_text(encoding="utf-8")
     assert "ynthetic" in page
@@ -76,7 +76,7 @@ def test_demo_leaves_what_it_promises(workplace: Path) -> None:
 
 
 def test_small_demo_already_learns(workplace: Path) -> None:
-    """Forty scripts and three epochs: far above both oracles that hear one clip alone."""
+    """Thirty-two scripts and three epochs: far above both oracles that hear one clip alone."""
     report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())
     assert report["dimensions"]["vocal_empathy"]["spearman"]["value"] > 0.5
 

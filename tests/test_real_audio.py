@@ -63,6 +63,7 @@ def test_import_to_score(imported: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert 0 <= json.loads(capsys.readouterr().out)["fidelity"] <= 100
 
 
+@pytest.mark.long
 def test_held_out_systems(imported: Path, tmp_path: Path) -> None:
     """What a split by systems changes: who is tested. Little training and no check are enough to see that."""
     data = Path(shutil.copytree(imported, tmp_path / "data"))

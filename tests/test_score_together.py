@@ -36,7 +36,7 @@ def manifest(dataset_folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_write_the_file_of_one(judge_folder: Path, manifest: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.csv", tmp_path / "two.csv"
     assert score_manifest(Scorer.from_pretrained(judge_folder, device="cpu"), manifest, one) == 1

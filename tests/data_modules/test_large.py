@@ -346,7 +346,7 @@ class TestOrder:
         assert row_groups((*embedded, Pair("x", b"some bytes"))) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_read_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark with 2,000 pairs: imported by the command, inspected, read by two processes.
 

@@ -174,6 +174,7 @@ def test_draws_within_strata() -> None:
     np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
 
 
+@pytest.mark.long
 def test_the_rate_of_false_positives() -> None:
     """Two judges that are equally good, over three dimensions of the same 30 items: rejected 5 % of the time."""
     rng = np.random.default_rng(0)
@@ -241,7 +242,7 @@ def test_data_and_table_exclude_each_other(toy: Path, capsys: pytest.CaptureFixt
 # ---------------------------------------------------------------- real ratings
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_models_and_experts_of_kumar_et_al() -> None:
     """Means over 21 dimensions of values that are published to two decimals, and who is better than whom."""
     path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication", "ratings_long.csv")

@@ -40,7 +40,7 @@ def test_readme_states_what_was_measured() -> None:
             assert f"| {row['question']} | {row['n']} | {row['majority']:.2f} | {row['accuracy']:.2f} |" in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hears_delivery_of_voices_it_never_heard() -> None:
     """Fresh voices, fresh tones: far above the commonest answer on every question."""
     voices = make_voices(20, seed=991)

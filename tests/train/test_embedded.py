@@ -48,6 +48,7 @@ def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder: Any, datas
     assert max(float((one[name] - other[name]).abs().max()) for name in one) <= 1e-5
 
 
+@pytest.mark.long
 def test_a_resumed_run_reads_what_the_uninterrupted_one_does(embedded_folder, train_arguments, tmp_path, monkeypatch):
     """By blocks, and with two workers, which read ahead."""
     read: list[tuple[int, list[int]]] = []

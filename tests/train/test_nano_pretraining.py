@@ -120,6 +120,7 @@ def _teach(kept: Path) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
+@pytest.mark.long
 def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +143,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
         assert torch.equal(weight, resumed[name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_script_runs_from_nothing(tmp_path: Path) -> None:
     pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
     assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000

@@ -77,6 +77,7 @@ def milliseconds(page: str) -> dict[str, float]:
     return {name: float(ms) for name, ms in re.findall(r"^\| ([a-z ,]+) \| [\d.]+ % \| ([\d.]+) \|$", page, re.M)}
 
 
+@pytest.mark.long
 def test_the_page_finds_what_is_slow(train_arguments, tmp_path, monkeypatch, capsys):
     """What is put to sleep in a stage is there and nowhere else; twelve batches in two epochs."""
     slept = {COLLATE: 40, TOWER: 60, LOSS: 30, REST: 20}

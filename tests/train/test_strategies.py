@@ -267,7 +267,7 @@ def run_like_ddp(
     return held
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fsdp2_ends_like_ddp_and_each_goes_on_from_the_other(ddp_run, first_epoch, train_arguments, tmp_path):
     held = run_like_ddp("fsdp2", ddp_run, first_epoch, train_arguments, tmp_path)
     assert held.keys() == {"whole", "resumed"}

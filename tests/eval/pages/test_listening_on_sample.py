@@ -21,7 +21,7 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.pages.listening import listening_sentence
 from empathy_judge.eval.pages.report import render_page
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 GROUPS, RIDGE, WORDS = 28, 3.0, 64
 

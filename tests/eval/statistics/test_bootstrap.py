@@ -196,6 +196,7 @@ def test_many_groups_are_left_out_several_at_a_time() -> None:
     assert set(left_out.sum(axis=1)) == {2.0, 3.0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
 def test_nominal_95_percent_intervals_cover(interval: Interval) -> None:
     """100 items in 40 clusters, half of the variance of both sides at the level of clusters."""

@@ -33,7 +33,7 @@ from empathy_judge.models.answering import AnsweringModel, Chat
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.backbones.common.base import Checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 RATE = 16_000
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
 LACKING = [name for name in ("fastapi", "uvicorn", "openai", "soxr") if importlib.util.find_spec(name) is None]
