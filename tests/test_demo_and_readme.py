@@ -160,6 +160,7 @@ def _knowing(dataset: PairDataset, noise: Mapping[str, float]) -> Callable[[Requ
     return behave
 
 
+@pytest.mark.long
 def test_judges_of_the_sample_are_ranked(workplace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A trained judge, baselines, a vendor that hears well and one that hardly hears, in one command."""
     monkeypatch.chdir(workplace)

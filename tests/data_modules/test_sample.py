@@ -170,6 +170,7 @@ def test_same_seed_same_bytes_whatever_the_workers(small: tuple[PairDataset, pd.
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
 
 
+@pytest.mark.long
 def test_leaves_nothing_in_the_folder_for_temporary_files(
     small: tuple[PairDataset, pd.DataFrame], tmp_path: Path
 ) -> None:

@@ -328,6 +328,7 @@ def alphas(found: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     return {(one["dataset"], one["dimension"]): f"{one['people']['alpha']['interval']['value']:.3f}" for one in found}
 
 
+@pytest.mark.long
 def test_published_pairs_and_alphas_of_experts(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All 126 Spearman values and quadratic kappas of Kumar et al. (2026) to two decimals, 21 alphas to three."""
     names = {"experts": "experts_median", "llm": "gemini_2.5_pro"}

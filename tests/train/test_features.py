@@ -58,7 +58,10 @@ def curve(losses: list[float], words: list[str]) -> np.ndarray:
     return np.array(losses)
 
 
-@pytest.mark.parametrize(("cache", "options"), [("audio", {}), ("audio", UPPER), ("layers", UPPER)])
+@pytest.mark.parametrize(
+    ("cache", "options"),
+    [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER)],
+)
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
     common = {
         "trainer__max_epochs": 2,

@@ -43,6 +43,7 @@ def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
     histogram = {"model__head": "histogram", "data__path": stepped}
     run = tmp_path / "run"

@@ -109,7 +109,16 @@ IN_MID_EPOCH = {
 }
 
 
-@pytest.mark.parametrize("kind", IN_MID_EPOCH)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "plain",
+        "workers",
+        "by tokens",
+        pytest.param("accumulated", marks=pytest.mark.long),
+        pytest.param("validated twice an epoch", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     kind, train_arguments, tmp_path, monkeypatch, batches_read
 ):

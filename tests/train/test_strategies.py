@@ -92,7 +92,7 @@ def found(backbone_folder, judge_folder, dataset_folder, tmp_path_factory) -> di
     return torch.load(out, weights_only=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shards_give_the_gradients_of_one_process(found):
     assert found["plain"].keys() == found["sharded"].keys() == found["half"].keys()
     for name, expected in found["plain"].items():
@@ -103,7 +103,7 @@ def test_shards_give_the_gradients_of_one_process(found):
             assert likeness > 0.95, (kind, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
     """Each process scores every second pair; put together, item by item, they are what one process gives."""
     scores = found["scores"]

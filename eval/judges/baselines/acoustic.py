@@ -20,6 +20,9 @@ from .clip_features import ClipFeatures, Measures
 from .functionals import FUNCTIONALS, functionals
 from .regression import Candidate, Regression, fit
 
+ITERATIONS = 300
+"""Trees of gradient boosting for each dimension."""
+
 OURS = Measures(tuple(FUNCTIONALS), functionals)
 
 
@@ -92,7 +95,7 @@ def candidates(seed: int) -> dict[str, Candidate]:
     )
     boosting = HistGradientBoostingRegressor(
         learning_rate=0.05,
-        max_iter=300,
+        max_iter=ITERATIONS,
         l2_regularization=1.0,
         early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=seed,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,14 @@ RATE = 16_000
 NAMES = ("pitch_median", "level", "harmonicity_mean", "seconds")
 FEW = Measures(NAMES, lambda samples: functionals(samples)[[list(FUNCTIONALS).index(name) for name in NAMES]])
 """Some of them, which is faster."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_trees() -> Iterator[None]:
+    """Boosting takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("empathy_judge.eval.judges.baselines.acoustic.ITERATIONS", 60)
+        yield
 
 
 @pytest.fixture(scope="module")
