@@ -189,6 +189,11 @@ class Manner:
     max_tokens: int
 
 
+def score_form(dimensions: Sequence[Dimension], mode: AnswerMode) -> Form:
+    """What an answer about these dimensions must hold; probabilities are those of one number."""
+    return Number(dimensions[0]) if mode == "logprobs" else Scores(tuple(dimensions))
+
+
 def score_question(
     pair: Pair, dimensions: Sequence[Dimension], manner: Manner, examples: Sequence[Example]
 ) -> Question:
@@ -199,7 +204,7 @@ def score_question(
         UserError: If a transcript is asked for that the pair does not have.
     """
     asking, mode = manner.asking, manner.mode
-    form = Number(dimensions[0]) if mode == "logprobs" else Scores(tuple(dimensions))
+    form = score_form(dimensions, mode)
     messages: list[Message] = []
     for example in examples:
         messages.append(Message("user", (*_pair_parts(example.pair, asking), Text(_ASK))))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import io
 import os
-import wave
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from ....data_modules.audio import Clip
 from ....data_modules.errors import UserError
-from .asking import Asking
+from .asking import Asking, sound_of
 from .keys import keys_of, redact
 from .provider import (
     ANSWERED,
@@ -30,6 +31,7 @@ from .provider import (
 
 _FUNCTION = "rate"
 _OFFICIAL = "https://api.openai.com/v1"
+_SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
 _ALTERNATIVES = 20  # the most that the protocol gives
 
 
@@ -77,7 +79,7 @@ class OpenAIProvider:
         """See `Provider.request`."""
         messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
         if self._audio and not question.sounds:  # these models refuse a request without any audio
-            silence = _parts((Text("(This clip is silent and means nothing.)"), _silence()))
+            silence = _parts((Text("(This clip is silent and means nothing.)"), sound_of(_SILENCE)))
             messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *silence]}
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": question.temperature}
         body["max_completion_tokens" if self._official else "max_tokens"] = question.max_tokens
@@ -153,16 +155,6 @@ def _parts(parts: tuple[Text | Sound, ...]) -> list[dict[str, Any]]:
         else {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.wav).decode(), "format": "wav"}}
         for part in parts
     ]
-
-
-def _silence() -> Sound:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(16_000)
-        writer.writeframes(bytes(2 * 8_000))
-    return Sound(file.getvalue(), 0.5)
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

@@ -15,8 +15,7 @@ class Pace:
     """When the next request may start.
 
     Until the server objects, or `rpm` says so, nothing waits. When it does (HTTP 429), all wait for as long as it asks,
-    and requests then start at the rate at which answers came, a little faster with every answer: additive increase and
-    multiplicative decrease, as in TCP (Jacobson, 1988), but of the rate.
+    and requests then start at the rate at which answers came, a little faster with every answer.
     """
 
     def __init__(self, rpm: float | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
@@ -17,7 +17,7 @@ from ....data_modules.schema import Pair
 from .. import OK, score_table
 from .asking import comparison_question
 from .forms import Preferred
-from .reading import read, record
+from .reading import Said, read, record
 from .runner import Job, Outcome
 from .session import Session
 
@@ -72,12 +72,12 @@ class PairwiseJudge:
         wins: list[list[np.ndarray]] = [[] for _ in pairs]
         failures: list[Counter[str]] = [Counter() for _ in pairs]
         orders: list[list[np.ndarray]] = [[] for _ in pairs]
-        own: list[list[Outcome]] = [[] for _ in pairs]
+        own: list[list[tuple[Outcome, Said]]] = [[] for _ in pairs]
         form = Preferred(self._scales)
         for number, (one, other) in enumerate(played):
             asked = outcomes[2 * samples * number : 2 * samples * (number + 1)]
-            own[one] += asked
             said = [read(outcome, form) for outcome in asked]
+            own[one] += zip(asked, said, strict=True)
             for pair in (one, other):
                 failures[pair].update(verdict.failure for verdict in said if verdict.failure)
             forth, back = (
@@ -93,7 +93,7 @@ class PairwiseJudge:
         scores = [middle + half * np.mean(won, axis=0) if won else np.full(len(middle), np.nan) for won in wins]
         metas = [
             {
-                **record(asked, [read(outcome, form) for outcome in asked]),
+                **record([outcome for outcome, _ in asked], [one for _, one in asked]),
                 "orders": {
                     name: [[float(both[0, column]), float(both[1, column])] for both in seen]
                     for column, name in enumerate(self.dimensions)
@@ -117,8 +117,9 @@ def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
             depends on nothing but the ids.
     """
     contexts: dict[object, list[int]] = {}
+    hash_of = cache(audio_hash)  # a context is that of several pairs
     for position, pair in enumerate(pairs):
-        heard = tuple((turn.role, audio_hash(turn.audio)) for turn in pair.context)
+        heard = tuple((turn.role, hash_of(turn.audio)) for turn in pair.context)
         contexts.setdefault((pair.situation, heard or pair.group_id), []).append(position)
     played: list[tuple[int, int]] = []
     for members in contexts.values():

@@ -12,8 +12,7 @@ import pandas as pd
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from .. import OK, score_table
-from .asking import Example, score_question
-from .forms import Number, Scores
+from .asking import Example, score_form, score_question
 from .reading import Said, read, record, version_of
 from .runner import Job, Outcome
 from .session import Session
@@ -80,7 +79,6 @@ class PointwiseJudge:
         return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
 
     def _read(self, outcomes: Sequence[Outcome]) -> list[Said]:
-        samples = self.session.manner.asking.samples
-        single = self.session.manner.mode == "logprobs"
-        forms = [Number(asked[0]) if single else Scores(asked) for asked in self._asked for _ in range(samples)]
+        manner = self.session.manner
+        forms = [score_form(asked, manner.mode) for asked in self._asked for _ in range(manner.asking.samples)]
         return [read(outcome, form) for outcome, form in zip(outcomes, forms, strict=True)]
