@@ -8,7 +8,7 @@ from typing import Any
 
 from ....data_modules.errors import UserError
 from .asking import Asking
-from .keys import keys_of, redact
+from .keys import keys_for, redact
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, AnswerMode, Message, Question, Reply, Text, Trouble, Usage
 
 _OFFICIAL = "https://generativelanguage.googleapis.com"
@@ -45,12 +45,8 @@ class GeminiProvider:
             raise UserError("gemini: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
         self._genai, self._errors, self._types = genai, errors, types
         self.model = model
-        own = asking.base_url is not None
         self._base_url = asking.base_url or _OFFICIAL
-        variables = ("EMPATHY_JUDGE_API_KEY",) if own else ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-        self._keys = keys_of(*variables)
-        if not own and not self._keys:
-            raise UserError(f"gemini:{model}: the variable GEMINI_API_KEY is not set; accepted: your key, in it")
+        self._keys = keys_for(f"gemini:{model}", asking.base_url is not None, "GEMINI_API_KEY", "GOOGLE_API_KEY")
         self._timeout = asking.timeout
         self.place = self._base_url.split("://")[-1].rstrip("/")
         self._client: Any = None

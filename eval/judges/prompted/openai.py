@@ -12,7 +12,7 @@ import numpy as np
 from ....data_modules.audio import Clip
 from ....data_modules.errors import UserError
 from .asking import Asking, sound_of
-from .keys import keys_of, redact
+from .keys import keys_for, redact
 from .provider import (
     ANSWERED,
     BLOCKED,
@@ -60,11 +60,8 @@ class OpenAIProvider:
             raise UserError("openai: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
         self._sdk = openai
         self.model = model
-        own = asking.base_url is not None
         self._base_url = asking.base_url or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL
-        self._keys = keys_of("EMPATHY_JUDGE_API_KEY") if own else keys_of("OPENAI_API_KEY")
-        if not own and not self._keys:
-            raise UserError(f"openai:{model}: the variable OPENAI_API_KEY is not set; accepted: your key, in it")
+        self._keys = keys_for(f"openai:{model}", asking.base_url is not None, "OPENAI_API_KEY")
         self._official = self._base_url.rstrip("/") == _OFFICIAL
         self._audio = self._official and "audio" in model
         self._timeout = asking.timeout

@@ -62,7 +62,7 @@ def key_of(provider: Provider, question: Question, sample: int) -> str:
 
 
 class Runner:
-    """Asks a provider.
+    """Asks a provider: one pass over some jobs.
 
     Args:
         provider: Who is asked.
@@ -74,6 +74,8 @@ class Runner:
     def __init__(self, provider: Provider, asking: Asking, store: AnswersStore, bill: Bill) -> None:
         self._provider, self._asking, self._store, self._bill = provider, asking, store, bill
         self._stop = threading.Event()
+        self._pace = Pace(asking.rpm)
+        self._good = self._bad = 0
 
     def ask(self, jobs: Sequence[Job], title: str) -> list[Outcome]:
         """Asks whatever has no answer yet.
@@ -94,7 +96,6 @@ class Runner:
         return outcomes
 
     async def _run(self, jobs: Sequence[Job], title: str) -> list[Outcome]:
-        run = _Run(self._provider, self._asking, self._store, self._bill, self._stop)
         outcomes: list[Outcome] = [Outcome(None, STOPPED)] * len(jobs)
         waiting = iter(enumerate(jobs))
         with _progress(title, len(jobs)) as advance:
@@ -104,7 +105,7 @@ class Runner:
                     if self._stop.is_set():
                         return
                     try:
-                        outcomes[position] = await run.outcome(job)
+                        outcomes[position] = await self._outcome(job)
                     except BaseException:  # ends all, once answers under way are kept
                         self._stop.set()
                         raise
@@ -118,18 +119,7 @@ class Runner:
                 raise end
         return outcomes
 
-
-class _Run:
-    """One pass over the jobs."""
-
-    def __init__(
-        self, provider: Provider, asking: Asking, store: AnswersStore, bill: Bill, stop: threading.Event
-    ) -> None:
-        self._provider, self._asking, self._store, self._bill, self._stop = provider, asking, store, bill, stop
-        self._pace = Pace(asking.rpm)
-        self._good = self._bad = 0
-
-    async def outcome(self, job: Job) -> Outcome:
+    async def _outcome(self, job: Job) -> Outcome:
         try:
             question = await asyncio.to_thread(job.build)
         except AudioError as error:
