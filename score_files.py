@@ -12,12 +12,13 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import track
 
+from .assessment import Assessment
 from .data_modules.errors import AudioError, DataError
 from .data_modules.folders import resolve_inside
 from .data_modules.intake.tables import SourceTable, read_table
 from .data_modules.schema import Pair
 from .models.calibration import DEFAULT_LEVEL
-from .scorer import Scorer, UncertainScores, make_pair
+from .scorer import Scorer, make_pair
 
 _ACCEPTED = ("pair_id", "context_audio", "response_audio", "situation")
 
@@ -67,10 +68,9 @@ def score_rows(scorer: Scorer, pairs: Sequence[Pair], level: float, quiet: bool 
         level: Of the intervals of a calibrated judge.
         quiet: No progress bar.
     """
-    known = scorer.calibration is not None
     console = Console(stderr=True)
     return track(
-        scorer.score_pairs_with_uncertainty(pairs, level) if known else scorer.score_pairs(pairs),
+        scorer.assess_pairs(pairs, level),
         "scoring",
         total=len(pairs),
         console=console,
@@ -96,12 +96,12 @@ def write_rows(scorer: Scorer, scored: Iterable[Any], file: TextIO) -> int:
     """
     columns, writer = _columns(scorer), csv.writer(file)
     failed = 0
-    for pair, scores in scored:
-        if isinstance(scores, AudioError):
+    for pair, found in scored:
+        if isinstance(found, AudioError):
             failed += 1
-            writer.writerow([pair.pair_id, *("" for _ in columns), str(scores)])
+            writer.writerow([pair.pair_id, *("" for _ in columns), str(found)])
         else:
-            values = scores if scorer.calibration is None else flat_scores(scores)
+            values = flat_scores(found)
             writer.writerow([pair.pair_id, *(_cell(values[column]) for column in columns), "ok"])
     return failed
 
@@ -113,12 +113,13 @@ def uncertain_columns(names: Sequence[str], abstains: bool) -> list[str]:
     return [*names, *(f"{name}_{kind}" for name in names for kind in kinds)]
 
 
-def flat_scores(scores: UncertainScores) -> dict[str, float | bool | None]:
+def flat_scores(found: Assessment) -> dict[str, float | bool | None]:
     """The values of `uncertain_columns` by column."""
     values: dict[str, float | bool | None] = {}
-    for name, own in scores.items():
+    for name, own in found.scores.items():
         values[name] = own.score
-        values |= {f"{name}_{kind}": value for kind, value in vars(own).items() if kind != "score"}
+        kinds = ("standard_error", "low", "high", "abstained")
+        values |= {f"{name}_{kind}": getattr(own, kind) for kind in kinds}
     return values
 
 

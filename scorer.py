@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
+from .assessment import Assessment, UncertainScore
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError
+from .data_modules.scales import label
 from .data_modules.schema import Dimension, Pair, Turn
 from .data_modules.stored_clips import StoredClip
 from .models.artifact import Placement, load_any
@@ -25,38 +26,6 @@ Audio = AudioSource | tuple[np.ndarray, int]
 """A path, the bytes of an audio file, or samples with their rate in Hz: `(array, rate)`."""
 Scores = dict[str, float]
 """Rating points by dimension."""
-
-
-@dataclass(frozen=True)
-class UncertainScore:
-    """A score on one dimension and what is known of its error; see `models.calibration` for what that means.
-
-    Attributes:
-        score: Rating points.
-        standard_error: Of the score as a prediction of the mean rating, rating points; None = unknown.
-        low: Lower end of the interval, rating points; None where the calibration had too few pairs for it.
-        high: Its upper end.
-        abstained: True where the judge is too unsure to be asked; the score stands all the same.
-    """
-
-    score: float
-    standard_error: float | None
-    low: float | None
-    high: float | None
-    abstained: bool
-
-    def in_words(self, level: float) -> str:
-        """What stands behind the score in a line of text, given the level of the interval; empty = nothing is known."""
-        if self.standard_error is None:
-            return ""
-        text = f", standard error {self.standard_error:.2f}"
-        if self.low is not None and self.high is not None:
-            text += f", {100 * level:g} % interval {self.low:.2f} to {self.high:.2f}"
-        return text + (", too unsure: the judge abstains" if self.abstained else "")
-
-
-UncertainScores = dict[str, UncertainScore]
-"""By dimension."""
 
 
 class Scorer:
@@ -83,6 +52,8 @@ class Scorer:
         self.description = loaded.description
         self.calibration = loaded.calibration
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
+        # of a judge that learned from comparisons alone only the order of scores means something
+        self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         self.batch_size = batch_size
         store = None if cache is None else DiskStore(cache)
         self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration, store)
@@ -146,53 +117,43 @@ class Scorer:
         return scores if isinstance(response, list) else scores[0]
 
     @overload
-    def score_with_uncertainty(
+    def assess(
         self, context: Audio | None, response: Audio, *, situation: str | None = None, level: float = DEFAULT_LEVEL
-    ) -> UncertainScores: ...
+    ) -> Assessment: ...
     @overload
-    def score_with_uncertainty(
+    def assess(
         self,
         context: Sequence[Audio | None],
         response: Sequence[Audio],
         *,
         situation: Sequence[str | None] | None = None,
         level: float = DEFAULT_LEVEL,
-    ) -> list[UncertainScores]: ...
-    def score_with_uncertainty(
-        self, context, response, *, situation=None, level=DEFAULT_LEVEL
-    ) -> UncertainScores | list[UncertainScores]:
-        """As `score`, with a standard error and an interval beside each score.
+    ) -> list[Assessment]: ...
+    def assess(self, context, response, *, situation=None, level=DEFAULT_LEVEL) -> Assessment | list[Assessment]:
+        """As `score`, with all that is known beside each score: standard error, interval, a word for it, warnings.
 
         Args:
             context: As for `score`.
             response: As for `score`.
             situation: As for `score`.
-            level: Share of pairs that the intervals shall cover: 0.5, 0.8, 0.9 or 0.95.
+            level: Share of pairs that the intervals of a calibrated judge shall cover: 0.5, 0.8, 0.9 or 0.95.
 
         Raises:
             AudioError: As `score`.
-            UserError: As `score`; also if the judge is not calibrated, or not for this level.
+            UserError: As `score`; also if there are no intervals of this level.
         """
-        self.require_calibration()
-        scores = [self._with_uncertainty(found) for found in self._score(context, response, situation, level)]
-        return scores if isinstance(response, list) else scores[0]
+        found = [self._assessment(found) for found in self._score(context, response, situation, level)]
+        return found if isinstance(response, list) else found[0]
 
-    def score_pairs(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Scores | AudioError]]:
-        """Yield each pair with its scores, or with what is wrong with its audio; for long jobs."""
-        for pair, found in self._scorer.score(list(pairs)):
-            yield pair, found if isinstance(found, AudioError) else self._scores(found)
-
-    def score_pairs_with_uncertainty(
+    def assess_pairs(
         self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
-    ) -> Iterator[tuple[Pair, UncertainScores | AudioError]]:
-        """As `score_pairs`, with a standard error and an interval beside each score.
+    ) -> Iterator[tuple[Pair, Assessment | AudioError]]:
+        """Yield each pair, in order, with its assessment or with what is wrong with its audio.
 
-        Raises:
-            UserError: If the judge is not calibrated, or not for this level.
+        Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
-        self.require_calibration()
-        for pair, found in self._scorer.score(list(pairs), level):
-            yield pair, found if isinstance(found, AudioError) else self._with_uncertainty(found)
+        for pair, found in self._scorer.score(pairs, level):
+            yield pair, found if isinstance(found, AudioError) else self._assessment(found)
 
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.
@@ -221,13 +182,21 @@ class Scorer:
     def _scores(self, found: Scored) -> Scores:
         return dict(zip((dimension.name for dimension in self.dimensions), found.score.tolist(), strict=True))
 
-    def _with_uncertainty(self, found: Scored) -> UncertainScores:
-        names = (dimension.name for dimension in self.dimensions)
+    def _assessment(self, found: Scored) -> Assessment:
         columns = zip(*(values.tolist() for values in found), strict=True)
-        return {
-            name: UncertainScore(score, _known(error), _known(low), _known(high), abstained)
-            for name, (score, error, low, high, abstained) in zip(names, columns, strict=True)
-        }
+        return Assessment(
+            {
+                dimension.name: UncertainScore(
+                    score,
+                    _known(error),
+                    _known(low),
+                    _known(high),
+                    abstained,
+                    label(dimension, score) if self._in_points else None,
+                )
+                for dimension, (score, error, low, high, abstained) in zip(self.dimensions, columns, strict=True)
+            }
+        )
 
 
 def clip(audio: Audio) -> AudioSource:

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import soundfile
 import torch
+from empathy_judge.assessment import Assessment
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.scorer import Scorer
 from empathy_judge.train.fit import train
@@ -124,8 +125,8 @@ def work(facts: Path, words: list[str]) -> None:
 def score(run: Path, data: Path) -> torch.Tensor:
     """Scores of the last checkpoint for all pairs `(pairs, dimensions)`."""
     scorer = Scorer.from_pretrained(run / "checkpoints" / "last.ckpt")
-    found = [own for _, own in scorer.score_pairs(PairDataset.load(data).pairs)]
-    return torch.tensor([list(own.values()) for own in found if isinstance(own, dict)])
+    found = [own for _, own in scorer.assess_pairs(PairDataset.load(data).pairs)]
+    return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 
 def write_noise(folder: Path, seconds: float, trained: int) -> None:

@@ -46,16 +46,17 @@ def score(options: argparse.Namespace) -> int:
         return FAILED_CHECKS if failed else DONE
     context, response = clips
     pair = {"context": None if context in ("", "-") else context, "response": response, "situation": options.situation}
-    uncertain = scorer.score_with_uncertainty(**pair, level=level) if scorer.calibration is not None else None
-    scores = scorer.score(**pair) if uncertain is None else {name: own.score for name, own in uncertain.items()}
+    found = scorer.assess(**pair, level=level)
     if options.json:
-        columns = uncertain_columns(list(scores), bool(scorer.calibration and scorer.calibration.abstains))
-        print(json.dumps(scores if uncertain is None else {key: flat_scores(uncertain)[key] for key in columns}))
+        names = list(found.scores)
+        calibration = scorer.calibration
+        columns = names if calibration is None else uncertain_columns(names, calibration.abstains)
+        print(json.dumps({key: flat_scores(found)[key] for key in columns}))
         return DONE
     for dimension in scorer.dimensions:
         scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
-        known = "" if uncertain is None else uncertain[dimension.name].in_words(level)
-        print(f"{dimension.name} {scores[dimension.name]:.3f} {scale}{known}")
+        own = found.scores[dimension.name]
+        print(f"{dimension.name} {own.score:.3f} {scale}{own.in_words(level)}")
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""One quality that was rated on several scales, brought onto one."""
+"""What scales of one quality have in common: points brought from one onto another, and words for points."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ import numpy as np
 from .ratings import STEP_TOLERANCE, Dimension
 
 _DECIMALS = 9  # of scores on a scale with steps
+LABELS = ("very poor", "poor", "fair", "good", "excellent")
+"""Words for five points evenly spaced over a scale, from its bad to its good end."""
+
+
+def label(dimension: Dimension, score: float) -> str:
+    """The nearest of `LABELS`; a score in the middle between two gets the better one.
+
+    Args:
+        dimension: Its scale; where low scores are good, the lowest is excellent.
+        score: Rating points.
+    """
+    share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    share = share if dimension.higher_is_better else 1 - share
+    return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
 
 
 def onto_first_scale(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,13 +75,13 @@ class PairScorer:
         self._bytes = 0
         self._kept = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
 
-    def score(self, pairs: Sequence[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
+    def score(self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
         """Yield each pair, in order, with its scores.
 
         A pair whose audio cannot be used comes with the error instead of scores; the others are not affected.
 
         Args:
-            pairs: What to score.
+            pairs: What to score; taken a few batches at a time.
             level: Of the intervals, one of `calibration.LEVELS`.
 
         Raises:
@@ -98,11 +99,10 @@ class PairScorer:
         score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
         return Scored(score, error, low, high, torch.from_numpy(found.abstained))
 
-    def predict(self, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
+    def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
         """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
-        size = self.batch_size * _SORTED_BATCHES
-        for start in range(0, len(pairs), size):
-            some = pairs[start : start + size]
+        waiting = iter(pairs)
+        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
             yield from zip(some, self._predict_some(some), strict=True)
 
     def _predict_some(self, batch: Sequence[Pair]) -> list[Prediction | AudioError]:

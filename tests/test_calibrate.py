@@ -79,7 +79,8 @@ def test_a_checkpoint_without_a_calibration_of_its_own_scores_and_gives_no_inter
     response = (make_tone(0.6, 300, 0.3), RATE)
     assert 1 < scorer.score(None, response)["empathy"] < 5
     with pytest.raises(UserError, match=r"calibration\.json was fitted to other weights than those of .*best\.ckpt"):
-        scorer.score_with_uncertainty(None, response)
+        scorer.require_calibration()
+    assert {own.low for own in scorer.assess(None, response).scores.values()} == {None}
 
 
 def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, clips):
@@ -89,7 +90,7 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
     pair = (clips / "c.wav", clips / "r.wav")
     scores = plain.score(*pair)
     assert scorer.score(*pair) == scores
-    wide, narrow = (scorer.score_with_uncertainty(*pair, level=level) for level in (0.95, 0.5))
+    wide, narrow = (scorer.assess(*pair, level=level).scores for level in (0.95, 0.5))
     for dimension in scorer.dimensions:
         own, fitted = wide[dimension.name], scorer.calibration.dimensions[dimension.name]
         assert own.score == scores[dimension.name]
@@ -101,7 +102,7 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
         assert not own.abstained
         inner = narrow[dimension.name]
         assert own.low <= inner.low < own.score < inner.high <= own.high  # pyright: ignore
-    assert scorer.score_with_uncertainty([None], [pair[1]])[0].keys() == scores.keys()
+    assert scorer.assess([None], [pair[1]])[0].scores.keys() == scores.keys()
     judge = TrainedJudge(load_judge(calibrated), "judge", "cpu")
     table = judge.score([make_pair("one", *pair), make_pair("two", None, clips / "bad.wav")]).set_index("dimension")
     for name, row in table[table["pair_id"] == "one"].iterrows():
@@ -113,9 +114,9 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
     with pytest.raises(
         UserError, match=r"no intervals: the judge is not calibrated; `empathy-judge calibrate` does it"
     ):
-        plain.score_with_uncertainty(*pair)
+        plain.require_calibration()
     with pytest.raises(AudioError):
-        scorer.score_with_uncertainty(None, clips / "bad.wav")
+        scorer.assess(None, clips / "bad.wav")
 
 
 def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):

@@ -94,8 +94,8 @@ def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, datase
 
     pairs = PairDataset.load(dataset_folder).pairs
     table = TrainedJudge.load(judge_folder, device="cpu").score(pairs).set_index(["pair_id", "dimension"])["score"]
-    for pair, scores in scorer.score_pairs(pairs):
-        for name, value in scores.items():
+    for pair, found in scorer.assess_pairs(pairs):
+        for name, value in found.points.items():
             assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
 
 
@@ -241,13 +241,13 @@ def test_a_failure_leaves_the_old_scores(scorer, clips, monkeypatch):
     before = sorted(clips.iterdir())
     path = manifest(clips, row(0), row(1))
 
-    plain = scorer.score_pairs
+    plain = scorer.assess_pairs
 
-    def stop(pairs):
-        yield next(plain(pairs))
+    def stop(pairs, level):
+        yield next(plain(pairs, level))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scorer, "score_pairs", stop)
+    monkeypatch.setattr(scorer, "assess_pairs", stop)
     with pytest.raises(KeyboardInterrupt):
         score_manifest(scorer, path, out)
     assert out.read_text() == "old"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.checkpoints import LAST, read_checkpoint
@@ -57,9 +58,9 @@ def judge(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.Te
 def scores(run: Path, dataset_folder: Path) -> torch.Tensor:
     """Of all pairs, by the exported judge `(pairs, dimensions)`."""
     scorer = Scorer.from_pretrained(run / "judge", device="cuda")
-    found = [own for _, own in scorer.score_pairs(PairDataset.load(dataset_folder).pairs)]
-    assert all(isinstance(own, dict) for own in found)
-    return torch.tensor([list(own.values()) for own in found if isinstance(own, dict)])
+    found = [own for _, own in scorer.assess_pairs(PairDataset.load(dataset_folder).pairs)]
+    assert all(isinstance(own, Assessment) for own in found)
+    return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 
 @pytest.mark.parametrize("dtype", list(PRECISIONS))

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ....data_modules.ratings import Dimension
+from ....data_modules.scales import LABELS
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
@@ -76,7 +77,7 @@ _RUBRICS: dict[RubricName, Rubric] = {
     ),
     "plain": Rubric(
         "Judge the response in its context on the named qualities.",
-        ("very poor", "poor", "fair", "good", "excellent"),
+        LABELS,
     ),
 }
 
