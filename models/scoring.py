@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data_modules.audio import AudioSource
+from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.scales import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
@@ -197,11 +197,12 @@ def _bytes(encoded: EncodedClip) -> int:
 
 
 def _key(source: AudioSource) -> Hashable:
-    """What a clip is kept under; a file that was changed is another clip."""
+    """What a clip is kept under; a file that was changed is another clip. Never the clip itself: it would stay in memory
+    as long as its states, which are much smaller."""
     if isinstance(source, str | Path) and Path(source).is_file():
         facts = Path(source).stat()
         return str(source), facts.st_mtime_ns, facts.st_size
-    return source
+    return audio_hash(source) if isinstance(source, bytes | Clip) else source
 
 
 def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:
