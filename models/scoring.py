@@ -197,8 +197,8 @@ def _bytes(encoded: EncodedClip) -> int:
 
 
 def _key(source: AudioSource) -> Hashable:
-    """What a clip is kept under; a file that was changed is another clip. Never the clip itself: it would stay in memory
-    as long as its states, which are much smaller."""
+    """What a clip is kept under; a file that was changed is another clip. Not the clip itself: it would stay in memory
+    as long as its states, which are smaller."""
     if isinstance(source, str | Path) and Path(source).is_file():
         facts = Path(source).stat()
         return str(source), facts.st_mtime_ns, facts.st_size

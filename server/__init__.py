@@ -1,1 +1,1 @@
-"""The trained judge as an HTTP service: `app.create_app` makes it, `running.run` runs it, and `empathy-judge serve` both."""
+"""The trained judge as an HTTP service: `app.create_app` makes it, `running.run` runs it."""
