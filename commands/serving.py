@@ -25,7 +25,7 @@ def serve(options: argparse.Namespace) -> int:
     from ..scorer import Scorer
     from ..server.access import TOKEN_VARIABLE
     from ..server.app import create_app
-    from ..server.running import run
+    from ..server.running import log_json, run
     from ..server.settings import Settings
 
     folder = Path(options.judge)
@@ -56,6 +56,7 @@ def serve(options: argparse.Namespace) -> int:
         token=os.environ.get(TOKEN_VARIABLE, "").strip() or None,
         open_metrics=options.open_metrics,
     )
+    log_json()
     run(create_app(load, settings), options.host, options.port)
     return DONE
 

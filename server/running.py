@@ -34,7 +34,6 @@ def run(app: FastAPI, host: str, port: int) -> None:
     Raises:
         UserError: If nothing can listen there, or the judge cannot be loaded.
     """
-    log_json()
     with _listen(host, port) as listener:
         asyncio.run(_serve(app, listener))
 
@@ -50,7 +49,20 @@ def log_json() -> None:
 
 async def _serve(app: FastAPI, listener: socket.socket) -> None:
     service: Service = app.state.service
-    config = uvicorn.Config(
+    server = Server(config_of(app), service)
+    host, port = listener.getsockname()[:2]
+    LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
+    await server.serve(sockets=[listener])
+    starting = service.starting
+    if starting is not None and starting.done() and not starting.cancelled():
+        starting.result()  # why it never was ready
+    LOGGER.info("stopped")
+
+
+def config_of(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn runs the application: one parser of HTTP, no WebSockets, limits of time wherever clients wait."""
+    service: Service = app.state.service
+    return uvicorn.Config(
         app,
         http=functools.partial(PromptHeads, head_seconds=service.settings.idle_seconds),  # type: ignore[arg-type]
         ws="none",
@@ -60,14 +72,6 @@ async def _serve(app: FastAPI, listener: socket.socket) -> None:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         backlog=_BACKLOG,
     )
-    server = Server(config, service)
-    host, port = listener.getsockname()[:2]
-    LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
-    await server.serve(sockets=[listener])
-    starting = service.starting
-    if starting is not None and starting.done() and not starting.cancelled():
-        starting.result()  # why it never was ready
-    LOGGER.info("stopped")
 
 
 class Server(uvicorn.Server):

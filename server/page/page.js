@@ -207,7 +207,7 @@ function show(found) {
   for (const warning of found.warnings) add($("warnings"), "li", warning.text);
   const heard = [...found.seconds.context.map((s) => `context ${s.toFixed(1)} s`),
     ...found.seconds.responses.map((s) => `response ${s.toFixed(1)} s`)];
-  $("facts").textContent = `Heard: ${heard.join(", ")}. Judge ${found.judge.name}, version ${found.judge.version}.`;
+  $("facts").textContent = `Heard: ${heard.join(", ")}. Judged by ${found.judge.name}, version ${found.judge.version}.`;
   $("result").hidden = false;
   $("result").focus();
 }
