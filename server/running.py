@@ -56,7 +56,7 @@ async def _serve(app: FastAPI, listener: socket.socket) -> None:
     starting = service.starting
     if starting is not None and starting.done() and not starting.cancelled():
         starting.result()  # why it never was ready
-    LOGGER.info("stopped")
+    LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.under_way}})
 
 
 def config_of(app: FastAPI) -> uvicorn.Config:

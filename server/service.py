@@ -106,6 +106,7 @@ class Service:
         settings: Limits.
         metrics: Counters.
         starting: `start`, as the application runs it.
+        let_in: Requests so far.
     """
 
     def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
@@ -114,6 +115,7 @@ class Service:
         self.starting: asyncio.Task[None] | None = None
         self._loaded: Loaded | None = None
         self._is_stopping = False
+        self.let_in = 0
         self._admitted = 0
         self._uploads = 0
 
@@ -171,6 +173,11 @@ class Service:
         """From now on no request is let in; those that were will be answered."""
         self._is_stopping = True
 
+    @property
+    def under_way(self) -> int:
+        """Requests that were let in and have no answer yet."""
+        return self._admitted
+
     async def finish(self) -> None:
         """Wait until every request that was let in has its answer."""
         while self._admitted:
@@ -202,6 +209,7 @@ class Service:
             raise self.busy(judge)
         record.admitted = True
         self._admitted += 1
+        self.let_in += 1
         self.metrics.accepted()
         return judge
 
