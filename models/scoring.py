@@ -15,6 +15,7 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.scales import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
+from . import shared_prefix
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .feature_store import FeatureStore
@@ -131,8 +132,9 @@ class PairScorer:
 
     @torch.inference_mode()
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
-        inputs = self.judge.build_inputs(pairs, states)
-        return _by_pair(self.judge.predict(inputs.to(self.judge.device)), len(pairs))
+        judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
+        hidden = shared_prefix.hidden_states(judge.backbone, inputs, judge.device)
+        return _by_pair(judge.head(judge.pool(hidden, inputs.to(judge.device))), len(pairs))
 
     def _encode(
         self, pairs: Sequence[Pair], member: int | None
