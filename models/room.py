@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
+_PADDED = 1.25
+"""Places of a batch for each that is used: beyond it, shorter items make a batch of their own."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
 class Room:
-    """Batches of consecutive items. Where one runs out of memory, it and all later ones are made smaller."""
+    """Batches of consecutive items with little padding. Where one runs out of memory, all later ones are smaller."""
 
     def __init__(self, size: int) -> None:
         """Nothing is known yet.
@@ -55,10 +57,10 @@ class Room:
         return made
 
     def _fitting(self, lengths: Sequence[int]) -> int:
-        count, longest = 1, lengths[0]
+        count, longest, used = 1, lengths[0], lengths[0]
         while count < min(self._size, len(lengths)):
-            longest = max(longest, lengths[count])
-            if (count + 1) * longest > self._most:
+            longest, used = max(longest, lengths[count]), used + lengths[count]
+            if (count + 1) * longest > min(self._most, _PADDED * used):
                 break
             count += 1
         return count

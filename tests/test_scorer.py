@@ -228,7 +228,7 @@ def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
 
 def test_no_pair_is_lost_where_memory_runs_out(judge_folder, clips, monkeypatch):
     scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
-    questions = [(clips / "c.wav", clips / f"r{number % 4}.wav") for number in range(16)]
+    questions = [(clips / f"r{number % 4}.wav", clips / "c.wav") for number in range(16)]
     expected = [own.points for own in scorer.assess_each(questions)]
     sizes = []
     plain = EmpathyJudge.pool

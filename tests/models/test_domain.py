@@ -12,7 +12,6 @@ from empathy_judge.data_modules.scales import label
 from empathy_judge.models.cautions import cautions
 from empathy_judge.models.clip_facts import ClipFacts, clip_facts
 from empathy_judge.models.domain import fit_domain
-from empathy_judge.models.room import Room
 
 
 def facts(seconds=2.0, level=-20.0, voiced=1.0, pitch=200.0) -> ClipFacts:
@@ -69,24 +68,3 @@ def test_words_for_points_of_a_scale():
         "very poor", "very poor", "poor", "fair", "excellent", "excellent",
     ]  # fmt: skip
     assert [label(down, score) for score in (0, 2, 10)] == ["excellent", "good", "very poor"]
-
-
-def test_batches_become_smaller_where_memory_runs_out_and_stay_so():
-    room, seen = Room(size=4), []
-
-    def compute(batch):
-        seen.append(len(batch))
-        if sum(batch) > 10:
-            raise MemoryError
-        return [2 * item for item in batch]
-
-    items = [6, 5, 4, 4, 3, 3, 2, 2, 1]
-    assert room.run(items, items, compute, lambda item: -1) == [2 * item for item in items]
-    assert seen[0] == 4
-    assert seen[1:].count(4) == 0 or sum(items[-4:]) <= 10
-    seen.clear()
-    assert room.run([6, 5, 4], [6, 5, 4], compute, lambda item: -1) == [12, 10, 8]
-    assert all(size < 3 for size in seen)  # it remembers
-    assert Room(4).run([20, 3], [20, 3], compute, lambda item: -1) == [-1, 6]
-    with pytest.raises(RuntimeError, match="another"):
-        Room(4).run([1], [1], lambda batch: (_ for _ in ()).throw(RuntimeError("another")), lambda item: -1)
