@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.progress import track
 
 from .assessment import Assessment
+from .audio_inputs import make_pair
 from .data_modules.errors import AudioError, DataError
 from .data_modules.folders import resolve_inside
 from .data_modules.intake.tables import SourceTable, read_table
 from .data_modules.schema import Pair
 from .models.calibration import DEFAULT_LEVEL
-from .scorer import Scorer, make_pair
+from .scorer import Scorer
 
 _ACCEPTED = ("pair_id", "context_audio", "response_audio", "situation")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from transformers import DynamicCache, GenerationConfig
+from torch import Tensor
+from transformers import GenerationConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from ..data_modules.audio import AudioSource, decode
@@ -21,6 +20,7 @@ from .backbones.common.audio_language_model import AudioLanguageModel
 from .backbones.common.base import Checkpoint, Inputs
 from .backbones.common.lm_head import LMHead, load_lm_head
 from .backbones.common.prompt import Message
+from .backbones.common.reading_on import remembered
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """Files of a checkpoint that answers depend on."""
@@ -140,7 +140,7 @@ class AnsweringModel:
         """
         read = self._read(chat)
         inputs, tokens = read.inputs, []
-        with _remembered(self._language_model):
+        with remembered(self._language_model):
             while len(tokens) < max_tokens and not self._ends.intersection(tokens[-1:]):
                 scores = self._scores(inputs)
                 drawn = torch.multinomial((scores / temperature).softmax(-1), 1) if temperature else scores.argmax()
@@ -186,29 +186,6 @@ def _continued(ids: Tensor) -> Inputs:
     """Tokens `(1, tokens)` without audio."""
     nothing = torch.zeros(0, dtype=torch.long, device=ids.device)
     return Inputs(ids, torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool), nothing)
-
-
-@contextmanager
-def _remembered(language_model: nn.Module) -> Iterator[None]:
-    """Inside, the language model keeps keys and values of what it read, and each call reads on from there."""
-    cache = DynamicCache(config=language_model.config)  # pyright: ignore[reportArgumentType]
-
-    def read_on(module: nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        before = cache.get_seq_length()
-        mask = options["attention_mask"]
-        return args, {
-            **options,
-            "attention_mask": torch.cat([mask.new_ones(len(mask), before), mask], -1),
-            "position_ids": options["position_ids"] + before,
-            "past_key_values": cache,
-            "use_cache": True,
-        }
-
-    handle = language_model.register_forward_pre_hook(read_on, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _ends(checkpoint: Checkpoint, tokenizer: Any) -> set[int]:

@@ -130,7 +130,11 @@ class EmpathyJudge(nn.Module):
         """What the head reads `(pairs, hidden)`, float32."""
         if inputs.clips is not None and not tower_is_trained(self):
             inputs = replace(inputs, clips=None, audio_states=self._encoded(inputs.clips))
-        hidden = self.backbone.hidden_states(inputs).to(self.device)
+        return self.pool(self.backbone.hidden_states(inputs), inputs)
+
+    def pool(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+        """What the head reads `(pairs, hidden)`, float32, of the backbone's states `(batch, tokens, hidden)`."""
+        hidden = hidden.to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
             pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
             return pooled if inputs.shares is None else inputs.shares @ pooled

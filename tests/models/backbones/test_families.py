@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -21,6 +22,7 @@ from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.card import render_card
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import LiveMemory, step_memory
 from empathy_judge.train.stages import PROJECTOR, READING, REST, TOWER, StageClock, watch
 from packaging.version import Version
@@ -183,6 +185,25 @@ def test_a_score_does_not_depend_on_the_batch(family, pairs):
     states = judge.encode_clips([[pairs[0].response.samples], [pairs[2].response.samples]])
     cached = judge.build_inputs([pairs[2]], {pairs[2].response: states[1]})
     assert (judge(cached) - alone[2]).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pooling", ["attention", "response_mean"])
+def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(family, pairs, noise, side, pooling):
+    judge = judge_of(family, padding_side=side, pooling=pooling)
+    responses = [Clip(noise(4_000 + 3_000 * number, 10 + number), RATE) for number in range(3)]
+    # answered three times, once, twice, and alone; in no order
+    rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2)]
+    asked = [replace(pairs[first], pair_id=f"{row}", response=responses[r]) for row, (first, r) in enumerate(rows)]
+    alone = torch.cat([judge(judge.build_inputs([pair])) for pair in asked])
+    with mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states) as read:
+        found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))
+    together = torch.stack([found[pair].score for pair in asked])
+    assert (together - alone).abs().max() <= 1e-5
+    assert (alone.std(0) > 1e-3).all()
+    batches = [call.args[0].input_ids.shape[0] for call in read.call_args_list]
+    assert batches == ([7] if family.is_encoder else [4, 7])
 
 
 @torch.no_grad()
