@@ -268,9 +268,10 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--body-seconds", _seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
         ("--idle-seconds", _seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
         ("--request-seconds", _seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
+        ("--kept-bytes", _count, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
         ("--drain-seconds", _seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
     ):
-        limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default:g})")
+        limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     limits.add_argument(
         "--max-seconds", type=_seconds, metavar="SECONDS",
         help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",

@@ -38,6 +38,7 @@ def serve(options: argparse.Namespace) -> int:
             quantization=options.quantization,
             batch_size=options.batch_size,
             cache=options.cache,
+            kept_bytes=options.kept_bytes,
         )
 
     settings = Settings(

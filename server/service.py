@@ -15,11 +15,12 @@ from typing import Literal
 import numpy as np
 
 from ..assessment import Assessment
+from ..audio_inputs import make_pair
 from ..data_modules.audio import Clip
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair, Turn
 from ..models.calibration import DEFAULT_LEVEL
-from ..scorer import Scorer, make_pair
+from ..scorer import Scorer
 from .batching import Batcher, Full, Job
 from .decoding import Decoders
 from .metrics import Metrics
@@ -73,7 +74,7 @@ class Loaded:
         text = json.dumps(scorer.description, sort_keys=True)
         self.version = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.max_seconds = longest_clip(scorer, settings)
-        self.rate: int = scorer.description["sampling_rate"]
+        self.rate = scorer.sampling_rate
         self.decoders = Decoders(
             settings.decoders, self.rate, self.max_seconds, settings.decode_seconds, metrics.restarted
         )
@@ -86,7 +87,7 @@ def longest_clip(scorer: Scorer, settings: Settings) -> float:
     Raises:
         UserError: If the settings allow clips that the judge refuses.
     """
-    hears: float = scorer.description["max_seconds"]
+    hears = scorer.max_seconds
     in_windows = scorer.description["settings"]["long_clips"] != "refuse"
     if settings.max_seconds is None:
         return hears * _WINDOWS if in_windows else hears

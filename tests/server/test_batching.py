@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.scorer import make_pair
 from empathy_judge.server.batching import Batcher, Full
 
 from .services import RATE, FakeScorer, until

@@ -64,8 +64,15 @@ def test_the_image_gets_the_whole_package_and_little_else() -> None:
     assert "checkpoints/nano/model.safetensors" in files
     needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
     assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
-    left_out = (".git/HEAD", ".venv/bin/python", "tests/conftest.py", "checkpoints/mine/a.ckpt", "demo/judge/judge.json",
-                "models/__pycache__/judge.pyc", "server/.ruff_cache/x")  # fmt: skip
+    left_out = (
+        ".git/HEAD",
+        ".venv/bin/python",
+        "tests/conftest.py",
+        "checkpoints/mine/a.ckpt",
+        "demo/judge/judge.json",
+        "models/__pycache__/judge.pyc",
+        "server/.ruff_cache/x",
+    )
     assert [path for path in left_out if not ignored(path)] == []
 
 
