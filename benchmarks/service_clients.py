@@ -180,7 +180,9 @@ async def _huge(clients: Clients) -> int:
 
 async def _rank(clients: Clients) -> int:
     files = [("response", ("r", clients.clip())) for _ in range(3)] + [("context", ("c", clients.clip()))]
-    return (await clients.http.post("/v1/rank", files=files)).status_code
+    about = (await clients.http.get("/v1/judge")).json()
+    named = {"dimension": about["dimensions"][0]["name"]} if "dimensions" in about else {}  # it may be stopping
+    return (await clients.http.post("/v1/rank", files=files, data=named)).status_code
 
 
 async def _broken_form(clients: Clients) -> int:

@@ -67,6 +67,15 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     app.add_middleware(AroundRequests, service=service)
     app.include_router(_scoring(service))
     app.include_router(_watching(service))
+
+    def document() -> dict[str, Any]:
+        known = FastAPI.openapi(app)
+        if service.state == "ready":
+            scorer = service.judge.scorer
+            describing.tailor(known, [own.name for own in scorer.dimensions], scorer.calibration is not None)
+        return known
+
+    app.openapi = document
     return app
 
 
@@ -157,10 +166,10 @@ class _Exposition(Response):
 async def _answer(service: Service, request: Request, *, several: bool) -> tuple[Loaded, Heard, Upload]:
     """What both routes that score do."""
     record, settings = record_of(request.scope), service.settings
-    check_head(request, settings)
+    boundary = check_head(request, settings)
     judge = service.admit(record)
     with service.uploading():
-        upload = await receive(request, settings, describing.fields(several=several))
+        upload = await receive(request, boundary, describing.texts(several=several), settings)
         received = record.seconds
         service.metrics.stage("receive", received)
         record.facts |= {"bytes": upload.size, "receive_ms": round(1000 * received, 1)}

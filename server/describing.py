@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
@@ -122,6 +123,23 @@ def _several(description: str, least: int, most: int) -> dict[str, Any]:
     return {"type": "array", "items": _AUDIO, "minItems": least, "maxItems": most, "description": description}
 
 
-def fields(*, several: bool) -> tuple[str, ...]:
-    """Names of the fields of `form`."""
-    return ("response", "context", "situation", "level", *(("dimension",) if several else ()))
+def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool) -> None:
+    """Write what only the judge knows into the OpenAPI document.
+
+    Args:
+        document: Whole; it is changed.
+        dimensions: Names.
+        calibrated: There are intervals; if not, no level is accepted.
+    """
+    for path in ("/v1/score", "/v1/rank"):
+        body = document["paths"][path]["post"]["requestBody"]
+        properties = body["content"]["multipart/form-data"]["schema"]["properties"]
+        if not calibrated:
+            properties.pop("level", None)
+        if "dimension" in properties:
+            properties["dimension"]["enum"] = list(dimensions)
+
+
+def texts(*, several: bool) -> tuple[str, ...]:
+    """Names of the parts of `form` that are texts."""
+    return ("situation", "level", *(("dimension",) if several else ()))

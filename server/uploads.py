@@ -1,4 +1,4 @@
-"""Bodies of requests: received within limits of size and time, and read as forms. Nothing is written to disk."""
+"""Bodies of requests, received within limits of size and time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
+from .forms import Form
 from .problems import ClientGone, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings
 
-_TEXTS = ("situation", "level", "dimension")
-_MAX_TEXT_BYTES = 4 * MAX_SITUATION
+FILES = ("response", "context")
+"""Parts that are clips."""
+_MAX_TEXT_BYTES = 4 * MAX_SITUATION  # a character takes at most four
 
 
 @dataclass(frozen=True)
@@ -40,95 +40,76 @@ class Upload:
     size: int
 
 
-def check_head(request: Request, settings: Settings) -> None:
+def check_head(request: Request, settings: Settings) -> bytes:
     """What can be known before the body.
+
+    Returns:
+        The boundary of the form.
 
     Raises:
         Problem: If it is no form, compressed, or too large.
     """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
         raise Problem("not_multipart", "Content-Type; accepted: multipart/form-data with a boundary")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem("not_multipart", "Content-Encoding; accepted: none, send the form as it is")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > settings.max_bytes:
         raise _too_large(settings)
+    return boundary
 
 
-async def receive(request: Request, settings: Settings, accepted: tuple[str, ...]) -> Upload:
+async def receive(request: Request, boundary: bytes, texts: tuple[str, ...], settings: Settings) -> Upload:
     """Read a form.
 
     Args:
         request: Its body was not read yet.
+        boundary: Of `check_head`.
+        texts: Names of the parts that are texts.
         settings: Limits.
-        accepted: Names of its fields.
 
     Raises:
         Problem: If it is too large, too slow, or not what is accepted.
         ClientGone: If the client hung up.
     """
-    body = _Body(request, settings)
-    parser = MultiPartParser(
-        request.headers,
-        body.chunks(),
-        max_files=MAX_TURNS + MAX_RESPONSES,
-        max_fields=len(_TEXTS),
-        max_part_size=_MAX_TEXT_BYTES,
-    )
-    parser.spool_max_size = settings.max_bytes + 1  # in memory
-    try:
-        form = await parser.parse()
-    except MultiPartException as error:
-        raise Problem("bad_request", f"the form cannot be read: {error.message}") from None
-    try:
-        return await _read(form, accepted, body.size)
-    finally:
-        await form.close()
+    form, size = Form(boundary, FILES, texts, _MAX_TEXT_BYTES, MAX_TURNS + MAX_RESPONSES + len(texts)), 0
+    async for chunk in _chunks(request, settings):
+        size += len(chunk)
+        if size > settings.max_bytes:
+            raise _too_large(settings)
+        form.write(chunk)
+    form.finish()
+    return _read(form, size)
 
 
-class _Body:
-    """The bytes of a request as they come."""
-
-    def __init__(self, request: Request, settings: Settings) -> None:
-        self._request, self._settings = request, settings
-        self.size = 0
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        clock = asyncio.get_running_loop().time
-        end, more = clock() + self._settings.body_seconds, True
-        while more:
-            try:
-                async with asyncio.timeout(min(self._settings.idle_seconds, end - clock())):
-                    message = await self._request.receive()
-            except TimeoutError:
-                limits = f"{self._settings.body_seconds:g} s in all, {self._settings.idle_seconds:g} s of silence"
-                raise Problem("body_timeout", f"the body came too slowly; accepted: {limits}") from None
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            self.size += len(chunk)
-            if self.size > self._settings.max_bytes:
-                raise _too_large(self._settings)
-            yield chunk
+async def _chunks(request: Request, settings: Settings) -> AsyncGenerator[bytes, None]:
+    clock = asyncio.get_running_loop().time
+    end, more = clock() + settings.body_seconds, True
+    while more:
+        try:
+            async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
+                message = await request.receive()
+        except TimeoutError:
+            limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
+            raise Problem("body_timeout", f"the body came too slowly; accepted: {limits}") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
 
 
-async def _read(form: FormData, accepted: tuple[str, ...], size: int) -> Upload:
-    files: dict[str, list[bytes]] = {"response": [], "context": []}
+def _read(form: Form, size: int) -> Upload:
+    files: dict[str, list[bytes]] = {name: [] for name in FILES}
     texts: dict[str, str] = {}
-    for name, value in form.multi_items():
-        if name not in accepted:
-            raise Problem("invalid", f"a field of the form is not known; accepted: {', '.join(accepted)}")
-        if isinstance(value, UploadFile):
-            if name not in files:
-                raise Problem("invalid", f"{name}: sent as a file; accepted: text")
-            files[name].append(await value.read())
-        elif name in files:
-            raise Problem("invalid", f"{name}: sent as text; accepted: an audio file")
+    for name, content in form.parts:
+        if name in files:
+            files[name].append(bytes(content))
         elif name in texts:
             raise Problem("invalid", f"{name}: sent twice; accepted: once")
         else:
-            texts[name] = value
+            texts[name] = _text(name, content)
     if not files["response"]:
         raise Problem("invalid", "response: missing; accepted: an audio file")
     return Upload(
@@ -139,6 +120,13 @@ async def _read(form: FormData, accepted: tuple[str, ...], size: int) -> Upload:
         texts.get("dimension"),
         size,
     )
+
+
+def _text(name: str, content: bytearray) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Problem("invalid", f"{name}: no UTF-8; accepted: text") from None
 
 
 def _at_most(clips: list[bytes], most: int, name: str) -> tuple[bytes, ...]:
@@ -159,9 +147,8 @@ def _level(text: str | None) -> float | None:
     for level in LEVELS:
         if text in (f"{level:g}", f"{level:.2f}"):
             return level
-    raise Problem(
-        "invalid", f"level; accepted: {', '.join(f'{level:g}' for level in LEVELS)} (default: {DEFAULT_LEVEL:g})"
-    )
+    known = ", ".join(f"{level:g}" for level in LEVELS)
+    raise Problem("invalid", f"level; accepted: {known} (default: {DEFAULT_LEVEL:g})")
 
 
 def _too_large(settings: Settings) -> Problem:

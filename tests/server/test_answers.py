@@ -20,6 +20,8 @@ from .services import FakeScorer, InProcess, in_process, until, wav
 
 Shared = tuple[InProcess, FakeScorer]
 LEVELS = "0.5, 0.8, 0.9, 0.95"
+PART = b'--a\r\nContent-Disposition: form-data; name="response"\r\n\r\n'
+FORM = {"Content-Type": "multipart/form-data; boundary=a"}
 
 
 def error_of(answer: Any) -> tuple[int, str, str]:
@@ -152,24 +154,28 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
     ("fields", "message"),
     [
         ({"data": {"situation": "x"}, "files": []}, "response: missing; accepted: an audio file"),
-        ({"data": {"response": "path/to/file.wav"}}, "response: sent as text; accepted: an audio file"),
-        ({"data": {"url": "http://a/b.wav"}}, "a field of the form is not known; accepted: response, context, "),
+        (
+            {"data": {"url": "http://a/b.wav"}},
+            "a part of the form is not known; accepted: response, context, situation",
+        ),
+        ({"data": {"dimension": "empathy"}}, "a part of the form is not known; accepted: response, context, situation"),
         ({"data": {"level": "0.7"}}, f"level; accepted: {LEVELS} (default: 0.9)"),
         ({"data": {"level": ["0.5", "0.5"]}}, "level: sent twice; accepted: once"),
         ({"data": {"situation": "x" * 4001}}, "situation: 4001 characters; accepted: at most 4000"),
-        ({"files": [("situation", ("a", b"x"))]}, "situation: sent as a file; accepted: text"),
+        ({"data": {"situation": "\N{BOUQUET}" * 4001}}, "situation: more than 16000 bytes; accepted: less"),
+        ({"files": [("situation", ("a", b"\xff"))]}, "situation: no UTF-8; accepted: text"),
         ({"files": [("response", ("a", wav()))] * 2}, "response: 2 files; accepted: one, or several at /v1/rank"),
         ({"files": [("context", ("a", wav()))] * 9}, "context: 9 files; accepted: at most 8"),
+        ({"files": [("context", ("a", b"x"))] * 26}, "more than 26 parts; accepted: fewer"),
     ],
 )
 def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: Any, message: str) -> None:
     service, _ = shared
-    files = fields.get("files")
-    if files is None:
-        files = [("context", ("a", wav()))] if "response" in fields["data"] else [("response", ("a", wav()))]
-    elif files and files[0][0] != "response":
+    files = fields.get("files", [("response", ("a", wav()))])
+    if not files:
+        files = [("context", ("a", wav()))]
+    elif files[0][0] != "response":
         files = [("response", ("a", wav())), *files]
-    files = files or [("context", ("a", wav()))]
     status, code, found = error_of(service("POST", "/v1/score", files=files, data=fields.get("data", {})))
     assert (status, code) == (422, "invalid")
     assert found.startswith(message)
@@ -193,13 +199,16 @@ def test_a_clip_that_cannot_be_used_is_told_why(shared: Shared, clip: bytes, mes
     assert len(scorer.heard) == before
 
 
+def test_a_clip_needs_no_file_name(shared: Shared) -> None:
+    service, _ = shared
+    answer = service("POST", "/v1/score", content=PART + wav() + b"\r\n--a--\r\n", headers=FORM)
+    assert answer.json()["seconds"] == {"context": [], "responses": [0.5]}
+
+
 def test_a_bad_turn_is_named(shared: Shared) -> None:
     service, _ = shared
     message = error_of(service.score(wav(), context=[wav(), b"no"]))[2]
     assert message.startswith("context 2: not a sound file")
-
-
-FORM = {"Content-Type": "multipart/form-data; boundary=a"}
 
 
 @pytest.mark.parametrize(
@@ -209,6 +218,9 @@ FORM = {"Content-Type": "multipart/form-data; boundary=a"}
         ({"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 415, "not_multipart"),
         ({"content": b"x", "headers": {**FORM, "Content-Encoding": "gzip"}}, 415, "not_multipart"),
         ({"content": b"x", "headers": FORM}, 400, "bad_request"),
+        ({"content": PART + b"x", "headers": FORM}, 400, "bad_request"),
+        ({"content": b"--a\r\nA: " + b"x" * 9000, "headers": FORM}, 400, "bad_request"),
+        ({"content": b"--a\r\n\r\nx\r\n--a--\r\n", "headers": FORM}, 422, "invalid"),
         ({"content": b"", "headers": {**FORM, "Content-Length": "999999999"}}, 413, "too_large"),
         ({"files": {"response": ("r", bytes(2**25 + 1))}}, 413, "too_large"),
     ],

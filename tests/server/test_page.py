@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from empathy_judge.server.page import Page
-from empathy_judge.server.uploads import MAX_SITUATION
+from empathy_judge.server.settings import MAX_SITUATION
 
 VOID = {"meta", "input", "link", "br"}
 
