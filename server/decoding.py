@@ -14,6 +14,7 @@ import numpy as np
 
 from ..data_modules.audio import Clip, decode
 from ..data_modules.errors import AudioError
+from .records import LOGGER
 
 _PIPE_BYTES = 2**20
 _START_SECONDS = 120.0
@@ -43,7 +44,7 @@ class Decoders:
 
     async def start(self) -> None:
         """Start the processes."""
-        await asyncio.gather(*(worker.start() for worker in self._workers))
+        await asyncio.gather(*(worker.ready() for worker in self._workers))
         for worker in self._workers:
             self._free.put_nowait(worker)
 
@@ -84,18 +85,20 @@ class Decoders:
 
     async def _exchange(self, worker: _Worker, data: bytes, name: str) -> Clip:
         try:
+            await worker.ready()
             async with asyncio.timeout(self._seconds):
                 return await worker.decode(data, name, self._max_seconds)
         except TimeoutError:
             await self._replace(worker)
             raise AudioError(f"{name}: decoding took longer than {self._seconds:g} s") from None
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
             await self._replace(worker)
             raise AudioError(f"{name}: the decoder crashed on it") from None
         finally:
             self._free.put_nowait(worker)
 
     async def _replace(self, worker: _Worker) -> None:
+        LOGGER.warning("decoder replaced")
         self._on_restart()
         await worker.kill()
 
@@ -106,7 +109,10 @@ class _Worker:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> asyncio.subprocess.Process:
+    async def ready(self) -> asyncio.subprocess.Process:
+        """The process, started if there is none."""
+        if self._process is not None:
+            return self._process
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -131,7 +137,7 @@ class _Worker:
             await process.wait()
 
     async def decode(self, data: bytes, name: str, max_seconds: float) -> Clip:
-        process = self._process or await self.start()
+        process = await self.ready()
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018 (for pyright)
         head = {"bytes": len(data), "name": name, "max_seconds": max_seconds}
         process.stdin.write(json.dumps(head).encode() + b"\n")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
-from .problems import STATUS, Code
+from .problems import STATUS
 from .schemas import Error
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS
 
-_MESSAGES: dict[Code, str] = {
+_MESSAGES: Mapping[str, str] = {
     "bad_request": "the form cannot be read: Missing boundary in multipart.",
     "unauthorized": "accepted: the header Authorization: Bearer with the token of this service",
     "not_found": "no such page",

@@ -37,7 +37,7 @@ class AroundRequests:
             await self._app(scope, receive, send)
             return
         record = open_record(scope)
-        exchange = _Exchange(record, receive, send, self._service.is_stopping, _has_body(scope))
+        exchange = _Exchange(record, receive, send, self._service, _has_body(scope))
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except ClientGone:
@@ -55,9 +55,9 @@ class AroundRequests:
 class _Exchange:
     """The messages of one request, watched."""
 
-    def __init__(self, record: Record, receive: Receive, send: Send, is_stopping: bool, has_body: bool) -> None:
-        self._record, self._receive, self._send = record, receive, send
-        self._closes, self._unread = is_stopping, has_body
+    def __init__(self, record: Record, receive: Receive, send: Send, service: Service, has_body: bool) -> None:
+        self._record, self._receive, self._send, self._service = record, receive, send, service
+        self._unread = has_body
         self.began = False
 
     async def receive(self) -> Message:
@@ -74,7 +74,7 @@ class _Exchange:
             headers["X-Request-ID"] = self._record.id
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)
-            if self._unread or self._closes:
+            if self._unread or self._service.is_stopping:
                 headers["Connection"] = "close"
         elif self._unread and not message.get("more_body", False):
             await self._send({**message, "more_body": True})

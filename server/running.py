@@ -33,6 +33,7 @@ def run(app: FastAPI, host: str, port: int) -> None:
 
     Raises:
         UserError: If nothing can listen there, or the judge cannot be loaded.
+        KeyboardInterrupt: After the second signal.
     """
     with _listen(host, port) as listener:
         asyncio.run(_serve(app, listener))
@@ -56,6 +57,8 @@ async def _serve(app: FastAPI, listener: socket.socket) -> None:
     starting = service.starting
     if starting is not None and starting.done() and not starting.cancelled():
         starting.result()  # why it never was ready
+    if server.force_exit:
+        raise KeyboardInterrupt
     LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.under_way}})
 
 

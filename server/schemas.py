@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ..assessment import Assessment, CautionCode, UncertainScore
 from ..data_modules.schema import Dimension
@@ -12,18 +12,31 @@ from .problems import Code
 from .service import Heard, Loaded
 from .settings import Settings
 
-_SCALE = {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True}
-_SCORE = {
+_SCORE: JsonValue = {
     "score": 3.87,
     "standard_error": 0.31,
     "low": 3.34,
     "high": 4.4,
     "abstained": False,
     "label": "good",
-    "scale": _SCALE,
+    "scale": {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True},
 }
-_JUDGE = {"name": "judge", "version": "5c682829dbb2e541"}
-_SCORES = {"scores": {"vocal_empathy": _SCORE}, "warnings": []}
+_BEST: JsonValue = {"response": 2, "scores": {"vocal_empathy": _SCORE}, "warnings": []}
+_JUDGE: JsonValue = {"name": "judge", "version": "5c682829dbb2e541"}
+_SCORED: JsonValue = {
+    "judge": _JUDGE,
+    "level": 0.9,
+    "seconds": {"context": [3.2], "responses": [4.05]},
+    "scores": {"vocal_empathy": _SCORE},
+    "warnings": [],
+}
+_RANKING: JsonValue = {
+    "judge": _JUDGE,
+    "level": 0.9,
+    "seconds": {"context": [3.2], "responses": [4.05, 2.9]},
+    "dimension": "vocal_empathy",
+    "ranking": [_BEST],
+}
 
 
 class Scale(BaseModel):
@@ -79,18 +92,7 @@ class _Answer(BaseModel):
 class Scored(_Answer):
     """The score of one response."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    **_SCORES,
-                    "judge": _JUDGE,
-                    "level": 0.9,
-                    "seconds": {"context": [3.2], "responses": [4.05]},
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_SCORED]})
     scores: dict[str, Score] = Field(description="By dimension.")
     warnings: list[Warning_]
 
@@ -106,19 +108,7 @@ class Ranked(BaseModel):
 class Ranking(_Answer):
     """Several responses to one context, best first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "dimension": "vocal_empathy",
-                    "ranking": [{"response": 2, **_SCORES}],
-                    "judge": _JUDGE,
-                    "level": 0.9,
-                    "seconds": {"context": [3.2], "responses": [4.05, 2.9]},
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_RANKING]})
     dimension: str = Field(description="What they are ranked by.")
     ranking: list[Ranked]
 
