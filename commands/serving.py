@@ -22,6 +22,9 @@ def serve(options: argparse.Namespace) -> int:
     If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token.
     """
     _require_extra()
+    from ..server.memory import return_memory
+
+    return_memory()  # before threads have heaps
     from ..scorer import Scorer
     from ..server.access import TOKEN_VARIABLE
     from ..server.app import create_app
