@@ -133,7 +133,7 @@ def check(found: dict[str, Any], program: Program) -> dict[str, Any]:
     # stopping may also refuse (503), or not be there any more; a connection without an answer is looked up below
     odd = [own for own in after if own.status not in {*KINDS[own.kind].expected, 503, -1, -2}]
     log = program.lines()
-    scored = {line["id"] for line in log if line.get("status") == 200}
+    scored = {line["id"] for line in log if line.get("status") == 200 and line["method"] == "POST"}
     (stopped,) = [line for line in log if line["event"] == "stopped"]
     length = memory[-1][0]
     warm = [size for at, size in memory if length * 0.25 <= at < length * 0.4]

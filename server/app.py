@@ -18,12 +18,13 @@ from ..data_modules.schema import Dimension
 from ..scorer import Scorer
 from . import describing, schemas
 from .access import token_check
+from .loaded import Loaded
 from .metrics import CONTENT_TYPE
 from .middleware import AroundRequests
 from .page import Page
 from .problems import ClientGone, Code, Problem
 from .records import record_of
-from .service import Heard, Loaded, Service
+from .service import Heard, Service
 from .settings import Settings
 from .uploads import Upload, check_head, receive
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +18,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_LINGER_SECONDS = 1.0
+_LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
 class AroundRequests:
@@ -85,12 +86,11 @@ class _Exchange:
     async def _linger(self) -> None:
         """Reads on for a moment and throws away: a client that still sends would find its connection reset, not the
         answer in it (RFC 9112, 9.6)."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 while self._unread:
-                    await self.receive()
-        except TimeoutError:
-            pass
+                    async with asyncio.timeout(_LINGER_SILENCE):
+                        await self.receive()
 
 
 def _has_body(scope: Scope) -> bool:

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ..assessment import Assessment, CautionCode, UncertainScore
 from ..data_modules.schema import Dimension
+from .loaded import Loaded
 from .problems import Code
-from .service import Heard, Loaded
+from .service import Heard
 from .settings import Settings
 
 _SCORE: JsonValue = {

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,20 +14,17 @@ import numpy as np
 from ..assessment import Assessment
 from ..audio_inputs import make_pair
 from ..data_modules.audio import Clip
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair, Turn
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batching import Batcher, Full, Job
-from .decoding import Decoders
+from .batching import Full, Job
+from .loaded import Loaded, load_in_thread
 from .metrics import Metrics
 from .problems import Problem
 from .records import LOGGER, Record
 from .settings import Settings
 from .uploads import Upload
-
-_WINDOWS = 10
-"""Clips of a judge that hears long ones in windows may be so many times as long as one window."""
 
 State = Literal["loading", "ready", "stopping"]
 
@@ -50,50 +44,6 @@ class Heard:
     context_seconds: tuple[float, ...]
     response_seconds: tuple[float, ...]
     level: float
-
-
-class Loaded:
-    """A judge at work.
-
-    Args:
-        scorer: The judge.
-        settings: Limits.
-        metrics: Who is told.
-
-    Attributes:
-        scorer: The judge.
-        version: Changes with anything in `judge.json`, the hashes of weights among it.
-        max_seconds: Longest clip.
-        rate: Hz at which it hears.
-        decoders: Make samples.
-        batcher: Calls the judge.
-    """
-
-    def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
-        self.scorer = scorer
-        text = json.dumps(scorer.description, sort_keys=True)
-        self.version = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.max_seconds = longest_clip(scorer, settings)
-        self.rate = scorer.sampling_rate
-        self.decoders = Decoders(
-            settings.decoders, self.rate, self.max_seconds, settings.decode_seconds, metrics.restarted
-        )
-        self.batcher = Batcher(scorer, settings.max_queue, settings.max_wait, metrics)
-
-
-def longest_clip(scorer: Scorer, settings: Settings) -> float:
-    """Longest clip that is accepted, in seconds.
-
-    Raises:
-        UserError: If the settings allow clips that the judge refuses.
-    """
-    hears = scorer.max_seconds
-    in_windows = scorer.description["settings"]["long_clips"] != "refuse"
-    if settings.max_seconds is None:
-        return hears * _WINDOWS if in_windows else hears
-    if settings.max_seconds > hears and not in_windows:
-        raise UserError(f"--max-seconds {settings.max_seconds:g}; accepted: at most {hears:g}, which the judge hears")
-    return settings.max_seconds
 
 
 class Service:
@@ -160,7 +110,7 @@ class Service:
         begun = time.monotonic()
         scorer = self._source
         if not isinstance(scorer, Scorer) and callable(scorer):
-            scorer = await _in_a_thread(scorer)
+            scorer = await load_in_thread(scorer)
         loaded = Loaded(scorer, self.settings, self.metrics)
         await loaded.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=loaded.rate // 2)
@@ -302,24 +252,3 @@ def _seconds(clips: Sequence[tuple[Clip, float]]) -> tuple[float, ...]:
 
 def _ms(seconds: float) -> float:
     return round(1000 * seconds, 1)
-
-
-async def _in_a_thread(load: Callable[[], Scorer]) -> Scorer:
-    """Loads in a daemon thread, so that a service that is stopped meanwhile does not wait for it."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[Scorer] = loop.create_future()
-
-    def tell(set_value: Callable[..., None], value: object) -> None:
-        if not found.done():
-            set_value(value)
-
-    def run() -> None:
-        try:
-            scorer = load()
-        except Exception as error:
-            loop.call_soon_threadsafe(tell, found.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(tell, found.set_result, scorer)
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
-    return await found

@@ -112,7 +112,7 @@ class InThreads:
 
 
 def _without_processes() -> Any:
-    return mock.patch("empathy_judge.server.service.Decoders", InThreads)
+    return mock.patch("empathy_judge.server.loaded.Decoders", InThreads)
 
 
 @contextmanager
