@@ -7,7 +7,7 @@ import sys
 
 # of <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE = 2**18
+_LARGE = 2**22  # with 2**18 a pair took twice the time: every tensor would be new memory
 _ARENAS = 2
 
 

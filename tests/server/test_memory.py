@@ -19,9 +19,9 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 before, large, small = resident(), [], []
-for _ in range(40):
-    large.append(libc.malloc(2_000_000))
-    ctypes.memset(large[-1], 1, 2_000_000)
+for _ in range(12):
+    large.append(libc.malloc(8_000_000))
+    ctypes.memset(large[-1], 1, 8_000_000)
     small.append(libc.malloc(1000))
 for block in large:
     libc.free(block)
