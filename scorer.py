@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import overload
 
 from .assessment import Assessment, UncertainScore
-from .audio_inputs import Audio, Question, numbered, pairs_of
+from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
 from .data_modules.scales import label
 from .data_modules.schema import Dimension, Pair
@@ -194,6 +194,14 @@ class Scorer:
         """
         for pair, judged in self._scorer.run(pairs):
             yield pair, self._assessment(judged, level)
+
+    def check_clip(self, audio: Audio) -> None:
+        """The judge can hear this clip.
+
+        Raises:
+            AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
+        """
+        self._scorer.judge.decode(clip(audio))
 
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.

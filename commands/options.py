@@ -206,6 +206,15 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     _add_device_options(one)
     _add_cache_option(one)
 
+    one = _add(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", help="context clip; - for none")
+    one.add_argument("responses", nargs="+", metavar="response", help="response clips")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
     one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", help="judge folder or run folder")
     _add_data_option(one)
