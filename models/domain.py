@@ -61,7 +61,7 @@ def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
 
 
 def _values(clips: Sequence[ClipFacts]) -> Iterator[tuple[str, str, float]]:
-    """What is known of a pair: in words, the name of its range, the value. The pitch of clips without a voice is not."""
+    """What is known of a pair: in words, the name of its range, the value. Clips without a voice have no pitch."""
     *turns, response = clips
     yield _TURNS, _TURNS, float(len(turns))
     for what, own in (("response", response), *((("context", turns[-1]),) if turns else ())):
