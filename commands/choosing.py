@@ -56,10 +56,9 @@ def _row(response: str, place: int, own: Ranked) -> dict[str, Any]:
 
 def _table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
     """For people."""
-    from rich import box
-    from rich.table import Table
+    from ..eval.terminal import new_table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
     for column in (*names, "remarks"):
