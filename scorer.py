@@ -23,6 +23,7 @@ from .models.scoring import SPREAD, Judged, PairScorer, placed
 
 Scores = dict[str, float]
 """Rating points by dimension."""
+_ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
 class Scorer:
@@ -45,7 +46,7 @@ class Scorer:
         backbone: str | None,
         device: str | None,
         quantization: Quantization | None,
-        batch_size: int,
+        batch_size: int | None,
         cache: Path | None,
         compiled: bool,
     ) -> None:
@@ -56,13 +57,13 @@ class Scorer:
         self.dimensions: tuple[Dimension, ...] = judge.dimensions
         self.description = loaded.description
         self.calibration = loaded.calibration
-        self.batch_size = batch_size
+        self.batch_size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(judge, batch_size, loaded.calibration, store, measures=True)
+        self._scorer = PairScorer(judge, self.batch_size, loaded.calibration, store, measures=True)
 
     @classmethod
     def from_pretrained(
@@ -72,7 +73,7 @@ class Scorer:
         backbone: str | None = None,
         device: str | None = None,
         quantization: Quantization | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         cache: str | Path | None = None,
         compiled: bool = False,
     ) -> Scorer:
@@ -85,8 +86,8 @@ class Scorer:
                 there is one.
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
-            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, batches are made
-                smaller, and no pair is lost.
+            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
+                memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
