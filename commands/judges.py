@@ -70,12 +70,12 @@ def calibrate(options: argparse.Namespace) -> int:
     from ..data_modules.schema import PairDataset
     from ..models.artifact import Placement, load_any
     from ..models.calibration_files import to_json
+    from ..models.file_names import CHECKPOINTS, JUDGE_FILE
     from ..models.judge_calibration import calibrate_judge, store_calibration
     from ..models.scoring import SPREAD
-    from ..models.weight_files import JUDGE_FILE
 
     folder = Path(options.judge)
-    if not (folder / JUDGE_FILE).is_file() and not (folder / "checkpoints").is_dir():
+    if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
         raise UserError(f"{folder}: accepted: a judge folder (with {JUDGE_FILE}) or a run folder")
     dataset = PairDataset.load(options.data)
     spread = options.device == SPREAD
