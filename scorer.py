@@ -155,6 +155,10 @@ class Scorer:
         for pair, found in self._scorer.score(pairs, level):
             yield pair, found if isinstance(found, AudioError) else self._assessment(found)
 
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
+        self._scorer.forget()
+
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.
 

@@ -165,6 +165,15 @@ class PairScorer:
                     self._kept.put(source, encoded)
         return states, failed
 
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process.
+
+        In which batch a clip was encoded shows in the last bits of its states. What is scored after this does not
+        depend on what was scored before.
+        """
+        self._states.clear()
+        self._bytes = 0
+
     def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
         self._states[key] = encoded
         self._bytes += _bytes(encoded)
