@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.errors import DataError
+from ..data_modules.intake.embedded import has_bytes
 from ..data_modules.intake.tables import check_header, parquet_tables
 from .records import ACCEPTED, Digest, Record, Start, cells, no_responses
 
@@ -28,12 +29,14 @@ class ParquetTable:
         self.path = path
         with _readable(path), pq.ParquetFile(path) as file:
             names: list[str] = file.schema_arrow.names
+            check_header(names, path)
             self.rows: int = file.metadata.num_rows
+            kinds = {name: file.schema_arrow.field(name).type for name in ACCEPTED if name in names}
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        check_header(names, path)
         if "response_audio" not in names:
             raise no_responses(path, tuple(names))
-        self.columns = tuple(name for name in ACCEPTED if name in names)
+        self.columns = tuple(kinds)
+        self.embeds = any(has_bytes(kind) for kind in kinds.values())
         self._groups = list(accumulate(sizes, initial=0))
         self._rest: Iterator[tuple[int, dict[str, Any]]] = iter(())
         self._next = self.rows

@@ -103,6 +103,14 @@ class Parts:
         names = {entry.name for entry in os.scandir(self.folder)} if self.folder.is_dir() else set()
         return [chunk for chunk in chunks if self.path(chunk).name in names]
 
+    def left(self) -> list[Chunk]:
+        """Chunks whose parts are not there; none where another process has put everything together."""
+        if not self.exist():
+            return []
+        chunks = self.chunks()
+        done = {chunk.number for chunk in self.done(chunks)}
+        return [chunk for chunk in chunks if chunk.number not in done]
+
     def set_columns(self, columns: Sequence[Column]) -> None:
         """Say what a judge's scores are, before the first part is written. All workers say the same."""
         self._write(_COLUMNS, [column._asdict() for column in columns])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +45,33 @@ def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None)
         workers: Actors, each with a judge; None = one for each GPU of the cluster, or one.
         device: Of the judges; None = a GPU for each if there are some.
     """
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        while left := parts.left():
+            _run(parts, left, meter, workers, device)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _run(parts: Parts, left: Sequence[Chunk], meter: Meter, workers: int | None, device: str | None) -> None:
     gpus = 0 if device == "cpu" else _gpus()
-    chunks = parts.chunks()
-    done = {chunk.number for chunk in parts.done(chunks)}
-    left = [{"chunk": chunk.number} for chunk in chunks if chunk.number not in done]
-    scored = ray.data.from_items(left, override_num_blocks=min(len(left), _MOST_BLOCKS)).map_batches(
+    items = [{"chunk": chunk.number} for chunk in left]
+    scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
         _ScoreChunks,
         fn_constructor_args=(parts.job, device),
         batch_size=1,
-        concurrency=min(workers or gpus or 1, len(left)),
+        compute=ray.data.ActorPoolStrategy(size=min(workers or gpus or 1, len(items))),
         num_gpus=1 if gpus else 0,
         num_cpus=1,
     )
     for batch in scored.iter_batches(batch_size=None):
         rows = np.asarray(batch["rows"])
         meter.tell(Progress(int(rows.sum()), {}, len(rows)))
-    # what other processes hold, or what was left by one that died in between
-    chunks_left = tuple(chunk for chunk in chunks if chunk not in parts.done(chunks))
-    if chunks_left and parts.exist():
-        run_ray(parts, meter, workers, device)
 
 
 def _gpus() -> int:
@@ -96,7 +101,8 @@ class ScoreBatch:
     """A step of a Ray Data pipeline that adds scores to each row.
 
         ds = ray.data.read_parquet("pairs")  # response_audio; optionally context_audio, situation, pair_id
-        ds.map_batches(ScoreBatch, fn_constructor_args=("judge",), concurrency=8, batch_size=256, num_gpus=1)
+        ds.map_batches(ScoreBatch, fn_constructor_args=("judge",), batch_size=256, num_gpus=1,
+                       compute=ray.data.ActorPoolStrategy(size=8))
 
     A clip is bytes or a structure of `bytes` and `path`; a path if a folder is named, in which it lies and which it may
     not leave. The columns are those of `columns.score_columns` and `status`: `ok`, or why a row has no scores. Unknown

@@ -49,9 +49,15 @@ class Digest(Protocol):
 
 
 class Table(Protocol):
-    """A file that is read row by row, never held in memory."""
+    """A file that is read row by row, never held in memory.
+
+    Attributes:
+        path: The file.
+        embeds: Whether clips stand in it.
+    """
 
     path: Path
+    embeds: bool
 
     def records(self, start: Start | None = None, digest: Digest | None = None) -> Iterator[Record]:
         """Rows from one on.

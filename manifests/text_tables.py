@@ -50,6 +50,8 @@ class _Lines:
 class TextTable:
     """A `Table` in a text file."""
 
+    embeds = False
+
     def __init__(self, path: Path) -> None:
         """Name a file.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import NamedTuple
 
 from filelock import FileLock, Timeout
@@ -58,7 +60,7 @@ class Worker:
 
     def run(self) -> None:
         """Score what is left, until all is done, by whomever."""
-        for chunk in free_chunks(self._parts, self._parts.chunks()):
+        for chunk in free_chunks(self._parts, self._parts.left()):
             self.score(chunk)
 
     def score(self, chunk: Chunk) -> None:
@@ -67,8 +69,7 @@ class Worker:
         attempts = Attempts(self._parts.path(chunk, "starts"))
         attempts.begin()
         try:
-            scored = self._told(self._carefully(chunk, attempts) if attempts.careful else self._at_once(chunk))
-            rows = list(scored)
+            rows = self._carefully(chunk, attempts) if attempts.careful else self._at_once(chunk)
         except (KeyboardInterrupt, SystemExit):
             attempts.withdraw()
             raise
@@ -81,19 +82,31 @@ class Worker:
         for record in read_chunk(self._table, chunk):
             yield self._reader.of_record(record, self._table.path)
 
-    def _at_once(self, chunk: Chunk) -> Iterator[ScoredRow]:
-        return score_rows(self._scorer, self._rows(chunk), self._columns, self._parts.job.level)
+    def _at_once(self, chunk: Chunk) -> list[ScoredRow]:
+        if self._table.embeds:  # the clips of a whole chunk are not held in memory
+            return list(self._told(self._scored(self._rows(chunk))))
+        rows = list(self._rows(chunk))
+        order = sorted(range(len(rows)), key=lambda number: _context(rows[number]))
+        scored = self._told(self._scored(rows[number] for number in order))
+        return [row for _, row in sorted(zip(order, scored, strict=True), key=itemgetter(0))]
 
-    def _carefully(self, chunk: Chunk, attempts: Attempts) -> Iterator[ScoredRow]:
+    def _carefully(self, chunk: Chunk, attempts: Attempts) -> list[ScoredRow]:
+        scored = (self._scored([row]) for row in self._one_by_one(chunk, attempts))
+        return list(self._told(itertools.chain.from_iterable(scored)))
+
+    def _scored(self, rows: Iterable[Row]) -> Iterator[ScoredRow]:
+        return score_rows(self._scorer, rows, self._columns, self._parts.job.level)
+
+    def _one_by_one(self, chunk: Chunk, attempts: Attempts) -> Iterator[Row]:
         culprits, hopeless = attempts.culprits, attempts.hopeless
         for number, row in enumerate(self._rows(chunk)):
             if row.pair is not None and (hopeless or number in culprits):
                 whose = "this row" if number in culprits else "several rows near this one"
                 row = Row(row.pair_id, None, Problem("process died", f"the process that scored {whose} died each time"))
             attempts.at(number)
-            yield from score_rows(self._scorer, [row], self._columns, self._parts.job.level)
+            yield row
 
-    def _told(self, scored: Iterator[ScoredRow]) -> Iterator[ScoredRow]:
+    def _told(self, scored: Iterable[ScoredRow]) -> Iterator[ScoredRow]:
         rows, failed, last = 0, Counter[str](), time.monotonic()
         for row in scored:
             rows += 1
@@ -106,14 +119,19 @@ class Worker:
         self._tell(Progress(rows, dict(failed), 0))
 
 
-def free_chunks(parts: Parts, chunks: tuple[Chunk, ...]) -> Iterator[Chunk]:
+def _context(row: Row) -> tuple[str, ...]:
+    """What rows with the same one begin alike by: close together, their contexts are encoded and read once."""
+    if row.pair is None:
+        return ()
+    return (row.pair.situation or "", *(str(turn.audio) for turn in row.pair.context))
+
+
+def free_chunks(parts: Parts, left: Sequence[Chunk]) -> Iterator[Chunk]:
     """Chunks that are not done, one after the other, each while its lock is held; whoever takes one does it.
 
     A lock is free as soon as its process is gone, so that what a dead one left is taken by another. Where locks do not
     reach (some network file systems) a chunk may be scored twice, with the same result.
     """
-    done = {chunk.number for chunk in parts.done(chunks)}
-    left = [chunk for chunk in chunks if chunk.number not in done]
     while left and parts.exist():
         busy = []
         for chunk in left:
