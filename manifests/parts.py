@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file
@@ -62,7 +62,7 @@ class Parts:
             different = first_difference(self._read(_PLAN).get("identity", {}), identity)
             if different is None:
                 return
-            if any(self.folder.glob("part-*")):
+            if self.hold_something():
                 raise UserError(
                     f"{self.folder}: begun with {different}; accepted: the same command as before, or --restart to "
                     "delete what is done"
@@ -71,8 +71,27 @@ class Parts:
         chunks = [[chunk.rows, *chunk.start] for chunk in index.chunks]
         self._write(_PLAN, {"schema_version": _SCHEMA_VERSION, "identity": identity, "chunks": chunks})
 
+    def hold_something(self) -> bool:
+        """Whether a part is done, or somebody works on one."""
+        return any(self.folder.glob("part-*")) or self._in_use()
+
+    def _in_use(self) -> bool:
+        for path in self.folder.glob("lock-*"):
+            try:
+                with FileLock(path, blocking=False):
+                    pass
+            except Timeout:
+                return True
+        return False
+
     def clear(self) -> None:
-        """Delete what is done, the plan first."""
+        """Delete what is done, the plan first.
+
+        Raises:
+            UserError: If somebody works on it.
+        """
+        if self._in_use():
+            raise UserError(f"{self.folder}: other processes are at work; accepted: stop them first")
         (self.folder / _PLAN).unlink(missing_ok=True)
         for path in self.folder.iterdir():
             if path.name != _LOCK:

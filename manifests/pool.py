@@ -139,6 +139,7 @@ def _end(members: Sequence[_Member]) -> None:
 def _work(job: Job, device: str | None, threads: int | None, connection: Any) -> None:
     """The main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started this process ends it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
     try:
         from .work import Worker

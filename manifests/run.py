@@ -84,30 +84,37 @@ def score_manifest(job: Job, engine: Engine, place: Place = Place(), restart: bo
     job.out.parent.mkdir(parents=True, exist_ok=True)
     if restart and place.world > 1:
         raise UserError(f"--restart in several processes; accepted: delete {parts.folder} beforehand")
-    table = open_table(job.manifest)
-    with parts.locked():
-        if restart:
-            parts.clear()
-        if place.world > 1 and not parts.exist():
-            complete = _complete(job)
-            if complete is not None:
-                parts.remove()
-                return complete
-        if not parts.exist() or not _is_begun(parts):
-            parts.plan(index(table))
-    chunks = parts.chunks()
-    rows = sum(chunk.rows for chunk in chunks)
-    done = parts.done(chunks)
-    before = sum(chunk.rows for chunk in done)
     try:
+        with parts.locked():
+            complete = _begin(parts, place, restart)
+        if complete is not None:
+            parts.remove()
+            return complete
+        chunks = parts.chunks()
+        rows = sum(chunk.rows for chunk in chunks)
+        before = sum(chunk.rows for chunk in parts.done(chunks))
         if before < rows:
             with Meter(rows, lambda: _rows(parts, chunks), quiet=place.rank > 0) as meter:
                 engine(parts, meter)
     except BaseException:
-        if place.world == 1 and not parts.done(chunks):
-            parts.remove()  # nothing is lost
+        if place.world == 1 and not parts.hold_something():
+            parts.remove()
         raise
     return _finish(parts, chunks, start, before)
+
+
+def _begin(parts: Parts, place: Place, restart: bool) -> Summary | None:
+    """Plan what was not planned yet; returns what became of the job if there is nothing to do."""
+    table = open_table(parts.job.manifest)
+    if restart:
+        parts.clear()
+    if not parts.exist():
+        complete = _complete(parts.job) if place.world > 1 else None
+        if complete is not None:
+            return complete
+    if not parts.exist() or not _is_begun(parts):
+        parts.plan(index(table))
+    return None
 
 
 @contextmanager

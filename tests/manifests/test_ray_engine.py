@@ -60,7 +60,8 @@ def test_a_step_of_a_pipeline_adds_columns(cluster, judge_folder, clips, scorer)
     )
     found = {one["name"]: one for one in scored.take_all()}
     assert len(found) == 20
-    assert (found["n7"]["status"][-6:], np.isnan(found["n7"]["warmth"])) == (" flac, ogg, mp3, aiff, au"[-6:], True)
+    assert "not a sound file" in found["n7"]["status"]
+    assert np.isnan(found["n7"]["warmth"])
     for number in (0, 3, 18):
         one = found[f"n{number}"]
         expected = scorer.assess(None, clips / f"r{number % 4}.wav").scores["warmth"]

@@ -13,6 +13,7 @@ from empathy_judge.manifests.parts import Parts
 from empathy_judge.manifests.places import Place, find_place, worker_devices
 from empathy_judge.manifests.run import score_manifest, stopped_by_signals
 from empathy_judge.manifests.work import Worker
+from filelock import FileLock
 
 from .conftest import read, row
 
@@ -181,6 +182,35 @@ def test_a_failure_before_anything_is_done_leaves_nothing_and_the_old_scores(wri
         score_manifest(job, _fail)
     assert job.out.read_text() == "old"
     assert sorted(clips.iterdir()) == before
+
+
+def test_a_manifest_that_cannot_be_scored_leaves_nothing(write, make_job, clips):
+    job = make_job(write([row(0), row(0)]), "scores.csv")
+    before = sorted(clips.iterdir())
+    with pytest.raises(UserError, match="stands there twice"):
+        score_manifest(job, _fail)
+    assert sorted(clips.iterdir()) == before
+
+
+def test_what_others_work_on_is_not_deleted(write, make_job):
+    job = make_job(write([row(0)]), "scores.csv")
+
+    def run(parts, meter):
+        with FileLock(parts.path(parts.chunks()[0], "lock")):
+            for changed, restart, text in (
+                (dataclasses.replace(job, level=0.5), False, "begun with another level"),
+                (job, True, "other processes are at work; accepted: stop them first"),
+            ):
+                with pytest.raises(UserError, match=text):
+                    score_manifest(changed, _fail, restart=restart)
+            with pytest.raises(Killed):
+                score_manifest(job, _fail)
+            assert parts.exist()
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(job, run)
+    assert not Parts(job).folder.exists()
 
 
 def _fail(parts, meter):
