@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from .assessment import Assessment, UncertainScore
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
@@ -20,6 +20,10 @@ from .models.cautions import cautions
 from .models.compiled import compile_layers
 from .models.feature_store import DiskStore
 from .models.scoring import SPREAD, Judged, PairScorer, placed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset, IterableDataset
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -196,6 +200,14 @@ class Scorer:
         for pair, judged in self._scorer.run(pairs):
             yield pair, self._assessment(judged, level)
 
+    def assess_table(
+        self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
+    ) -> pd.DataFrame:
+        """Score each row of a DataFrame or of a Hugging Face data set; see `manifests.frames.score_table`."""
+        from .manifests.frames import score_table
+
+        return score_table(self, table, level)
+
     def check_clip(self, audio: Audio) -> None:
         """The judge can hear this clip.
 
@@ -203,6 +215,10 @@ class Scorer:
             AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
         """
         self._scorer.judge.decode(clip(audio))
+
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
+        self._scorer.forget()
 
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.

@@ -190,21 +190,8 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )
     _add_agreement_options(one)
 
-    one = _add(commands, "score", run, "empathy-judge score judge context.wav response.wav")
-    one.add_argument("judge", help="judge folder or run folder")
-    one.add_argument("context", nargs="?", help="context clip; - for none")
-    one.add_argument("response", nargs="?", help="response clip")
-    one.add_argument("--situation", help="text about the situation, as raters were given it")
-    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet with response_audio, and optionally pair_id, "
-                     "context_audio, situation; paths are relative to it")  # fmt: skip
-    one.add_argument("--out", help="CSV for the scores of a manifest (default: standard output)")
-    one.add_argument(
-        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
-        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
-    )  # fmt: skip
-    one.add_argument("--json", action="store_true", help="print JSON")
-    _add_device_options(one)
-    _add_cache_option(one)
+    one = _add(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
+    _add_score_options(one)
 
     one = _add(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
     one.add_argument("judge", help="judge folder or run folder")
@@ -249,6 +236,36 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--out", required=True, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
+
+
+def _add_score_options(one: argparse.ArgumentParser) -> None:
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", nargs="?", help="context clip; - for none")
+    one.add_argument("response", nargs="?", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
+    one.add_argument(
+        "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
+    )
+    one.add_argument(
+        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
+        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
+    )  # fmt: skip
+    one.add_argument(
+        "--workers", type=int, metavar="N", help="processes, each with a judge (default: one for each GPU, or one)"
+    )
+    one.add_argument(
+        "--engine", choices=["local", "ray"], default="local",
+        help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
+    )  # fmt: skip
+    one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
+    one.add_argument("--batch-size", type=int, default=16, metavar="PAIRS", help="pairs per forward pass (default: 16)")
+    one.add_argument(
+        "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
+    )
+    _add_device_options(one)
+    _add_cache_option(one)
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:

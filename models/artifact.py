@@ -20,12 +20,12 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from .backbones.common.base import Quantization
 from .calibration import Calibration
-from .calibration_files import CALIBRATION_FILE, from_json, read_calibration, to_json, weights_hash
-from .checkpoints import BEST, read_checkpoint
+from .calibration_files import from_json, read_calibration, to_json, weights_hash
+from .checkpoints import read_checkpoint
+from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import LoraSettings, trained_in_full
 from .weight_files import (
-    JUDGE_FILE,
     Fingerprints,
     check_keys,
     file_hash,
@@ -230,7 +230,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     """
     if (path / JUDGE_FILE).is_file():
         return load_judge(path, placement)
-    if path.is_file() or (path / "checkpoints").is_dir():
+    if path.is_file() or (path / CHECKPOINTS).is_dir():
         return load_run(path, placement)
     raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
@@ -310,7 +310,7 @@ def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placem
 
 def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     """File, description and trained weights of a checkpoint, or of the best one of a run."""
-    file = path / "checkpoints" / BEST if path.is_dir() else path
+    file = path / CHECKPOINTS / BEST if path.is_dir() else path
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
