@@ -17,6 +17,7 @@ from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
 from .models.cautions import cautions
+from .models.clip_encoder import KEPT_BYTES
 from .models.compiled import compile_layers
 from .models.feature_store import DiskStore
 from .models.scoring import SPREAD, Judged, PairScorer, placed
@@ -53,6 +54,7 @@ class Scorer:
         batch_size: int | None,
         cache: Path | None,
         compiled: bool,
+        kept_bytes: int,
     ) -> None:
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         judge = placed(loaded, device)
@@ -67,7 +69,9 @@ class Scorer:
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(judge, self.batch_size, loaded.calibration, store, measures=True)
+        self._scorer = PairScorer(
+            judge, self.batch_size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes
+        )
 
     @classmethod
     def from_pretrained(
@@ -80,6 +84,7 @@ class Scorer:
         batch_size: int | None = None,
         cache: str | Path | None = None,
         compiled: bool = False,
+        kept_bytes: int = KEPT_BYTES,
     ) -> Scorer:
         """Load a judge.
 
@@ -96,12 +101,13 @@ class Scorer:
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
+            kept_bytes: Of audio states in memory, for clips that come again.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
         kept = None if cache is None else Path(cache)
-        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled)
+        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes)
 
     @overload
     def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...

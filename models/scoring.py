@@ -17,7 +17,7 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import shared_prefix
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
-from .clip_encoder import ClipEncoder
+from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .clip_facts import ClipFacts
 from .feature_store import FeatureStore
 from .heads.prediction import Prediction
@@ -74,6 +74,7 @@ class PairScorer:
         calibration: Calibration | None = None,
         store: FeatureStore | None = None,
         measures: bool = False,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         """Put the judge to work.
 
@@ -84,11 +85,12 @@ class PairScorer:
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`).
+            kept_bytes: Of audio states in memory, for clips that come again.
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
-        self._encoder = ClipEncoder(judge, batch_size, store, measures)
+        self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes)
         self._room = Room(batch_size)
         self._turn = threading.Lock()
 
