@@ -46,8 +46,9 @@ class Scorer:
         quantization: Quantization | None,
         batch_size: int,
         cache: Path | None,
+        revision: str | None,
     ) -> None:
-        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
+        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD), revision)
         self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
         self.description = loaded.description
         self.calibration = loaded.calibration
@@ -68,11 +69,13 @@ class Scorer:
         quantization: Quantization | None = None,
         batch_size: int = 16,
         cache: str | Path | None = None,
+        revision: str | None = None,
     ) -> Scorer:
         """Load a judge.
 
         Args:
-            folder: Of an exported judge (or of a training run).
+            folder: Of an exported judge (or of a training run), or `OWNER/NAME` on the Hugging Face hub where there is
+                no such folder.
             backbone: Where the backbone lies now, if not where the judge found it.
             device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
                 there is one.
@@ -81,11 +84,13 @@ class Scorer:
             batch_size: Pairs per forward pass; scores do not depend on it.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
+            revision: Commit, tag or branch on the hub.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        return cls(Path(folder), backbone, device, quantization, batch_size, None if cache is None else Path(cache))
+        store = None if cache is None else Path(cache)
+        return cls(Path(folder), backbone, device, quantization, batch_size, store, revision)
 
     @overload
     def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...
