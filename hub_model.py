@@ -39,7 +39,11 @@ class EmpathyJudgeConfig(PreTrainedConfig):
 
 @dataclass
 class EmpathyJudgeOutput(ModelOutput):
-    """Scores `(pairs, dimensions)`, rating points, float32, on the CPU; dimensions in the order of `model.dimensions`."""
+    """What `EmpathyJudgeModel` returns.
+
+    Attributes:
+        scores: Rating points `(pairs, dimensions)`, float32, on the CPU; in the order of `model.dimensions`.
+    """
 
     scores: Tensor | None = None
 

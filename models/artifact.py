@@ -133,7 +133,8 @@ def staged(folder: Path) -> Iterator[Path]:
     stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield stage
-        stage.chmod(0o755)  # mkdtemp keeps others out
+        for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
+            path.chmod(0o755 if path.is_dir() else 0o644)
         os.replace(stage, folder)
     finally:
         shutil.rmtree(stage, ignore_errors=True)

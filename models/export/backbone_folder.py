@@ -24,19 +24,21 @@ _INDEX = "model.safetensors.index.json"
 _LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", "transformers_version")
 
 
-def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder: Path) -> None:
+def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder: Path, quantized: bool = False) -> None:
     """Write weights, configuration and processor so that `load_backbone` reads them back.
 
     Args:
-        backbone: Without adapters; its weights may be quantized. What it was loaded from must still be there.
+        backbone: Without adapters. What it was loaded from must still be there.
         revision: Of what it was loaded from.
         dtype: Of its weights, for whoever loads the folder without asking for one.
         folder: Is made.
+        quantized: Its weights are, as `transformers` quantized them when it was loaded.
     """
     folder.mkdir()
     config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
     config |= {**backbone.layout.config, "dtype": dtype}
-    if (quantization := _quantization(backbone)) is not None:
+    quantization = _quantization(backbone) if quantized else None
+    if quantization is not None:
         config["quantization_config"] = quantization
     backbone.save_processor(str(folder))
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
@@ -44,13 +46,13 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     _write_weights(dict(_stored(backbone.network.state_dict(), backbone.layout)), quantization, folder)
 
 
-def _quantization(backbone: Backbone) -> dict[str, Any] | None:
-    """How the weights are quantized, as config.json says it; None if they are not."""
+def _quantization(backbone: Backbone) -> dict[str, Any]:
+    """How the weights are quantized, as config.json says it."""
     for module in backbone.network.modules():
         settings = getattr(getattr(module, "config", None), "quantization_config", None)
         if settings is not None:
             return json.loads(settings.to_json_string(use_diff=False))
-    return None
+    raise RuntimeError(f"backbone {backbone.name}: transformers does not say how it was quantized")
 
 
 def _stored(weights: Mapping[str, Tensor], layout: Layout) -> Iterator[tuple[str, Tensor]]:

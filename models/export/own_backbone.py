@@ -49,7 +49,7 @@ def own_backbone(folder: Path, description: Mapping[str, Any]) -> OwnBackbone | 
         ("backbone", settings, (BACKBONE,)),
     ):
         found = values.get(name) if isinstance(values, dict) else values
-        if found not in accepted:
+        if not isinstance(values, dict) or found not in accepted:
             raise UserError(f"{path}: {name} {shown(found)}; accepted: {', '.join(accepted)}")
     hashes = description.get("sha256")
     if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):

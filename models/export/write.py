@@ -11,7 +11,7 @@ from typing import Any
 
 from ...data_modules.errors import UserError
 from ..artifact import CARD_FILE, LoadedJudge, load_judge, staged, write_description
-from ..backbones import load_backbone
+from ..backbones import load_backbone, read_config
 from ..backbones.common.base import Checkpoint, WeightForm
 from ..calibration_files import weights_hash
 from ..card import render_card
@@ -88,7 +88,10 @@ def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> N
         raise UserError(f"{out}: an ensemble has several adapters for one backbone; accepted: a single judge")
     if EXPORT in loaded.description:
         raise UserError(f"{out}: the judge has its backbone in its folder already; accepted: what it was made of")
-    if quantization != "none" and "language_model" not in loaded.judge.backbone.parts:
+    judge = loaded.judge
+    if "quantization_config" in read_config(judge.settings.backbone, judge.settings.revision):
+        raise UserError(f"{out}: backbone {judge.settings.backbone!r} was quantized before; accepted: one that was not")
+    if quantization != "none" and "language_model" not in judge.backbone.parts:
         name = loaded.description["settings"]["backbone"]
         raise UserError(f"{out}: backbone {name!r} has no language model to quantize; accepted: no quantization")
 
@@ -125,7 +128,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: Weigh
         write_backbone(judge.backbone, revision, settings.dtype, folder / _WHOLE)
         judge.to("meta")
         whole = Checkpoint(str(folder / _WHOLE), None, DTYPES[settings.dtype], settings.attention, quantization)
-        write_backbone(load_backbone(whole), None, settings.dtype, folder / BACKBONE)
+        write_backbone(load_backbone(whole), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(folder / _WHOLE)
     if form == "huggingface":
         write_model_code(folder)
