@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     HfHubHTTPError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage] of httpx, of httpx2 since version 2
     LocalEntryNotFoundError,
+    LocalTokenNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 
 from ..data_modules.errors import UserError
 from .weight_files import JUDGE_FILE
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 """What is fetched: a judge has no other files that are read, and code is never run."""
 
@@ -91,13 +94,17 @@ def _one_line(what: str) -> Iterator[None]:
         yield
     except RepositoryNotFoundError:
         raise UserError(f"{what}: not found; accepted: a public one, or `hf auth login` by who may see it") from None
+    except RevisionNotFoundError:
+        raise UserError(f"{what}: no such revision; accepted: a commit, tag or branch of it") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
-        meaning = {401: "not logged in: set HF_TOKEN or run `hf auth login`", 403: "this login has no right to it"}
+        meaning = {401: _NO_LOGIN, 403: "this login has no right to it"}
         raise UserError(f"{what}: {meaning.get(status, f'the hub answered {status}')}") from None
+    except LocalTokenNotFoundError:
+        raise UserError(f"{what}: {_NO_LOGIN}") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         raise UserError(f"{what}: the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy was kept") from None
-    except (httpx.HTTPError, ConnectionError) as error:
+    except (HTTPError, ConnectionError) as error:
         raise UserError(f"{what}: the hub cannot be reached ({type(error).__name__})") from None
     except OSError as error:
         raise UserError(f"{what}: {type(error).__name__} {error.strerror or ''}".rstrip()) from None

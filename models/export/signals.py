@@ -46,10 +46,9 @@ def _speech(seconds: float, rate: int, random: np.random.Generator) -> np.ndarra
     pitch = random.uniform(90, 240) * (1 + 0.2 * np.sin(2 * np.pi * random.uniform(0.2, 1) * times))
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     resonances = random.uniform([300, 900, 2_200], [800, 2_000, 3_200])
-    sound = np.zeros_like(times)
-    for harmonic in range(1, 20):
-        distance = (harmonic * pitch[:, None] - resonances) / 150
-        sound += np.sin(harmonic * phase) * (1 / (1 + distance**2)).sum(1)
+    harmonics = np.arange(1, 16)
+    levels = (1 / (1 + ((harmonics[:, None] * pitch.mean() - resonances) / 150) ** 2)).sum(1)
+    sound = sum(level * np.sin(harmonic * phase) for harmonic, level in zip(harmonics, levels, strict=True))
     syllables = np.clip(np.sin(2 * np.pi * 2 * times + random.uniform(0, np.pi)) ** 2, 0.05, None)
     voiced = sound * syllables + 0.01 * random.normal(size=len(times))
     return random.uniform(0.1, 0.5) * voiced / np.abs(voiced).max()

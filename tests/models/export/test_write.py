@@ -11,7 +11,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, load_judge, save_judge
-from empathy_judge.models.export.check import CheckSet, made_set, score_all
+from empathy_judge.models.export.check import CheckSet, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings
@@ -194,30 +194,33 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
                 weight.data.zero_()
         merge_adapter(judge)
 
+    few = CheckSet("some tones", tones.pairs[:3])
     loaded = load_judge(judge_folder)
     with pytest.raises(LossTooLarge, match=r"empathy: largest difference .* rating points, allowed 4e-05"):
-        write_whole(loaded, tmp_path / "out", "merged", "none", made_set(loaded), device="cpu")
+        write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu")
     assert list(tmp_path.iterdir()) == []
     loaded = load_judge(judge_folder)
-    check = write_whole(loaded, tmp_path / "out", "merged", "none", made_set(loaded), device="cpu", accept_loss=True)
+    check = write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu", accept_loss=True)
     assert check.beyond
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Beyond the bounds, and accepted by who exported it" in card
     assert json.loads((tmp_path / "out" / "judge.json").read_text())["export"]["check"]["beyond"] == check.beyond
 
 
+@pytest.mark.long
 def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make_judge, tmp_path):
     from empathy_judge.models.ensemble import write_ensemble
 
+    nothing = CheckSet("nothing", [])
     saved(make_judge(seed=2), tmp_path / "other")
     write_ensemble([judge_folder, tmp_path / "other"], tmp_path / "ensemble")
     for source, reason in ((tmp_path / "ensemble", "several adapters"), (merged, "in its folder already")):
         loaded = load_judge(source)
         with pytest.raises(UserError, match=reason):
-            write_whole(loaded, tmp_path / "out", "merged", "none", made_set(loaded), device="cpu")
+            write_whole(loaded, tmp_path / "out", "merged", "none", nothing, device="cpu")
     loaded = load_judge(judge_folder)
     with pytest.raises(UserError, match="exists; accepted: a folder that does not exist yet"):
-        write_whole(loaded, merged, "merged", "none", made_set(loaded), device="cpu")
+        write_whole(loaded, merged, "merged", "none", nothing, device="cpu")
     with pytest.raises(UserError, match="was merged into its backbone"):
         write_ensemble([judge_folder, merged], tmp_path / "mixed")
     with pytest.raises(UserError, match="is not written again; accepted: copy it"):
