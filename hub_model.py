@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from .data_modules.errors import AudioError, UserError
 from .models.artifact import LoadedJudge, Placement, load_judge
@@ -161,7 +161,7 @@ class EmpathyJudgeModel(PreTrainedModel):
             scores.append(dict(zip(self.dimensions, found.score.tolist(), strict=True)))
         return scores if several else scores[0]
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **_: Any) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *_: Any, **__: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not done: the folder that was read is the judge.
 
         Raises:

@@ -129,7 +129,7 @@ def export(options: argparse.Namespace) -> int:
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
     loaded = load(source, Placement(options.backbone))
     if report is not None:
-        _check_report(options.report, report, loaded)
+        _check_report(report, loaded)
     if options.form != "small":
         if not _export_whole(options, loaded, report):
             return FAILED_CHECKS
@@ -162,7 +162,7 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
     """False if scores changed too much."""
     from ..data_modules.schema import PairDataset
     from ..models.export.check import made_set, rated_set
-    from ..models.export.write import LossTooLarge, write_whole
+    from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
 
     if options.check_data is None:
         chosen = made_set(loaded)
@@ -173,7 +173,7 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
             loaded,
             Path(options.out),
             options.form,
-            {"none": "none", "int8": "int8", "int4": "nf4"}[options.quantization],
+            WEIGHT_FORMS[options.quantization],
             chosen,
             report=report,
             device=options.device,
@@ -189,11 +189,11 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
     return True
 
 
-def _check_report(name: str, report: Mapping[str, Any], loaded: LoadedJudge) -> None:
+def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
     """What is measured of one judge does not go on the card of another."""
     judged = (report.get("provenance") or {}).get("provenance")
     if judged != loaded.description["provenance"]:
-        raise UserError(f"{name}: a report of another judge ({report.get('judge')}); accepted: one of this judge")
+        raise UserError(f"--report: it is of another judge ({report.get('judge')}); accepted: one of this judge")
 
 
 def _push(options: argparse.Namespace) -> str:

@@ -69,7 +69,7 @@ def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] |
     if quantization is not None and quantization["quant_method"] == "torchao":
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
-        weights, metadata = flatten_tensor_state_dict(weights)
+        weights, metadata = flatten_tensor_state_dict(weights)  # pyright: ignore[reportArgumentType]
     shards = split_torch_state_dict_into_shards(weights, max_shard_size=_SHARD)
     for file, names in shards.filename_to_tensors.items():
         save_file({name: _whole(weights[name]) for name in names}, folder / file, metadata={"format": "pt", **metadata})

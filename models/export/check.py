@@ -187,7 +187,8 @@ def _change(before: np.ndarray, after: np.ndarray, ratings: np.ndarray | None) -
 def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(spearmanr(one, other).statistic)
+    found: Any = spearmanr(one, other)
+    return float(found.statistic)
 
 
 def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:

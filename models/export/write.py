@@ -25,6 +25,8 @@ from .huggingface_form import write_model_code
 from .merge import merge_adapter
 from .own_backbone import OwnForm
 
+WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
+"""By what a user calls them."""
 _WHOLE = "unquantized"
 
 

@@ -108,5 +108,5 @@ def test_a_report_of_another_judge_is_not_put_on_the_card(judge_folder, tmp_path
     (tmp_path / "agreement.json").write_text(json.dumps({"judge": "other", "dimensions": {}, "provenance": {}}))
     words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
     assert main(words) == 2
-    assert "agreement.json: a report of another judge (other)" in capsys.readouterr().err
+    assert "--report: it is of another judge (other)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
