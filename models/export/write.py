@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,6 +28,7 @@ from .own_backbone import OwnForm
 
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """By what a user calls them."""
+_LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
 _WHOLE = "unquantized"
 
 
@@ -96,6 +98,9 @@ def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> N
     if quantization != "none" and "language_model" not in judge.backbone.parts:
         name = loaded.description["settings"]["backbone"]
         raise UserError(f"{out}: backbone {name!r} has no language model to quantize; accepted: no quantization")
+    for library in _LIBRARIES[quantization]:
+        if importlib.util.find_spec(library) is None:
+            raise UserError(f"{quantization} needs {library}; accepted: pip install 'empathy-judge[quantization]'")
 
 
 def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: WeightForm) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: Weigh
     Returns:
         What `judge.json` says.
     """
-    judge, revision = loaded.judge, loaded.judge.settings.revision
+    judge, revision = loaded.judge.cpu(), loaded.judge.settings.revision
     merge_adapter(judge)
     settings = judge.settings
     frozen, written = fingerprints(judge), write_weights(judge, folder)
@@ -117,7 +122,11 @@ def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: Weigh
         EXPORT: {
             "form": form,
             "quantization": quantization,
-            "origin": {key: loaded.description[key] for key in ("settings", "backbone_fingerprint", "trained_in_full")},
+            "origin": {
+                "settings": loaded.description["settings"],
+                "backbone_fingerprint": loaded.description["backbone_fingerprint"],
+                "trained_in_full": loaded.description.get("trained_in_full", []),
+            },
             "versions": _versions(quantization),
         },
     }
@@ -140,5 +149,6 @@ def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: Weigh
 
 def _versions(quantization: WeightForm) -> dict[str, str]:
     """Of the libraries that wrote the weights."""
-    extra = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}[quantization]
-    return {name: importlib.metadata.version(name) for name in ("transformers", "safetensors", *extra)}
+    return {
+        name: importlib.metadata.version(name) for name in ("transformers", "safetensors", *_LIBRARIES[quantization])
+    }

@@ -69,6 +69,14 @@ def test_an_adapter_in_the_backbone_is_refused_even_with_its_hash(folder, judge_
     refused(folder, "has an adapter (adapter_config.json) beside its weights")
 
 
+def test_files_may_be_links_as_in_the_cache_of_the_hub(folder, tmp_path):
+    (tmp_path / "blobs").mkdir()
+    for number, path in enumerate(path for path in folder.rglob("*") if path.is_file()):
+        path.rename(tmp_path / "blobs" / str(number))
+        path.symlink_to(tmp_path / "blobs" / str(number))
+    assert load_judge(folder).judge.settings.backbone == str(folder / "backbone")
+
+
 def test_an_adapter_of_the_small_form_beside_it_is_not_read(folder, judge_folder):
     shutil.copytree(judge_folder / "adapter", folder / "adapter")
     assert load_judge(folder).judge.adapter == (None,)

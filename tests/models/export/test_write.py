@@ -207,6 +207,14 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
     assert json.loads((tmp_path / "out" / "judge.json").read_text())["export"]["check"]["beyond"] == check.beyond
 
 
+@pytest.mark.parametrize(("quantization", "library"), [("int8", "torchao"), ("nf4", "bitsandbytes")])
+def test_a_library_that_is_not_there_is_named(quantization, library, judge_folder, tmp_path, monkeypatch):
+    loaded = load_judge(judge_folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"{quantization} needs {library}; accepted: pip install"):
+        write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
+
+
 @pytest.mark.long
 def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make_judge, tmp_path):
     from empathy_judge.models.ensemble import write_ensemble
