@@ -55,8 +55,9 @@ class Scorer:
         cache: Path | None,
         compiled: bool,
         kept_bytes: int,
+        revision: str | None,
     ) -> None:
-        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
+        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
         if compiled:
             compile_layers(judge.network, leave=[])
@@ -85,11 +86,13 @@ class Scorer:
         cache: str | Path | None = None,
         compiled: bool = False,
         kept_bytes: int = KEPT_BYTES,
+        revision: str | None = None,
     ) -> Scorer:
         """Load a judge.
 
         Args:
-            folder: Of an exported judge (or of a training run).
+            folder: Of an exported judge (or of a training run), or `OWNER/NAME` on the Hugging Face hub where there is
+                no such folder.
             backbone: Where the backbone lies now, if not where the judge found it.
             device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
                 there is one.
@@ -102,12 +105,13 @@ class Scorer:
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
             kept_bytes: Of audio states in memory, for clips that come again.
+            revision: Commit, tag or branch on the hub.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
         kept = None if cache is None else Path(cache)
-        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes)
+        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes, revision)
 
     @overload
     def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...

@@ -14,6 +14,7 @@ from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
+    from ..models.artifact import LoadedJudge
     from ..scorer import Scorer
 
 
@@ -155,15 +156,105 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the judge folder of a run."""
-    from ..models.artifact import Placement, load_run, save_judge
-    from ..models.card import render_card
+    """Write the judge folder of a run, or another form of a judge folder.
 
-    loaded = load_run(Path(options.checkpoint), Placement(options.backbone))
+    small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
+    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved. huggingface:
+    as merged, and AutoModel.from_pretrained(FOLDER, trust_remote_code=True) and pipeline(model=FOLDER, ...) open it
+    where this package is installed.
+
+    --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
+    (NF4; bitsandbytes). Activations keep their precision.
+
+    What merging and quantizing do to the scores is measured on pairs, printed, and kept in judge.json and on the card.
+    Beyond the bounds nothing is written and the exit code is 1: differences of 1e-5 of the width of the scale where
+    weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
+    with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
+    """
+    from ..models.artifact import Placement, load_judge, load_run, save_judge
+    from ..models.card import render_card
+    from ..models.file_names import JUDGE_FILE
+    from ..models.hub import check_hub_name
+
+    source, out = Path(options.checkpoint), Path(options.out)
+    _check_export(options)
+    if options.push_to_hub is not None:
+        check_hub_name(options.push_to_hub)
     report = None if options.report is None else _read_report(Path(options.report))
-    save_judge(loaded, Path(options.out), render_card(loaded.description, report))
-    print(f"judge: {options.out}")
+    load = load_judge if (source / JUDGE_FILE).is_file() else load_run
+    loaded = load(source, Placement(options.backbone))
+    if report is not None:
+        _check_report(report, loaded)
+    if options.form != "small":
+        if not _export_whole(options, loaded, report):
+            return FAILED_CHECKS
+    else:
+        save_judge(loaded, out, render_card(loaded.description, report))
+    print(f"judge: {out}")
+    if options.push_to_hub is not None:
+        print(f"hub: {_push(options)}")
     return DONE
+
+
+def _check_export(options: argparse.Namespace) -> None:
+    """Options that would do nothing are refused."""
+    if options.form == "small":
+        given = {
+            "--quantization": options.quantization != "none",
+            "--check-data": options.check_data is not None,
+            "--accept-loss": options.accept_loss,
+        }
+        for name, there in given.items():
+            if there:
+                raise UserError(
+                    f"export: {name} with --form small, which has no backbone; accepted: merged, huggingface"
+                )
+    if options.private and options.push_to_hub is None:
+        raise UserError("export: --private; accepted: with --push-to-hub OWNER/NAME")
+
+
+def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> bool:
+    """False if scores changed too much."""
+    from ..data_modules.schema import PairDataset
+    from ..models.export.check import made_set, rated_set
+    from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
+
+    if options.check_data is None:
+        chosen = made_set(loaded)
+    else:
+        chosen = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
+    try:
+        check = write_whole(
+            loaded,
+            Path(options.out),
+            options.form,
+            WEIGHT_FORMS[options.quantization],
+            chosen,
+            report=report,
+            device=options.device,
+            accept_loss=options.accept_loss,
+        )
+    except LossTooLarge as lost:
+        print("\n".join(lost.check.lines()))
+        print(f"not written: {lost}; --accept-loss writes it all the same", file=sys.stderr)
+        return False
+    print("\n".join(check.lines()))
+    for loss in check.beyond:
+        print(f"accepted: {loss}", file=sys.stderr)
+    return True
+
+
+def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
+    """What is measured of one judge does not go on the card of another."""
+    judged = (report.get("provenance") or {}).get("provenance")
+    if judged != loaded.description["provenance"]:
+        raise UserError(f"--report: it is of another judge ({report.get('judge')}); accepted: one of this judge")
+
+
+def _push(options: argparse.Namespace) -> str:
+    from ..models.hub import push_to_hub
+
+    return push_to_hub(Path(options.out), options.push_to_hub, options.private)
 
 
 def ensemble(options: argparse.Namespace) -> int:
@@ -198,6 +289,9 @@ def ensemble(options: argparse.Namespace) -> int:
 
 def _read_report(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not an agreement report: {error}") from None
+    if not isinstance(report, dict) or "dimensions" not in report:
+        raise UserError(f"{path}: not an agreement report: it has no dimensions")
+    return report

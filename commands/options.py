@@ -231,10 +231,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         run,
         "empathy-judge export runs/first --out judge --report report/agreement.json",
     )
-    one.add_argument("checkpoint", help="run folder (its best checkpoint) or checkpoint file")
-    one.add_argument("--out", required=True, help="judge folder to make")
-    one.add_argument("--report", help="agreement.json of this judge, for the model card")
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+    _add_export_options(one)
 
     one = _add(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -304,6 +301,34 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         "--max-seconds", type=_seconds, metavar="SECONDS",
         help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",
     )  # fmt: skip
+
+
+def _add_export_options(one: argparse.ArgumentParser) -> None:
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
+    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--report", help="agreement.json of this judge, for the model card")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+    one.add_argument(
+        "--form", choices=["small", "merged", "huggingface"], default="small",
+        help="without the backbone, with it, or with it and for transformers too; see above (default: small)",
+    )  # fmt: skip
+    one.add_argument(
+        "--quantization", choices=["none", "int8", "int4"], default="none",
+        help="of the language model, as it is stored (default: none)",
+    )  # fmt: skip
+    one.add_argument(
+        "--check-data", metavar="DIR",
+        help="pair dataset on which scores before and after are compared (default: 16 pairs of made sounds)",
+    )  # fmt: skip
+    one.add_argument("--check-split", default="test", help="which of its pairs; all = every pair (default: test)")
+    one.add_argument("--accept-loss", action="store_true", help="write it even if scores changed beyond the bounds")
+    one.add_argument("--device", help="where it is scored: cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument(
+        "--push-to-hub", metavar="OWNER/NAME",
+        help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
+    )  # fmt: skip
+    one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
