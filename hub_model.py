@@ -17,12 +17,13 @@ from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from .audio_inputs import Audio, clip, make_pair
 from .data_modules.errors import AudioError, UserError
 from .models.artifact import LoadedJudge, Placement, load_judge
 from .models.hub import judge_folder
 from .models.judge import DTYPES
 from .models.scoring import SPREAD, PairScorer, choose_device
-from .scorer import Audio, Scores, clip, make_pair
+from .scorer import Scores
 
 # Of AutoModel and pipeline: where the files are, which `judge_folder` finds again, and code, which is here already
 _PASSED_OVER = (

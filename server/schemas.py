@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -67,7 +68,7 @@ class Warning_(BaseModel):
 
     model_config = ConfigDict(title="Warning")
     code: CautionCode
-    about: Literal[context, response, pair]
+    about: Literal["context", "response", "pair"]
     text: str
 
 

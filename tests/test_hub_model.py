@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from empathy_judge.audio_inputs import clip, make_pair
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.hub_model import EmpathyJudgeModel, EmpathyJudgePipeline
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.export.check import CheckSet
 from empathy_judge.models.export.write import write_whole
-from empathy_judge.scorer import Scorer, clip, make_pair
+from empathy_judge.scorer import Scorer
 from huggingface_hub import metadata_load
 from transformers import AutoConfig, AutoModel, pipeline
 
