@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from .assessment import Assessment, UncertainScore
-from .audio_inputs import Audio, Question, numbered, pairs_of
+from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
 from .data_modules.scales import label
 from .data_modules.schema import Dimension, Pair
@@ -22,8 +22,13 @@ from .models.compiled import compile_layers
 from .models.feature_store import DiskStore
 from .models.scoring import SPREAD, Judged, PairScorer, placed
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset, IterableDataset
+
 Scores = dict[str, float]
 """Rating points by dimension."""
+_ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
 class Scorer:
@@ -46,25 +51,28 @@ class Scorer:
         backbone: str | None,
         device: str | None,
         quantization: Quantization | None,
-        batch_size: int,
+        batch_size: int | None,
         cache: Path | None,
         compiled: bool,
         kept_bytes: int,
+        revision: str | None,
     ) -> None:
-        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
+        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
         if compiled:
             compile_layers(judge.network, leave=[])
         self.dimensions: tuple[Dimension, ...] = judge.dimensions
         self.description = loaded.description
         self.calibration = loaded.calibration
-        self.batch_size = batch_size
+        self.batch_size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(judge, batch_size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes)
+        self._scorer = PairScorer(
+            judge, self.batch_size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes
+        )
 
     @classmethod
     def from_pretrained(
@@ -74,33 +82,36 @@ class Scorer:
         backbone: str | None = None,
         device: str | None = None,
         quantization: Quantization | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         cache: str | Path | None = None,
         compiled: bool = False,
         kept_bytes: int = KEPT_BYTES,
+        revision: str | None = None,
     ) -> Scorer:
         """Load a judge.
 
         Args:
-            folder: Of an exported judge (or of a training run).
+            folder: Of an exported judge (or of a training run), or `OWNER/NAME` on the Hugging Face hub where there is
+                no such folder.
             backbone: Where the backbone lies now, if not where the judge found it.
             device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
                 there is one.
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
-            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, batches are made
-                smaller, and no pair is lost.
+            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
+                memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
             kept_bytes: Of audio states in memory, for clips that come again.
+            revision: Commit, tag or branch on the hub.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
         kept = None if cache is None else Path(cache)
-        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes)
+        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes, revision)
 
     @overload
     def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...
@@ -198,6 +209,26 @@ class Scorer:
         """
         for pair, judged in self._scorer.run(pairs):
             yield pair, self._assessment(judged, level)
+
+    def assess_table(
+        self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
+    ) -> pd.DataFrame:
+        """Score each row of a DataFrame or of a Hugging Face data set; see `manifests.frames.score_table`."""
+        from .manifests.frames import score_table
+
+        return score_table(self, table, level)
+
+    def check_clip(self, audio: Audio) -> None:
+        """The judge can hear this clip.
+
+        Raises:
+            AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
+        """
+        self._scorer.judge.decode(clip(audio))
+
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
+        self._scorer.forget()
 
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.

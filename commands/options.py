@@ -190,21 +190,17 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )
     _add_agreement_options(one)
 
-    one = _add(commands, "score", run, "empathy-judge score judge context.wav response.wav")
+    one = _add(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
+    _add_score_options(one)
+
+    one = _add(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
     one.add_argument("judge", help="judge folder or run folder")
-    one.add_argument("context", nargs="?", help="context clip; - for none")
-    one.add_argument("response", nargs="?", help="response clip")
+    one.add_argument("context", help="context clip; - for none")
+    one.add_argument("responses", nargs="+", metavar="response", help="response clips")
     one.add_argument("--situation", help="text about the situation, as raters were given it")
-    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet with response_audio, and optionally pair_id, "
-                     "context_audio, situation; paths are relative to it")  # fmt: skip
-    one.add_argument("--out", help="CSV for the scores of a manifest (default: standard output)")
-    one.add_argument(
-        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
-        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
-    )  # fmt: skip
+    one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
-    _add_cache_option(one)
 
     one = _add(commands, "serve", run, "empathy-judge serve judge --port 8000")
     one.add_argument("judge", help="judge folder or run folder")
@@ -235,10 +231,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         run,
         "empathy-judge export runs/first --out judge --report report/agreement.json",
     )
-    one.add_argument("checkpoint", help="run folder (its best checkpoint) or checkpoint file")
-    one.add_argument("--out", required=True, help="judge folder to make")
-    one.add_argument("--report", help="agreement.json of this judge, for the model card")
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+    _add_export_options(one)
 
     one = _add(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -246,6 +239,38 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--out", required=True, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
+
+
+def _add_score_options(one: argparse.ArgumentParser) -> None:
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", nargs="?", help="context clip; - for none")
+    one.add_argument("response", nargs="?", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
+    one.add_argument(
+        "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
+    )
+    one.add_argument(
+        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
+        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
+    )  # fmt: skip
+    one.add_argument(
+        "--workers", type=int, metavar="N", help="processes, each with a judge (default: one for each GPU, or one)"
+    )
+    one.add_argument(
+        "--engine", choices=["local", "ray"], default="local",
+        help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
+    )  # fmt: skip
+    one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
+    one.add_argument(
+        "--batch-size", type=_count, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
+    )
+    one.add_argument(
+        "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
+    )
+    _add_device_options(one)
+    _add_cache_option(one)
 
 
 def _add_serving_options(one: argparse.ArgumentParser) -> None:
@@ -276,6 +301,34 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         "--max-seconds", type=_seconds, metavar="SECONDS",
         help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",
     )  # fmt: skip
+
+
+def _add_export_options(one: argparse.ArgumentParser) -> None:
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
+    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--report", help="agreement.json of this judge, for the model card")
+    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
+    one.add_argument(
+        "--form", choices=["small", "merged", "huggingface"], default="small",
+        help="without the backbone, with it, or with it and for transformers too; see above (default: small)",
+    )  # fmt: skip
+    one.add_argument(
+        "--quantization", choices=["none", "int8", "int4"], default="none",
+        help="of the language model, as it is stored (default: none)",
+    )  # fmt: skip
+    one.add_argument(
+        "--check-data", metavar="DIR",
+        help="pair dataset on which scores before and after are compared (default: 16 pairs of made sounds)",
+    )  # fmt: skip
+    one.add_argument("--check-split", default="test", help="which of its pairs; all = every pair (default: test)")
+    one.add_argument("--accept-loss", action="store_true", help="write it even if scores changed beyond the bounds")
+    one.add_argument("--device", help="where it is scored: cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument(
+        "--push-to-hub", metavar="OWNER/NAME",
+        help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
+    )  # fmt: skip
+    one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were trained in full,
-`head.safetensors`, processor files, `README.md`. Loading is strict."""
+`head.safetensors`, processor files, `README.md`. Loading is strict. Folders that hold the whole backbone are written in
+`export/`, and read here."""
 
 from __future__ import annotations
 
@@ -9,36 +10,36 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
-from ..data_modules.schema import Dimension
 from .backbones.common.base import Quantization
 from .calibration import Calibration
-from .calibration_files import CALIBRATION_FILE, from_json, read_calibration, to_json, weights_hash
-from .checkpoints import BEST, read_checkpoint
-from .judge import EmpathyJudge, JudgeSettings
-from .lora import LoraSettings, trained_in_full
+from .calibration_files import from_json, read_calibration, to_json, weights_hash
+from .checkpoints import read_checkpoint
+from .description import EXPORT, MEMBERS, SCHEMA_VERSION, check_alike, parse, read_description
+from .export.own_backbone import OwnBackbone, own_backbone
+from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from .hub import judge_folder
+from .judge import EmpathyJudge
+from .lora import trained_in_full
 from .weight_files import (
-    JUDGE_FILE,
     Fingerprints,
     check_keys,
     file_hash,
     fingerprint,
     fingerprints,
     read_weights,
-    scales_text,
     write_weights,
 )
 
-SCHEMA_VERSION = 1
-MEMBERS = "members"
-"""In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
+CARD_FILE = "README.md"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
@@ -108,6 +109,22 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
         card: Text of the model card, `README.md`.
 
     Raises:
+        UserError: If the folder exists and is not empty, or the judge was loaded with a backbone of its own.
+    """
+    if EXPORT in loaded.description:
+        raise UserError(f"{folder}: a judge with its backbone in its folder is not written again; accepted: copy it")
+    with staged(folder) as stage:
+        hashes = write_weights(loaded.judge, stage)
+        loaded.judge.backbone.save_processor(str(stage / "processor"))
+        (stage / CARD_FILE).write_text(card, encoding="utf-8")
+        write_description({**loaded.description, "sha256": hashes}, stage)
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A new folder beside this one that takes its place when the block ends well and vanishes when it fails.
+
+    Raises:
         UserError: If the folder exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -115,19 +132,18 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write(loaded, stage, card)
-        stage.chmod(0o755)  # mkdtemp keeps others out
+        yield stage
+        for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
+            path.chmod(0o755 if path.is_dir() else 0o644)
         os.replace(stage, folder)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _write(loaded: LoadedJudge, folder: Path, card: str) -> None:
-    hashes = write_weights(loaded.judge, folder)
-    loaded.judge.backbone.save_processor(str(folder / "processor"))
-    (folder / "README.md").write_text(card, encoding="utf-8")
-    text = json.dumps({**loaded.description, "sha256": hashes}, indent=2, allow_nan=False)
-    (folder / JUDGE_FILE).write_text(text + "\n", encoding="utf-8")
+def write_description(description: Mapping[str, Any], folder: Path) -> None:
+    """Write `judge.json`."""
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    (folder / JUDGE_FILE).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -178,11 +194,11 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
             changes nothing, if scales disagree, if the backbone is not the one it was trained on, or if the calibration
             is broken or that of other weights.
     """
-    description = _read_description(folder)
+    description = read_description(folder)
     if MEMBERS in description:
         judge = _build_ensemble(folder, description, placement)
     else:
-        judge = _build(folder / JUDGE_FILE, description, placement)
+        judge = _build(folder / JUDGE_FILE, description, placement, own_backbone(folder, description))
         read_weights(judge, folder, description.get("sha256", {}))
     judge.eval().requires_grad_(False)
     if description.get("calibration") is None:
@@ -222,15 +238,21 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     return LoadedJudge(judge, {**description, "calibration": to_json(calibration)}, calibration)
 
 
-def load_any(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
-    """Read a judge folder, a run folder or a checkpoint.
+def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:
+    """Read a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`).
+
+    Args:
+        path: Where it is; a folder of that name goes before the hub.
+        placement: How its backbone is loaded.
+        revision: On the hub.
 
     Raises:
         UserError: If it is none of these, or broken.
     """
+    path = judge_folder(path, revision)
     if (path / JUDGE_FILE).is_file():
         return load_judge(path, placement)
-    if path.is_file() or (path / "checkpoints").is_dir():
+    if path.is_file() or (path / CHECKPOINTS).is_dir():
         return load_run(path, placement)
     raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
@@ -250,44 +272,14 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
             on.
     """
     if (path / JUDGE_FILE).is_file():
-        description = _read_description(path)
-        _check_alike(loaded.description, path / JUDGE_FILE, description)
+        description = read_description(path)
+        check_alike(loaded.description, path / JUDGE_FILE, description)
         read_weights(loaded.judge, path, description.get("sha256", {}))
         return description
     file, description, state = _read_run(path)
-    _check_alike(loaded.description, file, description)
+    check_alike(loaded.description, file, description)
     _load_state(loaded.judge, file, state)
     return description
-
-
-def _check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
-    """The weights of the other judge mean in the first what they mean in their own."""
-    if MEMBERS in other:
-        raise UserError(f"{path}: an ensemble itself; accepted: single judges, such as its members")
-    (ours, dimensions), (theirs, others) = _parse(path, first), _parse(path, other)
-    if others != dimensions:
-        raise UserError(
-            f"{path}: scores {scales_text(others)}, the first judge {scales_text(dimensions)}; accepted: the same"
-        )
-    one, two = _compared(ours), _compared(theirs)
-    for key in two:
-        if two[key] != one[key]:
-            values = f"{key} {shown(two[key])}, of the first judge {shown(one[key])}"
-            raise UserError(f"{path}: {values}; accepted: the same")
-    found, expected = (description["backbone_fingerprint"] for description in (other, first))
-    if found != expected:
-        raise UserError(
-            f"{path}: backbone with fingerprint {found[:12]}, of the first judge {expected[:12]}; accepted: the same"
-        )
-
-
-def _compared(settings: JudgeSettings) -> dict[str, Any]:
-    """Settings by name, without those that scores do not depend on, and without the place of the backbone: it may lie
-    elsewhere, and its fingerprint says whether it is the same."""
-    values = asdict(settings)
-    lora = {f"lora {name}": value for name, value in values.pop("lora").items() if name != "dropout"}
-    unread = ("backbone", "revision", "attention", "padding_side")
-    return {**{name: value for name, value in values.items() if name not in unread}, **lora}
 
 
 def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placement) -> EmpathyJudge:
@@ -310,7 +302,7 @@ def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placem
 
 def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     """File, description and trained weights of a checkpoint, or of the best one of a run."""
-    file = path / "checkpoints" / BEST if path.is_dir() else path
+    file = path / CHECKPOINTS / BEST if path.is_dir() else path
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
@@ -325,15 +317,22 @@ def _load_state(judge: EmpathyJudge, file: Path, state: Mapping[str, Tensor]) ->
     judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
 
 
-def _build(path: Path, description: Mapping[str, Any], placement: Placement) -> EmpathyJudge:
-    trained, dimensions = _parse(path, description)
+def _build(
+    path: Path, description: Mapping[str, Any], placement: Placement, own: OwnBackbone | None = None
+) -> EmpathyJudge:
+    trained, dimensions = parse(path, description)
+    if own is not None and placement.backbone is not None:
+        raise UserError(f"{path}: has its backbone in its own folder; accepted: no other one ({placement.backbone})")
+    stored = "none" if own is None else own.quantization
+    if stored != "none" and placement.quantization not in (None, "none"):
+        raise UserError(f"{path}: its weights are stored as {stored}; accepted: no other quantization")
     settings = replace(
         trained,
-        backbone=placement.backbone or trained.backbone,
+        backbone=(placement.backbone or trained.backbone) if own is None else str(own.folder),
         quantization=placement.quantization or trained.quantization,
     )
     judge = EmpathyJudge(settings, dimensions, device_map="auto" if placement.spread else None)
-    same_form = settings.quantization == trained.quantization
+    same_form = stored == "none" and settings.quantization == trained.quantization
     found = fingerprint(judge, quantizable=same_form)
     expected = description.get("backbone_fingerprint" if same_form else "unquantized_fingerprint")
     if expected is None:
@@ -344,35 +343,3 @@ def _build(path: Path, description: Mapping[str, Any], placement: Placement) -> 
             f"(fingerprint {found[:12]}, expected {expected[:12]})"
         )
     return judge
-
-
-def _read_description(folder: Path) -> dict[str, Any]:
-    path = folder / JUDGE_FILE
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UserError(f"{folder}: not a judge folder: it has no {JUDGE_FILE}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(description, dict) or description.get("schema_version") != SCHEMA_VERSION:
-        raise UserError(f"{path}: schema_version must be {SCHEMA_VERSION}")
-    return description
-
-
-def _parse(path: Path, description: Mapping[str, Any]) -> tuple[JudgeSettings, tuple[Dimension, ...]]:
-    try:
-        settings = dict(description["settings"])
-        lora = dict(settings.pop("lora"))
-        if lora.get("layers") is not None:
-            lora["layers"] = tuple(lora["layers"])
-        dimensions = tuple(Dimension(**dimension) for dimension in description["dimensions"])
-        description["backbone_fingerprint"][:12]
-        parsed = JudgeSettings(lora=LoraSettings(**lora), **settings)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: {error}") from None
-    for values in (parsed, parsed.lora):
-        for name, hint in get_type_hints(type(values)).items():
-            accepted = get_args(hint) if get_origin(hint) is Literal else ()
-            if accepted and getattr(values, name) not in accepted:
-                raise UserError(f"{path}: {name} {getattr(values, name)!r}; accepted: {', '.join(accepted)}")
-    return parsed, dimensions

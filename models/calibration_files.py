@@ -22,7 +22,6 @@ from .judge import EmpathyJudge
 from .score_mapping import MAPPING_NAMES, Isotonic, Temperature, Unmapped
 from .score_mapping import Mapping as ScoreMapping
 
-CALIBRATION_FILE = "calibration.json"
 _SCHEMA_VERSION = 1
 _Text = TypeVar("_Text", bound=str)
 

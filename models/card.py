@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from .card_agreement import agreement_lines, listening_lines
+from .card_header import backbone_on_hub, header, origin_settings
 
 
 def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> str:
@@ -14,22 +17,13 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         report: An agreement report (`agreement.json`), if the judge was evaluated.
     """
     origin = description["provenance"]
-    lines = ["# Judge of vocal delivery", ""]
-    if origin["synthetic"]:
-        lines += [
-            "> **Synthetic.** Trained on simulated ratings of synthesised speech. It shows that the pipeline works; its",
-            "> scores say nothing about how people would hear a response.",
-            "",
-        ]
-    lines += [
+    lines = [
+        "# Judge of vocal delivery",
+        "",
+        *_whose_ratings(origin),
+        "",
         "Scores how a spoken response sounds for its context (voice, not words), on the scale that its raters used.",
-        "",
-        "```python",
-        "from empathy_judge import Scorer",
-        "",
-        'scorer = Scorer.from_pretrained("this folder")',
-        'print(scorer.score("context.wav", "response.wav"))',
-        "```",
+        *_use(description),
         "",
         "## What it predicts",
         "",
@@ -39,15 +33,17 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     for dimension in description["dimensions"]:
         better = "higher" if dimension["higher_is_better"] else "lower"
         lines.append(f"| {dimension['name']} | {dimension['minimum']:g} to {dimension['maximum']:g} | {better} |")
-    lines += ["", "## Agreement with raters", "", *_agreement(report)]
-    settings = description["settings"]
+    lines += ["", "## Agreement with raters", "", *agreement_lines(report)]
+    lines += [*listening_lines(report), *_calibration(description), *_form(description)]
+    settings = origin_settings(description)
     lora = settings["lora"]
+    in_full = description["export"]["origin"]["trained_in_full"] if "export" in description else None
     lines += [
         "",
         "## How it was made",
         "",
         f"- backbone: `{settings['backbone']}`, {_precision(settings)}, attention kernel {settings['attention']}",
-        f"- trained of it: {_trained(lora, description.get('trained_in_full', []))}; the rest is frozen",
+        f"- trained of it: {_trained(lora, in_full or description.get('trained_in_full', []))}; the rest is frozen",
         *([] if description.get("reads_text", True) else ["- the text about a situation is not read"]),
         f"- pooling: {settings['pooling']}; head: {description['head']['type']}, float32",
         *_put_together(description),
@@ -56,13 +52,123 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         f"- data hash `{origin['content_hash'][:16]}`, split hash `{origin['split_hash'][:16]}`",
         f"- clips up to {description['max_seconds']:g} s at {description['sampling_rate']} Hz; {_long(description)}",
         "",
+        "## What it is for, and what not",
+        "",
+        "- For: comparing systems that answer in speech, watching one while it is developed, ranking several answers to",
+        "  one context, a reward in training (together with a check of what the reward does to the voice).",
+        "- Not for: judging people, say in a call centre, at work, in care or in exams; diagnosis; proof that a system is",
+        "  safe or kind; a verdict on a single answer without its interval; comparing scores of dimensions or of judges",
+        "  with each other.",
+        "",
         "## Limits",
         "",
         "- Trust it only on data like that on which its agreement was measured, and read the agreement beside the ceiling.",
+        "- Languages, voices, accents and recording conditions that its raters never heard may be scored wrongly, and not",
+        "  at random: measure agreement on your own rated pairs before you compare groups.",
+        "- A system that is trained against it will find what it overrates.",
+        "",
+        "## Licence",
+        "",
+        *_licences(description, report),
         "- The licence of the backbone and of the training data bind whoever uses this judge.",
         "",
     ]
-    return "\n".join(lines)
+    return header(description, report) + "\n" + "\n".join(lines)
+
+
+def _whose_ratings(origin: Mapping[str, Any]) -> list[str]:
+    if origin["synthetic"]:
+        return [
+            "> **Synthetic.** Trained on simulated ratings of synthesised speech. It shows that the pipeline works; its",
+            "> scores say nothing about how people would hear a response.",
+        ]
+    return [f"> **Human ratings.** Trained on ratings that people gave ({origin['dataset']})."]
+
+
+def _use(description: Mapping[str, Any]) -> Iterator[str]:
+    export = description.get("export")
+    yield from (
+        "",
+        "```python",
+        "from empathy_judge import Scorer",
+        "",
+        'scorer = Scorer.from_pretrained("this folder")  # or its name on the hub',
+        'print(scorer.score("context.wav", "response.wav"))',
+        "```",
+    )
+    if export is not None and export["form"] == "huggingface":
+        yield from (
+            "",
+            "With `transformers`, where the package `empathy-judge` is installed as well (the code in this folder only looks",
+            "for it):",
+            "",
+            "```python",
+            "from transformers import AutoModel, pipeline",
+            "",
+            'model = AutoModel.from_pretrained("this folder", trust_remote_code=True)',
+            'print(model.score("context.wav", "response.wav"))',
+            'judge = pipeline(model="this folder", trust_remote_code=True)',
+            'print(judge({"context": "context.wav", "response": "response.wav"}))',
+            "```",
+        )
+
+
+def _calibration(description: Mapping[str, Any]) -> Iterator[str]:
+    """On what standard errors and intervals stand; nothing where there are none."""
+    own = description.get("calibration")
+    if own is None:
+        return
+    yield from ("", "## How sure it is", "")
+    splits = "all pairs" if own["splits"] is None else f"split {', '.join(own['splits'])}"
+    yield f"Standard errors and intervals were fitted to {splits} of {own['dataset']}:"
+    yield ""
+    for name, of_dimension in own["dimensions"].items():
+        yield f"- {name}: {of_dimension['n']} pairs of {of_dimension['groups']} groups; mapping of scores: {own['method']}"
+    if description.get("export", {}).get("quantization", "none") != "none":
+        yield "- fitted before the weights were quantized; `empathy-judge calibrate` fits it anew"
+
+
+def _form(description: Mapping[str, Any]) -> Iterator[str]:
+    """What is in the folder, and what became of the scores on the way into it."""
+    export = description.get("export")
+    yield from ("", "## Form", "")
+    if export is None:
+        yield "- adapter and head: the backbone is loaded from where it was found in training, or from `backbone=`"
+        return
+    stored = {
+        "none": f"in {description['settings']['dtype']}",
+        "int8": "with the linear layers of its language model in 8-bit integers, one scale for each row (torchao)",
+        "nf4": "with the linear layers of its language model in 4 bits (NF4, bitsandbytes)",
+    }
+    yield f"- the whole judge: backbone {stored[export['quantization']]}, with what was trained in its weights"
+    check = export.get("check")
+    if check is None:
+        return
+    yield f"- its scores beside those of the judge as it was trained, on {check['pairs']} pairs ({check['data']}):"
+    yield ""
+    yield "| dimension | largest difference | mean difference | Spearman between | with people before | after |"
+    yield "|---|---|---|---|---|---|"
+    for name, own in check["dimensions"].items():
+        between, before, after = (
+            "-" if own[key] is None else f"{own[key]:.4f}" for key in ("between", "before", "after")
+        )
+        yield f"| {name} | {own['largest']:.2g} | {own['mean']:.2g} | {between} | {before} | {after} |"
+    if check["beyond"]:
+        yield ""
+        yield f"**Beyond the bounds, and accepted by who exported it:** {'; '.join(check['beyond'])}"
+
+
+def _licences(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> Iterator[str]:
+    backbone = origin_settings(description)["backbone"]
+    if backbone == "nano":
+        yield "- backbone: `nano`, of the package empathy-judge (Apache-2.0)"
+    elif (name := backbone_on_hub(description)) is not None:
+        yield f"- backbone: as https://huggingface.co/{name} states it"
+    else:
+        yield f"- backbone: that of `{backbone}`"
+    data = description["provenance"]["dataset"]
+    licence = None if report is None or report["dataset"]["name"] != data else report["dataset"].get("licence")
+    yield f"- training data: {data}, {licence or 'see where it comes from'}"
 
 
 def _put_together(description: Mapping[str, Any]) -> list[str]:
@@ -115,53 +221,3 @@ def _long(description: Mapping[str, Any]) -> str:
         f"longer clips are cut into windows of equal length, at most {description['max_seconds']:g} s, and averaged by "
         "duration"
     )
-
-
-def _agreement(report: Mapping[str, Any] | None) -> list[str]:
-    if report is None:
-        return ["Not measured yet: run `empathy-judge evaluate` and export again with `--report`."]
-    lines = [
-        f"Held-out split `{report['split']}` of {report['dataset']['name']}, {report.get('command') or 'empathy-judge evaluate'}:",
-        "",
-        "| dimension | items | Spearman (95 %) | one rater against the others | share | response only | context swapped |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, found in report["dimensions"].items():
-        checks = [report["checks"].get(check, {}).get(name, {}) for check in ("response_only", "context_swapped")]
-        cells = [
-            name,
-            str(found["n_items"]),
-            _interval(found["spearman"]),
-            _interval(found["ceiling"]["spearman"]),
-            _number(found["share_of_ceiling"]),
-            *(_number(check.get("spearman")) for check in checks),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, *_coverage(report)]
-
-
-def _coverage(report: Mapping[str, Any]) -> list[str]:
-    """What its intervals are worth; nothing where it gives none, or the report is of a time before there were any."""
-    lines = []
-    for name, found in report["dimensions"].items():
-        own = (found.get("uncertainty") or {}).get("intervals", {}).get("90")
-        if own is not None and own["covered"]["value"] is not None:
-            share, ends = own["covered"], ""
-            if share["low"] is not None:
-                ends = f" ({100 * share['low']:.0f} to {100 * share['high']:.0f})"
-            lines.append(
-                f"- {name}: 90 % intervals cover {100 * share['value']:.0f} %{ends} of the mean ratings there; they are "
-                f"{_number(own['width'])} rating points wide on average."
-            )
-    return ["", *lines] if lines else []
-
-
-def _interval(statistic: Mapping[str, Any]) -> str:
-    if statistic.get("low") is None:
-        return _number(statistic)
-    return f"{_number(statistic)} ({statistic['low']:.2f} to {statistic['high']:.2f})"
-
-
-def _number(statistic: Any) -> str:
-    value = statistic.get("value") if isinstance(statistic, Mapping) else statistic
-    return "-" if value is None else f"{value:.2f}"

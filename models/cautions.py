@@ -25,10 +25,12 @@ class Caution:
     Attributes:
         code: For programs.
         text: For people: which clip, what was found, and what would be usual.
+        about: What is unusual.
     """
 
     code: CautionCode
     text: str
+    about: Literal["context", "response", "pair"]
 
 
 def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution, ...]:
@@ -42,11 +44,12 @@ def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution
     turns = len(clips) - 1
     for number, clip in enumerate(clips):
         name = "response" if number == turns else "context" if turns == 1 else f"context, turn {number + 1}"
+        about = "response" if number == turns else "context"
         if clip.seconds < SHORT:
-            found.append(Caution("short", f"{name}: lasts {clip.seconds:.2f} s; usual: at least {SHORT} s"))
+            found.append(Caution("short", f"{name}: lasts {clip.seconds:.2f} s; usual: at least {SHORT} s", about))
         if not clip.voiced:
-            least = MIN_VOICED * HOP / RATE
-            found.append(Caution("no_speech", f"{name}: less than {least:g} s with a voice in {clip.seconds:.2f} s"))
+            text = f"{name}: less than {MIN_VOICED * HOP / RATE:g} s with a voice in {clip.seconds:.2f} s"
+            found.append(Caution("no_speech", text, about))
     if domain is not None and (departures := domain.departures(clips)):
-        found.append(Caution("unlike_training", "; ".join(departures)))
+        found.append(Caution("unlike_training", "; ".join(departures), "pair"))
     return tuple(found)

@@ -10,8 +10,6 @@ import torch
 
 from ..data_modules.errors import UserError
 
-BEST, LAST = "best.ckpt", "last.ckpt"
-
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint after checking that it is whole.

@@ -92,6 +92,11 @@ class ClipEncoder:
                 self._kept.put(source, encoded)
         return found
 
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process."""
+        self._states.clear()
+        self._bytes = 0
+
     def _read(self, source: AudioSource, member: int | None, found: Encoded) -> list[np.ndarray] | None:
         """Put what is known of a clip into `found`; its samples if it must be encoded."""
         key = _key(source)

@@ -16,7 +16,7 @@ _WIDER_SECONDS = 1.25  # factor at both ends
 _WIDER_LEVEL = 6.0  # dB
 _WIDER_PITCH = 2 ** (3 / 12)  # factor: three semitones
 _TURNS = "turns of context"
-_UNITS = {"seconds": "s", "level": "dBFS", "pitch": "Hz"}
+_UNITS = {"seconds": " s", "level": " dBFS", "pitch": " Hz"}
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Domain:
 
     Attributes:
         n: Pairs.
-        ranges: Lowest and highest value by name: `turns of context`, and `seconds`, `level` and `pitch` of `response`
-            and `context` (its last turn), such as `response seconds`.
+        ranges: Lowest and highest value by name: `turns of context`, `response seconds`, `context seconds` (of its last
+            turn), and `level` and `pitch` of any of both clips: a voice that was heard as context is known.
     """
 
     n: int
@@ -39,13 +39,11 @@ class Domain:
             clips: Of the context turns, then of the response.
         """
         found = []
-        for name, value in _values(clips):
+        for what, name, value in _values(clips):
             low, high = self.ranges.get(name, (-math.inf, math.inf))
             if not low <= value <= high:
-                what, _, kind = name.rpartition(" ")
-                unit = "" if name == _TURNS else f" {_UNITS[kind]}"
-                shown = name if name == _TURNS else f"{kind} of the {what}"
-                found.append(f"{shown}: {value:.3g}{unit}, calibrated on {low:.3g} to {high:.3g}{unit}")
+                unit = _UNITS.get(name.rpartition(" ")[2], "")
+                found.append(f"{what}: {value:.3g}{unit}, calibrated on {low:.3g} to {high:.3g}{unit}")
         return found
 
 
@@ -57,20 +55,20 @@ def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
     """
     found: dict[str, list[float]] = {}
     for clips in pairs:
-        for name, value in _values(clips):
+        for _, name, value in _values(clips):
             found.setdefault(name, []).append(value)
     return Domain(len(pairs), {name: _wider(name, min(values), max(values)) for name, values in found.items()})
 
 
-def _values(clips: Sequence[ClipFacts]) -> Iterator[tuple[str, float]]:
-    """What is known of a pair; the pitch of clips without a voice is not."""
+def _values(clips: Sequence[ClipFacts]) -> Iterator[tuple[str, str, float]]:
+    """What is known of a pair: in words, the name of its range, the value. Clips without a voice have no pitch."""
     *turns, response = clips
-    yield _TURNS, float(len(turns))
+    yield _TURNS, _TURNS, float(len(turns))
     for what, own in (("response", response), *((("context", turns[-1]),) if turns else ())):
-        yield f"{what} seconds", own.seconds
-        yield f"{what} level", own.level
+        yield f"seconds of the {what}", f"{what} seconds", own.seconds
+        yield f"level of the {what}", "level", own.level
         if not math.isnan(own.pitch):
-            yield f"{what} pitch", own.pitch
+            yield f"pitch of the {what}", "pitch", own.pitch
 
 
 def _wider(name: str, low: float, high: float) -> tuple[float, float]:

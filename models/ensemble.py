@@ -9,10 +9,12 @@ from typing import Any
 
 from ..data_modules.errors import UserError
 from ..data_modules.folders import staged_folder
-from .artifact import MEMBERS, LoadedJudge, Placement, load_any, read_into, save_judge
+from .artifact import LoadedJudge, Placement, load_any, read_into, save_judge
 from .card import render_card
+from .description import MEMBERS
+from .file_names import JUDGE_FILE
 from .members import average, likeness
-from .weight_files import JUDGE_FILE, file_hash
+from .weight_files import file_hash
 
 MEMBER_ORIGINS = "member_provenance"
 """In `judge.json`: where each of the judges comes from that were put together."""

@@ -15,12 +15,12 @@ from ..data_modules.folders import replace_file
 from ..data_modules.schema import PairDataset
 from .artifact import LoadedJudge
 from .calibration import Calibration
-from .calibration_files import CALIBRATION_FILE, to_json, weights_hash, write_calibration
+from .calibration_files import to_json, weights_hash, write_calibration
 from .calibration_fit import fit_dimension
 from .domain import fit_domain
+from .file_names import CALIBRATION_FILE, JUDGE_FILE
 from .score_mapping import MappingName
 from .scoring import PairScorer, check_scales, placed
-from .weight_files import JUDGE_FILE
 
 
 def calibrate_judge(

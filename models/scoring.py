@@ -138,6 +138,15 @@ class PairScorer:
                 judged = self._judge(some)
             yield from zip(some, judged, strict=True)
 
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process.
+
+        In which batch a clip was encoded shows in the last bits of its states. What is scored after this does not
+        depend on what was scored before.
+        """
+        with self._turn:
+            self._encoder.forget()
+
     def _judge(self, batch: Sequence[Pair]) -> list[Judged]:
         members = self.judge.members
         if not len(members):

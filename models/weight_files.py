@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
+from .file_names import JUDGE_FILE
 from .judge import EmpathyJudge
 from .parts import part_of
 
-JUDGE_FILE = "judge.json"
 HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -67,6 +68,7 @@ class Warning_(BaseModel):
 
     model_config = ConfigDict(title="Warning")
     code: CautionCode
+    about: Literal["context", "response", "pair"]
     text: str
 
 
@@ -200,7 +202,7 @@ def _seconds(heard: Heard) -> Seconds:
 
 
 def _warnings(assessment: Assessment) -> list[Warning_]:
-    return [Warning_(code=warning.code, text=warning.text) for warning in assessment.warnings]
+    return [Warning_(code=warning.code, about=warning.about, text=warning.text) for warning in assessment.warnings]
 
 
 def _scores(assessment: Assessment, dimensions: Sequence[Dimension]) -> dict[str, Score]:

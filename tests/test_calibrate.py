@@ -124,16 +124,18 @@ def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
     assert main([*words, "--json", "--level", "0.8"]) == 0
     found = json.loads(capsys.readouterr().out)
     kinds = ("standard_error", "low", "high")
-    assert list(found) == ["empathy", "warmth", *(f"{name}_{kind}" for name in ("empathy", "warmth") for kind in kinds)]
+    names = ("empathy", "warmth")
+    known = [f"{name}_{kind}" for name in names for kind in kinds]
+    assert list(found) == [*names, *known, *(f"{name}_label" for name in names), "warnings"]
     assert main([*words, "--level", "0.8"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line == (
         f"empathy {found['empathy']:.3f} (1 to 5), standard error {found['empathy_standard_error']:.2f}, 80 % interval "
         f"{found['empathy_low']:.2f} to {found['empathy_high']:.2f}"
     )
-    manifest = ["--manifest", str(clips / "pairs.csv"), "--out", str(clips / "out.csv"), "--device", "cpu"]
-    assert main(["score", str(calibrated), *manifest]) == 1
-    one, two = csv.DictReader((clips / "out.csv").open())
+    capsys.readouterr()
+    assert main(["score", str(calibrated), "--manifest", str(clips / "pairs.csv"), "--device", "cpu"]) == 1
+    one, two = csv.DictReader(capsys.readouterr().out.splitlines())
     assert list(one) == ["pair_id", *found, "status"]
     assert float(one["empathy_low"]) < float(one["empathy"]) < float(one["empathy_high"])
     assert (one["status"], set(two.values()) - {"b", two["status"]}) == ("ok", {""})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 from empathy_judge.cli import main
+from empathy_judge.data_modules.scales import LABELS
 
 RATE = 16_000
 
@@ -237,7 +238,8 @@ def test_agreement_names_what_is_wrong(scores, capsys):
 def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys):
     assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav"), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert set(scores) == {"empathy", "warmth"}
+    assert list(scores) == ["empathy", "warmth", "empathy_label", "warmth_label", "warnings"]
+    assert scores["empathy_label"] in LABELS
     assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav")]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"empathy {scores['empathy']:.3f} (1 to 5)",
@@ -259,18 +261,36 @@ def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
     assert line == f"error: {clips / 'text.wav'}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"
 
 
-def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips):
+def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips, capsys):
     (clips / "text.wav").write_text("not audio")
     (clips / "m.csv").write_text("pair_id,context_audio,response_audio\na,c.wav,r.wav\nb,c.wav,text.wav\n")
-    out = clips / "out.csv"
-    words = ["score", str(judge_folder), "--manifest", str(clips / "m.csv"), "--out", str(out)]
+    words = ["score", str(judge_folder), "--manifest", str(clips / "m.csv")]
     assert main(words) == 1
-    rows = list(csv.DictReader(out.read_text().splitlines()))
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert list(rows[0]) == ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "status"]
     assert [row["status"] == "ok" for row in rows] == [True, False]
     (clips / "text.wav").write_bytes((clips / "r.wav").read_bytes())
     assert main(words) == 0
-    rows = list(csv.DictReader(out.read_text().splitlines()))
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert rows[0]["empathy"] == rows[1]["empathy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--workers", "2"], "score: --workers without --out"),
+        (["--restart"], "score: --restart without --out"),
+        (["--json"], "score: --json without --out"),
+        (["--engine", "ray"], "score: in several processes; accepted: JUDGE --manifest FILE --out FILE"),
+    ],
+)
+def test_what_makes_sense_for_a_file_alone_is_refused_without_one(words, text, clips, capsys):
+    assert text in failed(capsys, "score", "absent", "--manifest", str(clips / "m.csv"), *words)
+
+
+def test_several_processes_score_into_a_file_alone(clips, capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "in several processes" in failed(capsys, "score", "absent", "--manifest", str(clips / "m.csv"))
 
 
 def test_score_of_a_missing_manifest_is_one_line(judge_folder, clips, capsys):

@@ -1,9 +1,8 @@
-"""The trained judge as a call, and over a manifest."""
+"""The trained judge as a call."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
 import io
 import itertools
 import json
@@ -20,10 +19,9 @@ from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import AudioError, DataError, UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.score_files import score_manifest
 
 RATE = 16_000
 
@@ -297,112 +295,6 @@ def test_a_run_folder_is_a_judge_too(trained_run, clips):
 def test_no_judge_no_scorer(tmp_path):
     with pytest.raises(UserError, match=rf"{tmp_path}: accepted: a judge folder"):
         Scorer.from_pretrained(tmp_path)
-
-
-# ---------------------------------------------------------------- manifests
-
-
-def manifest(clips: Path, *rows: dict[str, str]) -> Path:
-    path = clips / "manifest.csv"
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-
-
-def row(number: int, **values: str) -> dict[str, str]:
-    plain = {"pair_id": f"p{number}", "context_audio": "c.wav", "response_audio": f"r{number}.wav", "situation": ""}
-    return plain | values
-
-
-def test_rows_come_back_in_order(scorer, clips):
-    path = manifest(clips, row(2), row(0, context_audio=""), row(3, situation="Rain, again."), row(1))
-    assert score_manifest(scorer, path, clips / "out.csv") == 0
-    found = read(clips / "out.csv")
-    assert [one["pair_id"] for one in found] == ["p2", "p0", "p3", "p1"]
-    assert {one["status"] for one in found} == {"ok"}
-    expected = [
-        scorer.score(clips / "c.wav", clips / "r2.wav"),
-        scorer.score(None, clips / "r0.wav"),
-        scorer.score(clips / "c.wav", clips / "r3.wav", situation="Rain, again."),
-        scorer.score(clips / "c.wav", clips / "r1.wav"),
-    ]
-    for one, scores in zip(found, expected, strict=True):
-        assert close({name: float(one[name]) for name in scores}, scores)
-
-
-def test_rows_without_ids_are_numbered(scorer, clips, capsys):
-    path = manifest(clips, {"response_audio": "r0.wav"}, {"response_audio": "r1.wav"})
-    assert score_manifest(scorer, path, None) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "pair_id,empathy,warmth,status"
-    assert [line.split(",")[0] for line in lines[1:]] == ["1", "2"]
-
-
-def test_a_bad_clip_has_a_status_and_the_others_their_scores(scorer, clips):
-    (clips / "text.wav").write_text("not audio")
-    path = manifest(clips, row(0), row(1, response_audio="text.wav"), row(2))
-    assert score_manifest(scorer, path, clips / "out.csv") == 1
-    found = read(clips / "out.csv")
-    assert [one["status"] == "ok" for one in found] == [True, False, True]
-    assert (found[1]["empathy"], found[1]["warmth"]) == ("", "")
-    assert "text.wav: not a sound file" in found[1]["status"]
-    assert float(found[2]["empathy"]) == pytest.approx(
-        scorer.score(clips / "c.wav", clips / "r2.wav")["empathy"], abs=1e-5
-    )
-
-
-def test_a_failure_leaves_the_old_scores(scorer, clips, monkeypatch):
-    out = clips / "out.csv"
-    out.write_text("old")
-    before = sorted(clips.iterdir())
-    path = manifest(clips, row(0), row(1))
-
-    plain = scorer.assess_pairs
-
-    def stop(pairs, level):
-        yield next(plain(pairs, level))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scorer, "assess_pairs", stop)
-    with pytest.raises(KeyboardInterrupt):
-        score_manifest(scorer, path, out)
-    assert out.read_text() == "old"
-    assert sorted(clips.iterdir()) == sorted([*before, path])
-
-
-def test_scores_go_to_a_folder_that_does_not_exist_yet(scorer, clips):
-    out = clips / "deep" / "out.csv"
-    assert score_manifest(scorer, manifest(clips, row(0)), out) == 0
-    assert [one["pair_id"] for one in read(out)] == ["p0"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "texts"),
-    [
-        ([row(0), row(1, pair_id="p0")], ["row 2", "'pair_id'", "'p0'", "unique ids"]),
-        ([row(0), row(1, response_audio="../c.wav")], ["row 2", "'response_audio'", "'../c.wav' leaves the folder"]),
-        ([row(0, context_audio="/etc/passwd")], ["row 1", "'context_audio'", "'/etc/passwd' leaves the folder"]),
-        ([row(0), row(1), row(2, response_audio="")], ["row 3", "'response_audio'", "empty"]),
-        ([row(0, response_audio="absent.wav")], ["row 1", "'absent.wav'", "no such file"]),
-        ([{"pair_id": "a", "audio": "r0.wav"}], ["no column 'response_audio'", "pair_id, audio"]),
-    ],
-    ids=["duplicate", "leaves", "absolute", "empty", "absent", "column"],
-)
-def test_a_bad_manifest_is_refused_before_anything_is_scored(rows, texts, scorer, clips):
-    path = manifest(clips, *rows)
-    before = sorted(clips.iterdir())
-    with pytest.raises(DataError) as found:
-        score_manifest(scorer, path, clips / "out.csv")
-    for text in [str(path), *texts]:
-        assert text in str(found.value)
-    assert "\n" not in str(found.value)
-    assert sorted(clips.iterdir()) == before
 
 
 def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch.plugins import CheckpointIO
 
 from ..data_modules.errors import UserError
-from ..models.checkpoints import LAST, damage, read_checkpoint
+from ..models.checkpoints import damage, read_checkpoint
+from ..models.file_names import LAST
 
 
 class AtomicCheckpoints(CheckpointIO):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,10 +16,9 @@ from rich.console import Console
 
 from ..data_modules.batching import Position
 from ..data_modules.errors import ASKED_TO_STOP
-from ..models.checkpoints import LAST
+from ..data_modules.signals import listen, restore
+from ..models.file_names import LAST
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
 
 
@@ -34,25 +32,13 @@ def stopped_by_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(ASKED_TO_STOP)
 
-    before = _listen(stop)
+    before = listen(stop)
     try:
         yield
     except SIGTERMException:  # of Lightning, where its handler was the one in force
         raise SystemExit(ASKED_TO_STOP) from None
     finally:
-        _restore(before)
-
-
-def _listen(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
-    """Set handlers; returns those before. Python lets the main thread alone do that."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.signal(number, handler) for number in SIGNALS}
-
-
-def _restore(before: Mapping[signal.Signals, Any]) -> None:
-    for number, handler in before.items():
-        signal.signal(number, handler)
+        restore(before)
 
 
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
@@ -83,7 +69,7 @@ class DurableProgress(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
-        self._before = _listen(self._ask)
+        self._before = listen(self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -115,5 +101,5 @@ class DurableProgress(Callback):
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave signals as they were."""
-        _restore(self._before)
+        restore(self._before)
         self._before = {}

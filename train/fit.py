@@ -20,7 +20,8 @@ from rich.console import Console
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..models.artifact import load_run
-from ..models.checkpoints import BEST, LAST, read_checkpoint
+from ..models.checkpoints import read_checkpoint
+from ..models.file_names import BEST, CHECKPOINTS, LAST
 from ..models.judge_calibration import calibrate_judge, store_calibration
 from ..models.parts import check_trainable, parameter_table
 from .checkpoints import AtomicCheckpoints, find_resumable
@@ -32,7 +33,6 @@ from .throughput import Throughput
 from .validation_pictures import ValidationPictures
 
 CONFIG_FILE = "config.yaml"
-CHECKPOINTS = "checkpoints"
 DRY_RUN = "--dry-run"
 _DRY_RUN_ONLY = ("dry_run", "clip_seconds", "gpu_gib")
 # Values of Trainer that this program sets itself

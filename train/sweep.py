@@ -24,8 +24,9 @@ from ..data_modules.errors import DataError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.schema import PairDataset
 from ..models.checkpoints import read_checkpoint
+from ..models.file_names import CHECKPOINTS
 from .checkpoints import find_resumable
-from .fit import CHECKPOINTS, train
+from .fit import train
 from .sweep_file import Choices, Range, Sweep, check_recipe, read_sweep
 from .sweep_results import TrialResult, TrialValues, run_folder, trial_folder, write_results
 

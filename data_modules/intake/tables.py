@@ -106,7 +106,7 @@ def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
                 continue
             if not header:
                 header = values
-                _check_header(header, path)
+                check_header(header, path)
                 continue
             if len(values) != len(header):
                 where = place(path, len(rows) + 1, line=line)
@@ -119,7 +119,12 @@ def _read_csv(path: Path, text: str, delimiter: str) -> SourceTable:
     return SourceTable(path, tuple(header), rows, lines)
 
 
-def _check_header(header: list[str], path: Path) -> None:
+def check_header(header: list[str], path: Path) -> None:
+    """Every name stands once.
+
+    Raises:
+        DataError: If not.
+    """
     twice = [name for name in header if header.count(name) > 1]
     if twice:
         raise DataError(f"{path}: column {shown(twice[0])} stands twice in the header; accepted: each name once")
@@ -158,15 +163,20 @@ def _read_parquet(path: Path) -> SourceTable:
     try:
         with pq.ParquetFile(path) as file:
             columns = file.schema_arrow.names
-            _check_header(columns, path)
+            check_header(columns, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row))
         return SourceTable(path, tuple(columns), list(table.rows()), None)
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or a text that is not UTF-8
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
 
-def parquet_tables(path: Path, row: int) -> Tables:
+def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None) -> Tables:
     """The table in a Parquet file from the row group of a row on.
+
+    Args:
+        path: The file.
+        row: Position of the row, from 0.
+        columns: Only these; None = all.
 
     Raises:
         pa.ArrowException: If the file is damaged; or an OSError or ValueError.
@@ -178,8 +188,10 @@ def parquet_tables(path: Path, row: int) -> Tables:
             start += file.metadata.row_group(group).num_rows
             group += 1
         groups = list(range(group, file.num_row_groups))
-        size = _EMBEDDING_ROWS if any(has_bytes(kind) for kind in file.schema_arrow.types) else _TEXT_ROWS
-        for batch in file.iter_batches(size, row_groups=groups, use_threads=False):
+        schema = file.schema_arrow
+        names = schema.names if columns is None else columns
+        size = _EMBEDDING_ROWS if any(has_bytes(schema.field(name).type) for name in names) else _TEXT_ROWS
+        for batch in file.iter_batches(size, row_groups=groups, columns=columns, use_threads=False):
             yield start, pa.Table.from_batches([batch])
             start += batch.num_rows
 

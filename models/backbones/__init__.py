@@ -38,14 +38,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     """
     name = checkpoint.name
     found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
-    try:
-        # not AutoConfig: it would ask whether to run code out of the repository
-        config, _ = PreTrainedConfig.get_config_dict(found.name, revision=found.revision)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
-        ) from None
+    config = read_config(name, found.revision)
     model_type = str(config.get("model_type"))
     if module_name(model_type) not in families():
         raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families())}")
@@ -57,6 +50,27 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     backbone.name = name
     backbone.network.requires_grad_(False).eval()
     return backbone
+
+
+def read_config(name: str, revision: str | None) -> dict[str, Any]:
+    """What config.json of a backbone says.
+
+    Args:
+        name: "nano", a hub id or a folder.
+        revision: Commit, tag or branch on the hub.
+
+    Raises:
+        UserError: If there is none.
+    """
+    try:
+        # not AutoConfig: it would ask whether to run code out of the repository
+        config, _ = PreTrainedConfig.get_config_dict(str(NANO_FOLDER) if name == NANO else name, revision=revision)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
+        ) from None
+    return config
 
 
 def _family(name: str, model_type: str) -> Any:

@@ -22,7 +22,7 @@ from transformers import AutoModel, Gemma3nConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedder, Gemma3nPreTrainedModel
 
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .common.base import Checkpoint, Clips, Part, PartName
+from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.speech_processor import SpeechProcessor
@@ -161,4 +161,5 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         read=network.read,
         hidden_size=config.text_config.hidden_size,
         heard=ears.heard_tokens,
+        layout=Layout({"": ""}),
     )

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration
 
-from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Part, PartName
+from .common.audio_language_model import LANGUAGE_MODEL, WHOLE, AudioLanguageModel, decoder
+from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model, load_processor
 from .common.own_adapter import merge_own_adapter
@@ -77,6 +77,7 @@ def load_as(model_class: Any, checkpoint: Checkpoint) -> AudioLanguageModel:
         project=project,
         read=decoder(network.language_model),
         hidden_size=network.language_model.config.hidden_size,
+        layout=Layout(WHOLE.names, {"has_lora_adapter": False}),
     )
 
 

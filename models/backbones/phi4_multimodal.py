@@ -24,7 +24,7 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .common.audio_language_model import AudioLanguageModel, Read, decoder
-from .common.base import Checkpoint, Clips, Part, PartName
+from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.own_adapter import merge_own_adapter
@@ -42,7 +42,16 @@ PARTS: Mapping[PartName, Part] = {
         layers="audio_tower.encoders",
     ),
 }
-LEFT_BEHIND = r"^(lm_head|model\.embed_tokens_extend\.image_embed)\."
+_AUDIO = "model.embed_tokens_extend.audio_embed."
+LAYOUT = Layout(
+    {
+        "language_model.": "model.",
+        "projector.up.": f"{_AUDIO}up_proj_for_speech.",
+        "projector.down.": f"{_AUDIO}down_proj_for_speech.",
+        "audio_tower.": f"{_AUDIO}encoder.",
+    }
+)
+LEFT_BEHIND = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."
 SPEECH_ADAPTER = r"model\.layers\.\d+\.(self_attn\.(qkv|o)_proj|mlp\.(gate_up|down)_proj)"
 """What the adapter is on; the names in its own configuration are those of layers of the tower too."""
 MAX_SECONDS = 1_800.0
@@ -136,6 +145,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         project=network["projector"],
         read=reader(network["language_model"]),
         hidden_size=config.hidden_size,
+        layout=LAYOUT,
     )
 
 

@@ -21,7 +21,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Part, PartName
+from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.speech_processor import SpeechProcessor
 from .common.thinker import load_thinker
@@ -66,6 +66,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         project=lambda states: network.projector(states),  # LoRA replaces it
         read=decoder(network.language_model),
         hidden_size=network.language_model.config.hidden_size,
+        layout=Layout({"": "", "projector.": "audio_tower.proj."}),
     )
 
 

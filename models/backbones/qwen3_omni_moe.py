@@ -30,7 +30,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from .common.audio_language_model import AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Part, PartName
+from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.speech_processor import SpeechProcessor
 from .common.thinker import load_thinker
@@ -84,6 +84,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         project=network.projector,
         read=decoder(text),
         hidden_size=text.config.hidden_size,
+        layout=Layout({"": "", "projector.": "audio_tower."}),
     )
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from empathy_judge.cli import COMMANDS
+from empathy_judge.commands.options import build_parser as build_command_parser
 from empathy_judge.train.fit import build_parser
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 WORDS = ["--config", str(ROOT / "configs/nano.yaml"), "--data.path", "my data", "--run", "runs/first"]
+SCORED = ["judge", "--manifest", "my pairs.csv", "--out", "scores.csv"]
 
 
 def stand_in(folder: Path, name: str, body: str) -> None:
@@ -27,10 +31,10 @@ def arguments(folder: Path, name: str) -> list[str] | None:
     return path.read_text().splitlines() if path.is_file() else None
 
 
-def run(name: str, folder: Path, **variables: str) -> int:
+def run(name: str, folder: Path, words: Sequence[str] = WORDS, **variables: str) -> int:
     """Exit status of a launch file that finds its programs in a folder first."""
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
-    return subprocess.run([str(LAUNCH / name), *WORDS], env=environment, capture_output=True, timeout=60).returncode
+    return subprocess.run([str(LAUNCH / name), *words], env=environment, capture_output=True, timeout=60).returncode
 
 
 def check_train(words: list[str], nodes: int, gpus: int) -> None:
@@ -42,10 +46,43 @@ def check_train(words: list[str], nodes: int, gpus: int) -> None:
     assert (config.data.path, config.run) == ("my data", "runs/first")
 
 
-@pytest.mark.parametrize("name", ["slurm.sbatch", "torchrun.sh"])
+@pytest.mark.parametrize("name", ["slurm.sbatch", "torchrun.sh", "score_slurm.sbatch", "score_torchrun.sh"])
 def test_scripts_are_valid_and_can_be_executed(name):
     assert os.access(LAUNCH / name, os.X_OK)
     assert subprocess.run(["bash", "-n", str(LAUNCH / name)]).returncode == 0
+
+
+def scored(words: list[str]) -> list[str]:
+    """What follows `score`; its own parser takes it."""
+    given = words[words.index("empathy_judge.cli") + 1 :]
+    assert given[0] == "score"
+    parsed = build_command_parser(COMMANDS).parse_args(given)
+    assert (parsed.judge, parsed.manifest, parsed.out) == ("judge", "my pairs.csv", "scores.csv")
+    return given
+
+
+@pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (137, False)])
+def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeued, tmp_path):
+    stand_in(tmp_path, "srun", f"exit {status}")
+    stand_in(tmp_path, "scontrol", "")
+    given = {"PYTHON": "our-python", "SLURM_JOB_ID": "123"}
+    assert run("score_slurm.sbatch", tmp_path, SCORED, **given) == status
+    words = arguments(tmp_path, "srun")
+    assert words is not None
+    assert words[:4] == ["--kill-on-bad-exit=0", "our-python", "-m", "empathy_judge.cli"]
+    scored(words)
+    assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else None)
+
+
+def test_torchrun_scores_with_a_process_for_each_gpu(tmp_path):
+    stand_in(tmp_path, "our-python", "exit 0")
+    variables = {"PYTHON": "our-python", "NODES": "4", "GPUS": "8", "MASTER": "first:29400"}
+    assert run("score_torchrun.sh", tmp_path, SCORED, **variables) == 0
+    words = arguments(tmp_path, "our-python")
+    assert words is not None
+    for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--nproc-per-node", "8")):
+        assert words[words.index(name) + 1] == value
+    scored(words)
 
 
 @pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (137, False)])
@@ -64,8 +101,9 @@ def test_slurm_queues_a_job_again_that_has_saved_and_no_other(status, requeued, 
     assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else ["show", "hostnames", "node[3-4]"])
 
 
-def test_slurm_is_asked_for_a_task_per_gpu_and_a_signal_before_the_end():
-    lines = (LAUNCH / "slurm.sbatch").read_text().splitlines()
+@pytest.mark.parametrize("name", ["slurm.sbatch", "score_slurm.sbatch"])
+def test_slurm_is_asked_for_a_task_per_gpu_and_a_signal_before_the_end(name):
+    lines = (LAUNCH / name).read_text().splitlines()
     asked = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH --")]
     options = dict(word.split("=", 1) for word in asked if "=" in word)
     assert options["ntasks-per-node"] == options["gpus-per-node"]

@@ -124,7 +124,7 @@ def calibrated_folder(judge_folder: Path, tmp_path_factory: pytest.TempPathFacto
     """The judge on disk with a calibration: `warmth` isotonic, with quantiles of all levels."""
     from empathy_judge.models.artifact import load_judge
     from empathy_judge.models.calibration_files import weights_hash
-    from empathy_judge.models.weight_files import JUDGE_FILE
+    from empathy_judge.models.file_names import JUDGE_FILE
 
     folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
     quantiles = tuple(Quantile(level, level) for level in LEVELS)
@@ -169,7 +169,7 @@ def test_a_judge_scores_as_its_calibration_says_before_and_after_saving(
 
 def test_a_calibration_of_other_weights_is_refused(calibrated_folder, tmp_path):
     from empathy_judge.models.artifact import load_judge
-    from empathy_judge.models.weight_files import JUDGE_FILE
+    from empathy_judge.models.file_names import JUDGE_FILE
 
     folder = Path(shutil.copytree(calibrated_folder, tmp_path / "judge"))
     description = json.loads((folder / JUDGE_FILE).read_text())

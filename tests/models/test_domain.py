@@ -37,15 +37,15 @@ def test_a_pair_is_compared_with_the_pairs_of_the_calibration():
     domain = fit_domain([(facts(2, -20), facts(3, -25, pitch=180)), (facts(4, -22), facts(6, -18, pitch=240))])
     assert domain.n == 2
     assert domain.ranges["response seconds"] == pytest.approx((3 / 1.25, 6 * 1.25))
-    assert domain.ranges["context level"] == pytest.approx((-28, -14))
-    assert domain.ranges["response pitch"] == pytest.approx((180 / 2**0.25, 240 * 2**0.25))
+    assert domain.ranges["level"] == pytest.approx((-31, -12))
+    assert domain.ranges["pitch"] == pytest.approx((180 / 2**0.25, 240 * 2**0.25))
     assert domain.departures([facts(3), facts(5)]) == []
     assert domain.departures([facts(3), facts(7.6)]) == ["seconds of the response: 7.6 s, calibrated on 2.4 to 7.5 s"]
     assert domain.departures([facts(5)]) == ["turns of context: 0, calibrated on 1 to 1"]
     quiet = domain.departures([facts(3, -50), facts(5, pitch=80.0)])
     assert quiet == [
         "pitch of the response: 80 Hz, calibrated on 151 to 285 Hz",
-        "level of the context: -50 dBFS, calibrated on -28 to -14 dBFS",
+        "level of the context: -50 dBFS, calibrated on -31 to -12 dBFS",
     ]
     assert (
         domain.departures([facts(3), facts(5, voiced=0, pitch=math.nan)]) == []

@@ -85,10 +85,10 @@ def test_other_rates_and_channels_are_brought_to_the_judges(shared: Shared) -> N
 
 def test_warnings_are_passed_on() -> None:
     scorer = FakeScorer()
-    scorer.warnings = (Caution("short", "response: lasts 0.2 s"),)
+    scorer.warnings = (Caution("short", "response: lasts 0.2 s", "response"),)
     with in_process(scorer) as service:
         warnings = service.score(wav()).json()["warnings"]
-    assert warnings == [{"code": "short", "text": "response: lasts 0.2 s"}]
+    assert warnings == [{"code": "short", "about": "response", "text": "response: lasts 0.2 s"}]
 
 
 def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder: Path, make_tone: Any) -> None:

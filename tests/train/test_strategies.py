@@ -17,7 +17,8 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_judge
-from empathy_judge.models.checkpoints import BEST, LAST, read_checkpoint
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.file_names import BEST, LAST
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule

@@ -13,7 +13,8 @@ import torch
 from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.checkpoints import LAST, read_checkpoint
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.file_names import LAST
 from empathy_judge.scorer import Scorer
 
 ROOT = Path(__file__).parents[2]

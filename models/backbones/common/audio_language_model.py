@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ....data_modules.schema import Pair
-from .base import Checkpoint, Clips, Inputs, Part, PartName
+from .base import Checkpoint, Clips, Inputs, Layout, Part, PartName
 from .chat import Chat
 from .halves import entered, layers_at
 
@@ -50,6 +50,9 @@ class Ears(Protocol):
         ...
 
 
+WHOLE = Layout({"": "model."})
+"""Of a network that is the model inside a generation class."""
+
 Read = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """`(token ids, embeddings, attention mask, positions)` to last hidden states `(batch, tokens, hidden)`."""
 
@@ -77,6 +80,7 @@ class AudioLanguageModel:
         read: Read,
         hidden_size: int,
         heard: Callable[[int], int] | None = None,
+        layout: Layout = WHOLE,
     ) -> None:
         """Put the pieces of a family together.
 
@@ -93,10 +97,11 @@ class AudioLanguageModel:
                 replaces it inside its parent.
             hidden_size: Width of the language model.
             heard: See `heard_tokens`; by default all audio tokens carry the clip.
+            layout: How a checkpoint stores the weights of this network.
         """
         self.network = network
         self.name, self.revision = checkpoint.name, checkpoint.revision
-        self.parts = parts
+        self.parts, self.layout = parts, layout
         self.ears = ears
         self.sampling_rate, self.max_seconds = ears.sampling_rate, ears.max_seconds
         self.audio_size, self.tokens_per_state = ears.audio_size, ears.tokens_per_state

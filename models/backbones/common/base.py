@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
 Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+WeightForm = Literal["none", "nf4", "int8"]
+"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 PartName = Literal["language_model", "projector", "audio_tower", "joiner"]
 """`joiner`: what joins context and response where there is no language model; it has no pre-trained weights."""
 
@@ -38,7 +40,7 @@ class Checkpoint:
     revision: str | None = None
     dtype: torch.dtype = torch.float32
     attention: Attention = "sdpa"
-    quantization: Quantization = "none"
+    quantization: WeightForm = "none"
     device_map: Literal["auto"] | None = None
     weights: bool = True
 
@@ -56,6 +58,20 @@ class Part:
     path: str
     linears: tuple[str, ...]
     layers: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a checkpoint that `load` of the same family reads stores the weights of a network.
+
+    Attributes:
+        names: How the names of weights begin inside the network, and what they begin with in the checkpoint. Of several
+            that fit, the longest counts; weights that none fits are not in a checkpoint.
+        config: Values of config.json that are others than where the network came from.
+    """
+
+    names: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,12 +128,12 @@ class Inputs:
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
         changed = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for own in fields(self):
+            value = getattr(self, own.name)
             if isinstance(value, Clips):
-                changed[field.name] = Clips(function(value.features), function(value.lengths))
+                changed[own.name] = Clips(function(value.features), function(value.lengths))
             elif isinstance(value, Tensor):
-                changed[field.name] = function(value)
+                changed[own.name] = function(value)
         return replace(self, **changed)
 
 
@@ -134,6 +150,7 @@ class Backbone(Protocol):
         tokens_per_state: Audio tokens that the projector makes of one state.
         hidden_size: Width of `hidden_states`.
         parts: What can be trained, by name.
+        layout: How `load` of its family would find its weights in a checkpoint.
         reads_text: False if it cannot read the text about the situation.
     """
 
@@ -146,6 +163,7 @@ class Backbone(Protocol):
     tokens_per_state: int
     hidden_size: int
     parts: Mapping[PartName, Part]
+    layout: Layout
     reads_text: bool
 
     def audio_tokens(self, samples: int) -> int:

@@ -17,6 +17,7 @@ from transformers import (
     BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    TorchAoConfig,
     modeling_utils,
 )
 from transformers.utils.hub import cached_file
@@ -76,6 +77,8 @@ def load_model(
             options["device_map"] = checkpoint.device_map
         if checkpoint.quantization == "nf4":
             options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
+        if checkpoint.quantization == "int8":
+            options["quantization_config"] = int8([*unquantized, "lm_head"])
         with quiet_transformers(), _no_adapter():  # what it reports is an error below
             loader: Any = model_class  # the stubs know neither output_loading_info nor None for the default revision
             model, report = loader.from_pretrained(
@@ -167,9 +170,26 @@ def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesC
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=compute_dtype,
-        # matched from the start of a full name, as regular expressions
-        llm_int8_skip_modules=[rf".*{re.escape(name)}" for name in unquantized],
+        llm_int8_skip_modules=_patterns(unquantized),
     )
+
+
+def int8(unquantized: Sequence[str]) -> TorchAoConfig:
+    """8-bit integers with one scale for each row of a weight; activations keep their precision.
+
+    Raises:
+        ImportError: If torchao is not installed.
+    """
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    # version 2 can be written to safetensors files; the options of the compiler are none of its business
+    kind = Int8WeightOnlyConfig(version=2, set_inductor_config=False)
+    return TorchAoConfig(kind, modules_to_not_convert=_patterns(unquantized))
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """`transformers` matches them from the start of a full name, as regular expressions."""
+    return [rf".*{re.escape(name)}" for name in names]
 
 
 def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ....data_modules.errors import UserError
 from ....data_modules.schema import Pair
 from .audio_language_model import Ears
-from .base import Checkpoint, Clips, Inputs, Part, PartName
+from .base import Checkpoint, Clips, Inputs, Layout, Part, PartName
 from .joiner import OTHER, PADDING, RESPONSE, USER, WIDTH, Joiner
 from .loading import load_model
 
@@ -39,6 +39,7 @@ class PairEncoder:
 
     tokens_per_state = 1
     hidden_size = WIDTH
+    layout = Layout({"encoder.": ""})  # no checkpoint of an encoder has a joiner
     reads_text = False
 
     def __init__(

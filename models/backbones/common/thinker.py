@@ -21,7 +21,7 @@ _MAPPING = {
     r"^(?:thinker\.)?(?:model\.)?visual\.": "visual.",
     r"^(?:thinker\.)?model\.(?:language_model\.)?": "language_model.",
 }
-_UNUSED = r"^(?:thinker\.lm_head|lm_head|visual|talker|token2wav|code2wav)\."
+_UNUSED = r"^(?:thinker\.lm_head|lm_head|visual|talker|token2wav|code2wav|audio_tower\.audio_bos_eos_token)\."
 
 
 def load_thinker(model_class: type[Model], checkpoint: Checkpoint) -> Model:
@@ -47,4 +47,9 @@ def load_thinker(model_class: type[Model], checkpoint: Checkpoint) -> Model:
 def thinker_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """Configuration of the thinker: as it is, or out of that of the whole model."""
     config = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-    return config if config.model_type.endswith("_thinker") else config.thinker_config
+    if config.model_type.endswith("_thinker"):
+        return config
+    thinker = config.thinker_config
+    if (stored := getattr(config, "quantization_config", None)) is not None:  # a judge was exported in this form
+        thinker.quantization_config = stored
+    return thinker

@@ -20,6 +20,8 @@ from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, loa
 from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
 from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.card import render_card
+from empathy_judge.models.export.backbone_folder import write_backbone
+from empathy_judge.models.export.merge import merge_adapter
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
@@ -369,3 +371,56 @@ def test_the_stages_of_a_forward_pass_are_found(family, pairs):
         judge(inputs)
     clock.pause()
     assert {name: clock.seconds[name] for name in (TOWER, READING)} == {name: found[name] for name in (TOWER, READING)}
+
+
+# ---------------------------------------------------------------- written with its weights
+
+
+@torch.no_grad()
+def test_what_was_merged_and_written_scores_alike_when_it_is_read(family, pairs, tmp_path):
+    parts = ["audio_tower"] if family.is_encoder else ["language_model", "projector", "audio_tower"]
+    judge = judge_of(family, parts)
+    before = judge(judge.build_inputs(pairs))
+    names = {name.replace(".base_layer", "") for name in judge.network.state_dict() if "lora_" not in name}
+    merge_adapter(judge)
+    own, expected = judge.backbone, judge.network.state_dict()
+    assert names == set(expected)
+    write_backbone(own, None, "float32", tmp_path / "backbone")
+    again = load_backbone(Checkpoint(str(tmp_path / "backbone")))
+    found = again.network.state_dict()
+    assert set(found) == names
+    for name, weight in found.items():
+        assert name.startswith("joiner.") or torch.equal(weight, expected[name]), name
+    if family.is_encoder:
+        again.network["joiner"].load_state_dict(own.network["joiner"].state_dict())  # no checkpoint has one
+    judge.backbone, judge.network = again, again.network
+    after = judge(judge.build_inputs(pairs))
+    assert ((after - before).abs() / torch.tensor([4, 10])).max() < 1e-5  # of the width of the scales
+    assert before.std(0).min() > 5e-4
+    assert (again.sampling_rate, again.max_seconds) == (own.sampling_rate, own.max_seconds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+def test_quantized_weights_are_read_as_they_were_written(quantization, dtype, language_model, tmp_path):
+    made = load_backbone(Checkpoint(str(language_model.folder), dtype=dtype, quantization=quantization))
+    write_backbone(made, None, str(dtype).removeprefix("torch."), tmp_path / "backbone", quantized=True)
+    again = load_backbone(Checkpoint(str(tmp_path / "backbone"), dtype=dtype)).network.state_dict()
+    weights = made.network.state_dict()
+    assert set(again) == set(weights)
+    small = 0
+    for name, weight in weights.items():
+        found = again[name]
+        if type(weight) is not torch.Tensor:  # of torchao
+            weight, found, small = weight.dequantize(), found.dequantize(), small + 1
+        small += weight.dtype == torch.uint8
+        assert torch.equal(weight, found), name
+    assert small >= 8
+    assert {path.suffix for path in (tmp_path / "backbone").iterdir()} <= {".json", ".jinja", ".safetensors", ".txt"}
+
+
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+def test_an_encoder_has_no_language_model_to_quantize(quantization, encoder):
+    with pytest.raises(UserError, match=f"quantization {quantization} is for language models"):
+        load_backbone(Checkpoint(str(encoder.folder), quantization=quantization))

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Score a manifest on all GPUs of several machines that share a folder, one process for each GPU:
+#   NODES=2 MASTER=first-machine:29400 launch/score_torchrun.sh judge --manifest pairs.parquet --out /shared/scores.parquet
+# the same on each machine. On a single machine `empathy-judge score` alone takes all GPUs. The processes share nothing but
+# the folder of --out: a machine that dies takes at most the parts under way with it, and the same command goes on.
+# Also read: GPUS (processes on each machine), RESTARTS, PYTHON.
+set -euo pipefail
+
+python=${PYTHON:-python}
+nodes=${NODES:-1}
+gpus=${GPUS:-$(nvidia-smi --list-gpus | wc -l)}
+meeting=(--standalone)
+if ((nodes > 1)); then
+    meeting=(--nnodes "$nodes" --rdzv-backend c10d --rdzv-endpoint "${MASTER:?host:port of the first machine}")
+    meeting+=(--rdzv-id "${RENDEZVOUS:-empathy-judge-score}")
+fi
+exec "$python" -m torch.distributed.run "${meeting[@]}" --nproc-per-node "$gpus" --max-restarts "${RESTARTS:-0}" \
+    --module -- empathy_judge.cli score "$@"

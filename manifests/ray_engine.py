@@ -1,0 +1,152 @@
+"""Ray Data (``pip install 'empathy-judge[ray]'``): a manifest scored by a cluster, and a step for any pipeline."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it would report to its makers
+
+try:
+    import ray
+    import ray.data
+except ImportError as error:
+    from ..data_modules.errors import UserError
+
+    raise UserError("ray is not installed; accepted: pip install 'empathy-judge[ray]', or another engine") from error
+
+from ..scorer import Scorer
+from .columns import Column, score_columns
+from .index import Chunk
+from .job import Job
+from .meter import Meter
+from .parts import Parts
+from .rows import RowReader
+from .scoring import score_rows
+from .work import Progress, Worker, free_chunks
+
+_MOST_BLOCKS = 1000
+
+
+def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None) -> None:
+    """Score what is left of a job on the Ray cluster that `RAY_ADDRESS` names, or on this machine.
+
+    Chunks and parts are those of the other engine, in a folder that all nodes see, so that the file is the same and
+    either engine goes on where the other was stopped.
+
+    Args:
+        parts: Of a job that was planned.
+        meter: Is told what was done.
+        workers: Actors, each with a judge; None = one for each GPU of the cluster, or one.
+        device: Of the judges; None = a GPU for each if there are some.
+    """
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        while left := parts.left():
+            _run(parts, left, meter, workers, device)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _run(parts: Parts, left: Sequence[Chunk], meter: Meter, workers: int | None, device: str | None) -> None:
+    gpus = 0 if device == "cpu" else _gpus()
+    items = [{"chunk": chunk.number} for chunk in left]
+    scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
+        _ScoreChunks,
+        fn_constructor_args=(parts.job, device),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=min(workers or gpus or 1, len(items))),
+        num_gpus=1 if gpus else 0,
+        num_cpus=1,
+    )
+    for batch in scored.iter_batches(batch_size=None):
+        rows = np.asarray(batch["rows"])
+        meter.tell(Progress(int(rows.sum()), {}, len(rows)))
+
+
+def _gpus() -> int:
+    resources: Mapping[str, float] = ray.cluster_resources()
+    return int(resources.get("GPU", 0))
+
+
+class _ScoreChunks:
+    """An actor: scores chunks of a job and writes their parts."""
+
+    def __init__(self, job: Job, device: str | None) -> None:
+        self._parts = Parts(job)
+        self._chunks = self._parts.chunks()
+        self._worker = Worker(self._parts, job.load(device), lambda progress: None)
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        rows = [self._score(self._chunks[int(number)]) for number in batch["chunk"]]
+        return {"rows": np.array(rows)}
+
+    def _score(self, chunk: Chunk) -> int:
+        for free in free_chunks(self._parts, (chunk,)):
+            self._worker.score(free)
+        return chunk.rows
+
+
+class ScoreBatch:
+    """A step of a Ray Data pipeline that adds scores to each row.
+
+        ds = ray.data.read_parquet("pairs")  # response_audio; optionally context_audio, situation, pair_id
+        ds.map_batches(ScoreBatch, fn_constructor_args=("judge",), batch_size=256, num_gpus=1,
+                       compute=ray.data.ActorPoolStrategy(size=8))
+
+    A clip is bytes or a structure of `bytes` and `path`; a path if a folder is named, in which it lies and which it may
+    not leave. The columns are those of `columns.score_columns` and `status`: `ok`, or why a row has no scores. Unknown
+    numbers are NaN. Use a multiple of 64 as `batch_size`.
+    """
+
+    def __init__(
+        self, judge: str | Path, folder: str | Path | None = None, level: float | None = None, **settings: Any
+    ) -> None:
+        """Load a judge, once in each actor.
+
+        Args:
+            judge: Judge folder that every node sees.
+            folder: What paths are relative to; None = rows hold their clips.
+            level: Of the intervals; None = the usual one.
+            **settings: As for `Scorer.from_pretrained`.
+        """
+        self._scorer = Scorer.from_pretrained(judge, **settings)
+        self._columns = score_columns(self._scorer)
+        self._reader = RowReader(None if folder is None else Path(folder))
+        self._level = level
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Score a batch, column -> values `(rows,)`."""
+        self._scorer.forget()
+        count = len(batch["response_audio"])
+        cells = [{name: _plain(values[row]) for name, values in batch.items()} for row in range(count)]
+        rows = [self._reader.row(str(number), row, f"row {number + 1}") for number, row in enumerate(cells)]
+        scored = [row.values for row in score_rows(self._scorer, rows, self._columns, self._level)]
+        added = list(zip(*scored, strict=True))[1:]
+        columns = (*self._columns, Column("status", "text"))
+        return {
+            **batch,
+            **{column.name: _array(column, values) for column, values in zip(columns, added, strict=True)},
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _array(column: Column, values: tuple[Any, ...]) -> np.ndarray:
+    if column.kind == "number":
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array(values, dtype=object)

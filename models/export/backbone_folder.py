@@ -1,0 +1,138 @@
+"""A backbone in a folder of its own, in the layout of the hub: written here, and checked before it is read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ...data_modules.errors import UserError, shown
+from ..backbones import read_config
+from ..backbones.common.base import Backbone, Layout
+from ..file_names import JUDGE_FILE
+from ..weight_files import file_hash
+
+BACKBONE = "backbone"
+"""Folder inside the folder of a judge."""
+_SHARD = "5GB"
+_INDEX = "model.safetensors.index.json"
+# of where it came from: paths, code that is never run, how its weights were stored there
+_LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", "transformers_version")
+
+
+def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder: Path, quantized: bool = False) -> None:
+    """Write weights, configuration and processor so that `load_backbone` reads them back.
+
+    Args:
+        backbone: Without adapters. What it was loaded from must still be there.
+        revision: Of what it was loaded from.
+        dtype: Of its weights, for whoever loads the folder without asking for one.
+        folder: Is made.
+        quantized: Its weights are, as `transformers` quantized them when it was loaded.
+    """
+    folder.mkdir()
+    config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
+    config |= {**backbone.layout.config, "dtype": dtype}
+    quantization = _quantization(backbone) if quantized else None
+    if quantization is not None:
+        config["quantization_config"] = quantization
+    backbone.save_processor(str(folder))
+    text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    _write_weights(dict(_stored(backbone.network.state_dict(), backbone.layout)), quantization, folder)
+
+
+def _quantization(backbone: Backbone) -> dict[str, Any]:
+    """How the weights are quantized, as config.json says it."""
+    for module in backbone.network.modules():
+        settings = getattr(getattr(module, "config", None), "quantization_config", None)
+        if settings is not None:
+            return json.loads(settings.to_json_string(use_diff=False))
+    raise RuntimeError(f"backbone {backbone.name}: transformers does not say how it was quantized")
+
+
+def _stored(weights: Mapping[str, Tensor], layout: Layout) -> Iterator[tuple[str, Tensor]]:
+    """Weights under the names that they have in a checkpoint."""
+    for name, weight in weights.items():
+        begins = [start for start in layout.names if name.startswith(start)]
+        if begins:
+            start = max(begins, key=len)
+            yield layout.names[start] + name.removeprefix(start), weight.detach()
+
+
+def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] | None, folder: Path) -> None:
+    metadata: dict[str, str] = {}
+    if quantization is not None and quantization["quant_method"] == "torchao":
+        from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+
+        weights, metadata = flatten_tensor_state_dict(weights)  # pyright: ignore[reportArgumentType]
+    shards = split_torch_state_dict_into_shards(weights, max_shard_size=_SHARD)
+    for file, names in shards.filename_to_tensors.items():
+        save_file({name: _whole(weights[name]) for name in names}, folder / file, metadata={"format": "pt", **metadata})
+    if shards.is_sharded:
+        index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """The values alone, where they are a view of something larger."""
+    alone = weight.is_contiguous() and weight.untyped_storage().nbytes() == weight.nbytes
+    return weight if alone else weight.contiguous().clone()
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of the backbone of a judge, by its name in the judge's folder."""
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in _files(folder)}
+
+
+def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
+    """The backbone in the folder of a judge is the one that was exported, and all of it lies there.
+
+    Args:
+        folder: Of the judge.
+        expected: SHA-256 by name, of all files of the judge.
+
+    Returns:
+        The folder of the backbone.
+
+    Raises:
+        UserError: If a file is missing, is another one or was not there, or the folder or its index leads elsewhere.
+    """
+    own = folder / BACKBONE
+    if not own.is_dir() or own.is_symlink():
+        raise UserError(f"{own}: no folder; accepted: the backbone that was exported with this judge")
+    found = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+    wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
+    if missing := sorted(wanted - found.keys()):
+        raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
+    if surplus := sorted(found.keys() - wanted):
+        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; accepted: what was exported")
+    for name in sorted(wanted):
+        if file_hash(found[name]) != expected[name]:
+            raise UserError(
+                f"{found[name]}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
+            )
+    _check_index(own / _INDEX)
+    return own
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
+
+
+def _check_index(path: Path) -> None:
+    """Weights are read from files beside the index, and from nowhere else."""
+    if not path.is_file():
+        return
+    try:
+        places = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: not an index of weight files") from None
+    for place in places:
+        if not isinstance(place, str) or "/" in place or "\\" in place or not (path.parent / place).is_file():
+            raise UserError(f"{path}: weights in {shown(place)}; accepted: files beside it")

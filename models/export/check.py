@@ -1,0 +1,205 @@
+"""What an export costs: the scores before and after it, and how well both agree with people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from scipy.stats import spearmanr
+
+from ...data_modules.errors import AudioError, UserError
+from ...data_modules.schema import Dimension, Pair, PairDataset
+from ..artifact import LoadedJudge
+from ..backbones.common.base import WeightForm
+from ..scoring import PairScorer, check_scales, placed
+from .signals import made_pairs
+
+
+class Bounds(NamedTuple):
+    """Most that an export may change.
+
+    Attributes:
+        largest: Difference of two scores of one pair, as a share of the width of the scale.
+        mean: Mean absolute difference, likewise.
+        agreement: Spearman with the mean ratings of people, up or down.
+    """
+
+    largest: float
+    mean: float
+    agreement: float
+
+
+_BOUNDS: Mapping[str, Bounds] = {
+    "float32": Bounds(1e-5, 1e-5, 0.001),
+    "bfloat16": Bounds(0.05, 0.01, 0.005),
+    "float16": Bounds(0.05, 0.01, 0.005),
+    "int8": Bounds(0.05, 0.01, 0.02),
+    "nf4": Bounds(0.25, 0.05, 0.02),
+}
+
+
+def bounds_of(dtype: str, quantization: WeightForm) -> Bounds:
+    """What is allowed in this form: float32 is to be equal to rounding, bfloat16 rounds each weight once more."""
+    return _BOUNDS[dtype if quantization == "none" else quantization]
+
+
+@dataclass(frozen=True)
+class CheckSet:
+    """Pairs to compare scores on.
+
+    Attributes:
+        name: For the card.
+        pairs: Distinct pairs.
+        ratings: Mean ratings `(pairs, dimensions)`, rating points, NaN = not rated; None where nobody rated them.
+    """
+
+    name: str
+    pairs: Sequence[Pair]
+    ratings: np.ndarray | None = None
+
+
+def made_set(loaded: LoadedJudge) -> CheckSet:
+    """Made sounds, for a judge whose data is not at hand."""
+    backbone = loaded.judge.backbone
+    pairs = made_pairs(backbone.sampling_rate, backbone.max_seconds)
+    return CheckSet("made sounds", pairs)
+
+
+def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet:
+    """The pairs of a split with their mean ratings.
+
+    Raises:
+        UserError: If the scales are not those of the judge.
+        DataError: If there is no such split.
+    """
+    dimensions = loaded.judge.dimensions
+    check_scales("to export", dimensions, dataset.card)
+    part = dataset.subset(None if split == "all" else split)
+    means = part.mean_scores().reindex(columns=[own.name for own in dimensions]).to_numpy(np.float64)
+    return CheckSet(f"{dataset.card.name}, {split}", part.pairs, means)
+
+
+def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.ndarray:
+    """What the head says of each pair `(pairs, dimensions)`, before any calibration; NaN = its audio cannot be used."""
+    console = Console(stderr=True)
+    scored = PairScorer(placed(loaded, device)).predict(chosen.pairs)
+    shown = track(scored, "checking", total=len(chosen.pairs), console=console, disable=not console.is_terminal)
+    nothing = np.full(len(loaded.judge.dimensions), np.nan)
+    return np.stack([nothing if isinstance(found, AudioError) else found.score.double().numpy() for _, found in shown])
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of the scores on one dimension.
+
+    Attributes:
+        largest: Largest absolute difference, rating points.
+        mean: Mean absolute difference, rating points.
+        between: Spearman between the scores before and after; None where it is undefined, because all are equal.
+        before: Spearman of the scores before with mean ratings; None where it is undefined or there are none.
+        after: Spearman of the scores after.
+    """
+
+    largest: float
+    mean: float
+    between: float | None
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Two forms of a judge compared.
+
+    Attributes:
+        data: On which pairs.
+        pairs: How many have scores.
+        bounds: What was allowed.
+        dimensions: What was found.
+        beyond: What is beyond the bounds, in words.
+    """
+
+    data: str
+    pairs: int
+    bounds: Bounds
+    dimensions: dict[str, Change]
+    beyond: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `judge.json`."""
+        return {**asdict(self), "bounds": self.bounds._asdict()}
+
+    def lines(self) -> Iterator[str]:
+        """For people, one line for each dimension."""
+        for name, change in self.dimensions.items():
+            text = f"{name}: scores changed by {change.largest:.2g} at most, {change.mean:.2g} on average"
+            if change.between is not None:
+                text += f"; Spearman between them {change.between:.4f}"
+            if change.before is not None and change.after is not None:
+                text += f", with people {change.before:.4f} before and {change.after:.4f} after"
+            yield f"{text} ({self.pairs} pairs: {self.data})"
+
+
+def compare(
+    before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
+) -> Check:
+    """Compare scores of the same pairs.
+
+    Args:
+        before: `(pairs, dimensions)`, rating points; NaN = no score.
+        after: Likewise.
+        chosen: The pairs.
+        dimensions: With their scales.
+        bounds: What is allowed.
+
+    Raises:
+        UserError: If no pair has scores.
+    """
+    scored = np.isfinite(before).all(1)
+    if not scored.any():
+        raise UserError(f"{chosen.name}: no pair has audio that can be used; accepted: other pairs to check on")
+    changes, beyond = {}, []
+    if (np.isfinite(after).all(1) != scored).any():
+        beyond.append("other pairs have scores than before")
+        scored &= np.isfinite(after).all(1)
+    for column, own in enumerate(dimensions):
+        ratings = None if chosen.ratings is None else chosen.ratings[scored, column]
+        change = _change(before[scored, column], after[scored, column], ratings)
+        changes[own.name] = change
+        beyond += _beyond(own, change, bounds)
+    return Check(chosen.name, int(scored.sum()), bounds, changes, beyond)
+
+
+def _change(before: np.ndarray, after: np.ndarray, ratings: np.ndarray | None) -> Change:
+    differences = np.abs(after - before)
+    found = Change(float(differences.max()), float(differences.mean()), _spearman(before, after))
+    if ratings is None:
+        return found
+    rated = np.isfinite(ratings)
+    with_people = (_spearman(scores[rated], ratings[rated]) for scores in (before, after))
+    return Change(found.largest, found.mean, found.between, *with_people)
+
+
+def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    found: Any = spearmanr(one, other)
+    return float(found.statistic)
+
+
+def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
+    width = own.maximum - own.minimum
+    for name, found, allowed in (("largest", change.largest, bounds.largest), ("mean", change.mean, bounds.mean)):
+        if found > allowed * width:
+            yield f"{own.name}: {name} difference {found:.2g} rating points, allowed {allowed * width:.2g}"
+    if change.before is None:
+        return
+    if change.after is None:
+        yield f"{own.name}: all scores became equal"
+    elif abs(change.after - change.before) > bounds.agreement:
+        moved = f"{change.before:.4f} to {change.after:.4f}"
+        yield f"{own.name}: Spearman with people {moved}, allowed a change of {bounds.agreement:g}"

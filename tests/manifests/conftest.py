@@ -1,0 +1,101 @@
+"""A scorer, clips and ways to write a manifest of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from empathy_judge import Scorer
+from empathy_judge.manifests.job import Job
+from empathy_judge.manifests.meter import Meter
+from empathy_judge.manifests.parts import Parts
+from empathy_judge.manifests.run import Engine
+from empathy_judge.manifests.work import Worker
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="session")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
+
+
+@pytest.fixture
+def in_process(scorer: Scorer) -> Engine:
+    """An engine with one worker in this process: starting one takes longer than all these tests."""
+
+    def run(parts: Parts, meter: Meter) -> None:
+        Worker(parts, scorer, meter.tell).run()
+
+    return run
+
+
+@pytest.fixture
+def clips(tmp_path: Path, make_tone: Callable[..., Any]) -> Path:
+    """A folder with `c.wav`, `r0.wav` ... `r3.wav`, and what cannot be scored."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    soundfile.write(folder / "c.wav", make_tone(0.4, 150, 0.3), RATE, subtype="FLOAT")
+    for number in range(4):
+        tone = make_tone(0.3 + 0.1 * number, 200 + 90 * number, 0.1 + 0.2 * number, 0.1)
+        soundfile.write(folder / f"r{number}.wav", tone, RATE, subtype="FLOAT")
+    (folder / "cut.wav").write_bytes((folder / "r0.wav").read_bytes()[:5_000])
+    (folder / "text.wav").write_text("not audio")
+    (folder / "empty.wav").write_bytes(b"")
+    soundfile.write(tmp_path / "outside.wav", make_tone(0.3, 150, 0.3), RATE)
+    return folder
+
+
+Row = dict[str, Any]
+
+
+def row(number: int, **values: Any) -> Row:
+    plain = {"pair_id": f"p{number}", "context_audio": "c.wav", "response_audio": f"r{number % 4}.wav"}
+    return plain | {"situation": None} | values
+
+
+@pytest.fixture
+def write(clips: Path) -> Callable[..., Path]:
+    """Writes rows to a file beside the clips."""
+
+    def write(rows: list[Row], name: str = "manifest.csv") -> Path:
+        path = clips / name
+        if path.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+        elif path.suffix == ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(rows)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def make_job(judge_folder: Path, clips: Path) -> Callable[..., Job]:
+    """A job for the judge of `scorer`: manifest, name of the output."""
+
+    def make(manifest: Path, out: str = "out/scores.csv", **values: Any) -> Job:
+        return Job(judge_folder, manifest, clips / out, **values)
+
+    return make
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of scores; numbers of CSV stay text."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ","))

@@ -1,0 +1,152 @@
+"""Worker processes: killed, stopped, several together, and those that rows kill. The command as people start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from empathy_judge.data_modules.errors import ASKED_TO_STOP
+from empathy_judge.manifests.job import Job
+from empathy_judge.manifests.parts import Parts
+from empathy_judge.manifests.run import score_manifest
+
+from .conftest import read, row
+
+pytestmark = pytest.mark.long
+
+# Python runs this first in every process whose PYTHONPATH has it: a clip that kills, and clips that take their time
+HOOK = """
+import os, signal, time
+import soundfile
+plain = soundfile.SoundFile.__init__
+def opened(sound, file, *more, **named):
+    if str(file).endswith("killer.wav"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if str(file).endswith("slow.wav"):
+        time.sleep(float(os.environ.get("SLOW", "0")))
+    plain(sound, file, *more, **named)
+soundfile.SoundFile.__init__ = opened
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path, clips: Path) -> dict[str, str]:
+    """In which `killer.wav` is deadly and each `slow.wav` takes `SLOW` seconds."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(HOOK)
+    for name in ("killer", "slow"):
+        (clips / f"{name}.wav").write_bytes((clips / "r1.wav").read_bytes())
+    path = os.pathsep.join([str(hooks), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+
+
+def words(job: Job, *more: str) -> list[str]:
+    command = [sys.executable, "-m", "empathy_judge.cli", "score", str(job.judge), "--manifest", str(job.manifest)]
+    return [*command, "--out", str(job.out), "--device", "cpu", *more]
+
+
+def until(condition, seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def part_count(job: Job) -> int:
+    return len(list(Parts(job).folder.glob("part-*")))
+
+
+def slow_rows(count: int = 150):
+    rows = [row(number) for number in range(count)]
+    for start in range(0, count, 64):
+        rows[start]["response_audio"] = "slow.wav"
+    return rows
+
+
+def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make_job, in_process, environment, clips):
+    rows = [row(number) for number in range(130)]
+    rows[70]["response_audio"] = "killer.wav"
+    job = make_job(write(rows))
+    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["failed"] == {"process died": 1}
+    assert done.stderr.count("a worker was killed by SIGSEGV: its rows are tried again by another") == 5
+    whole = make_job(job.manifest, "whole.csv")
+    score_manifest(whole, in_process)  # where the clip kills nobody
+    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
+        if number == 70:
+            assert found["status"] == "the process that scored this row died each time"
+        else:
+            assert found["status"] == expected["status"] == "ok"
+            assert float(found["warmth"]) == pytest.approx(float(expected["warmth"]), abs=1e-5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_command_that_is_stopped_goes_on(number, write, make_job, in_process, environment):
+    job = make_job(write(slow_rows()))
+    stopped = {**environment, "SLOW": "5"}
+    process = subprocess.Popen(words(job), env=stopped, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: part_count(job) >= 1 or process.poll() is not None)
+    if number == signal.SIGTERM:
+        process.send_signal(number)
+    else:
+        os.killpg(process.pid, number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == (-number if number == signal.SIGKILL else ASKED_TO_STOP)
+    assert ("parts are done; the same command goes on from there" in said) == (number != signal.SIGKILL)
+    assert not job.out.exists()
+    before = part_count(job)
+    assert 1 <= before < 3
+    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["done_before"] >= 64 * before
+    whole = make_job(job.manifest, "whole.csv")
+    score_manifest(whole, in_process)
+    same(job, whole)
+
+
+def same(job: Job, other: Job) -> None:
+    """Rows are the same; scores to what batches of another size make of them."""
+    for found, expected in zip(read(job.out), read(other.out), strict=True):
+        assert (found["pair_id"], found["status"]) == (expected["pair_id"], expected["status"])
+        assert float(found["warmth"]) == pytest.approx(float(expected["warmth"]), abs=1e-5)
+
+
+def test_two_processes_of_accelerate_with_a_worker_each_write_one_file(write, make_job, in_process, environment):
+    rows = slow_rows()
+    rows[20]["response_audio"] = "text.wav"
+    job = make_job(write(rows))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    done = subprocess.run(
+        [*launch, *words(job)[1:]], env={**environment, "SLOW": "3"}, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 1, done.stderr  # a row has no scores
+    whole = make_job(job.manifest, "whole.csv")
+    score_manifest(whole, in_process)
+    found, expected = read(job.out), read(whole.out)
+    assert [one["status"] for one in found] == [one["status"] for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert (one["warmth"] == other["warmth"] == "") or float(one["warmth"]) == pytest.approx(
+            float(other["warmth"]), abs=1e-5
+        )
+    assert not Parts(job).folder.exists()
+
+
+def test_two_workers_that_meet_an_error_say_it_once(write, make_job, environment):
+    job = make_job(write([row(0), row(1)]))
+    command = words(job, "--workers", "2", "--level", "0.9")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert "no intervals: the judge is not calibrated" in lines[0]
+    assert "Traceback" not in done.stderr
+    assert not Parts(job).folder.exists()

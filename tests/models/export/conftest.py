@@ -1,0 +1,50 @@
+"""Judges that were written with their backbones, made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.export.check import Check, rated_set
+from empathy_judge.models.export.write import write_whole
+
+
+@pytest.fixture(scope="session")
+def tones(dataset_folder: Path) -> PairDataset:
+    return PairDataset.load(dataset_folder)
+
+
+@pytest.fixture(scope="session")
+def write(tones: PairDataset) -> Callable[..., Check]:
+    """Writes another form of a judge folder, compared on all pairs: from, to, form, quantization."""
+
+    def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> Check:
+        loaded = load_judge(source)
+        return write_whole(loaded, out, form, quantization, rated_set(loaded, tones, "all"), **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def merged(judge_folder: Path, write: Callable[..., Check], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`judge_folder`, merged. Tests that change it copy it first."""
+    out = tmp_path_factory.mktemp("merged") / "judge"
+    write(judge_folder, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def edit() -> Callable[[Path, Callable[[dict], object]], None]:
+    """Change a JSON file."""
+
+    def change(path: Path, how: Callable[[dict], object]) -> None:
+        values = json.loads(path.read_text())
+        how(values)
+        path.write_text(json.dumps(values))
+
+    return change

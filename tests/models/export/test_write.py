@@ -1,0 +1,235 @@
+"""A judge with its backbone in its folder scores as the judge that it was made of, or is not written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, load_judge, save_judge
+from empathy_judge.models.export.check import CheckSet, score_all
+from empathy_judge.models.export.write import LossTooLarge, write_whole
+from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
+from empathy_judge.models.lora import LoraSettings
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5}, ["train"], ["validation"], "mean")
+WIDTHS = np.array([4.0, 10.0])  # of the scales
+
+
+@pytest.fixture(scope="module")
+def scored(tones):
+    chosen = CheckSet("tones", tones.pairs)
+    return lambda folder, placement=Placement(): score_all(load_judge(folder, placement), chosen, "cpu")  # noqa: B008
+
+
+def saved(judge, folder: Path) -> Path:
+    save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), folder, "card")
+    return folder
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+
+
+def test_merged_scores_equal_those_before(judge_folder, merged, scored, backbone_folder):
+    before, after = scored(judge_folder), scored(merged)
+    assert np.abs(after - before).max() < 1e-5
+    assert before.std(0).min() > 1e-3
+    # and not because the adapter does nothing
+    plain, with_adapter = (load_file(folder / "model.safetensors") for folder in (backbone_folder, merged / "backbone"))
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    (key,) = (
+        key for key in plain if key.endswith("language_model.model.layers.0.self_attn.q_proj.weight") or key == name
+    )
+    assert (with_adapter[name] - plain[key]).abs().max() > 1e-4
+
+
+def test_what_the_folder_holds(merged):
+    files = {path.relative_to(merged).as_posix() for path in merged.rglob("*") if path.is_file()}
+    assert files == {
+        "judge.json", "head.safetensors", "README.md", "backbone/config.json", "backbone/model.safetensors",
+        "backbone/chat_template.jinja", "backbone/processor_config.json", "backbone/tokenizer.json",
+        "backbone/tokenizer_config.json",
+    }  # fmt: skip
+    assert {path.stat().st_mode & 0o777 for path in merged.rglob("*") if path.is_file()} == {0o644}
+    description = json.loads((merged / "judge.json").read_text())
+    assert description["settings"]["backbone"] == "backbone"
+    assert description["settings"]["lora"]["parts"] == []
+    export = description["export"]
+    assert (export["form"], export["quantization"]) == ("merged", "none")
+    assert export["origin"]["settings"]["lora"]["rank"] == 4
+    assert export["check"]["pairs"] == 24
+    assert set(export["check"]["dimensions"]) == {"empathy", "warmth"}
+    assert export["check"]["beyond"] == []
+    assert str(merged.parents[1]) not in (merged / "backbone" / "config.json").read_text()  # no path of this machine
+    assert "with what was trained in its weights" in (merged / "README.md").read_text()
+
+
+def test_it_loads_after_it_was_moved_and_without_what_it_was_made_of(
+    make_judge, make_backbone, write, scored, tmp_path
+):
+    own = make_backbone(tmp_path / "own", 0)
+    small = saved(make_judge(backbone=str(own)), tmp_path / "small")
+    before = scored(small)
+    write(small, tmp_path / "out")
+    shutil.rmtree(own)
+    shutil.rmtree(small)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").rename(tmp_path / "elsewhere" / "moved")
+    assert np.abs(scored(tmp_path / "elsewhere" / "moved") - before).max() < 1e-5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "lora",
+    [
+        LoraSettings(parts=["language_model", "projector", "audio_tower"], rank=3, alpha=7.5, method="dora"),
+        LoraSettings(parts=["language_model"], rank=4, method="rslora", layers=(-2, 4)),
+        LoraSettings(parts=["language_model"], rank=2, full=["projector"]),
+        LoraSettings(parts=[]),
+    ],
+    ids=["dora", "rslora", "full", "head alone"],
+)
+def test_every_way_of_training_can_be_merged(lora, make_judge, write, scored, tmp_path):
+    small = saved(make_judge(lora, pooling="attention"), tmp_path / "small")
+    before = scored(small)
+    check = write(small, tmp_path / "out")
+    after = scored(tmp_path / "out")
+    assert np.abs(after - before).max() < 1e-5
+    assert check.dimensions["warmth"].largest == pytest.approx(np.abs(after - before)[:, 1].max(), abs=1e-6)
+
+
+@pytest.mark.long
+def test_in_bfloat16_each_weight_is_rounded_once(make_judge, write, scored, tmp_path):
+    judge = make_judge(dtype="bfloat16")
+    layer = judge.network.language_model.layers[0].self_attn.q_proj
+    exact = layer.base_layer.weight.float() + layer.scaling["default"] * (
+        layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    )
+    before = scored(saved(judge, tmp_path / "small"))
+    write(tmp_path / "small", tmp_path / "out")
+    stored = load_file(tmp_path / "out" / "backbone" / "model.safetensors")
+    found = stored["model.language_model.layers.0.self_attn.q_proj.weight"]
+    assert torch.equal(found, exact.to(torch.bfloat16))
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    after = scored(tmp_path / "out")
+    assert (np.abs(after - before) / WIDTHS).max() < 0.05
+    assert (after != before).any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("quantization", "share"), [("int8", 0.36), ("nf4", 0.30)])
+def test_quantized_weights_are_smaller_and_stored_so(
+    quantization, share, judge_folder, merged, write, scored, tmp_path
+):
+    write(judge_folder, tmp_path / "out", "merged", quantization, accept_loss=True)
+    stored = load_file(tmp_path / "out" / "backbone" / "model.safetensors")
+    linear = "model.language_model.layers.0.self_attn.q_proj."
+    codes = stored[linear + ("_weight_qdata" if quantization == "int8" else "weight")]
+    assert codes.dtype == (torch.int8 if quantization == "int8" else torch.uint8)
+    whole = load_file(merged / "backbone" / "model.safetensors")
+    in_linears = [name for name in whole if ".language_model.layers." in name and whole[name].ndim == 2]
+    quantized = sum(weight.nbytes for name, weight in stored.items() if ".language_model.layers." in name)
+    assert quantized < share * sum(whole[name].nbytes for name in in_linears)
+    assert size(tmp_path / "out") < size(merged)
+    before, after = scored(merged), scored(tmp_path / "out")
+    assert (after != before).any()
+    assert (np.abs(after - before) / WIDTHS).mean() < (0.01 if quantization == "int8" else 0.05)
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.is_dir() or path.suffix in (".json", ".safetensors", ".md", ".jinja")  # nothing is pickled
+    with pytest.raises(UserError, match=f"stored as {quantization}; accepted: no other quantization"):
+        load_judge(tmp_path / "out", Placement(quantization="nf4"))
+
+
+@pytest.mark.long
+def test_a_judge_that_was_trained_in_4_bits_becomes_whole(make_judge, write, scored, tmp_path):
+    """Its weights are those that the adapter was trained on: what 4 bits stand for."""
+    judge = make_judge(quantization="nf4")
+    before = scored(saved(judge, tmp_path / "small"))
+    check = write(tmp_path / "small", tmp_path / "out")
+    assert check.bounds.largest == 1e-5
+    assert np.abs(scored(tmp_path / "out") - before).max() < 1e-4
+    with safe_open(tmp_path / "out" / "backbone" / "model.safetensors", framework="pt") as file:
+        assert {file.get_tensor(key).dtype for key in file.keys()} == {torch.float32}  # noqa: SIM118
+
+
+@pytest.mark.long
+def test_merged_weights_may_be_quantized_when_they_are_loaded(merged, scored):
+    found = scored(merged, Placement(quantization="nf4"))
+    assert (np.abs(found - scored(merged)) / WIDTHS).mean() < 0.05
+
+
+@pytest.mark.long
+def test_a_calibration_comes_along(judge_folder, tones, write, tmp_path):
+    small = Path(shutil.copytree(judge_folder, tmp_path / "small"))
+    loaded = load_judge(small)
+    store_calibration(calibrate_judge(loaded, tones, None, device="cpu"), small)
+    write(small, tmp_path / "out")
+    own, other = load_judge(small).calibration, load_judge(tmp_path / "out").calibration
+    assert own is not None
+    assert other is not None
+    assert own.dimensions == other.dimensions
+    assert own.weights != other.weights
+    assert "How sure it is" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tmp_path, monkeypatch):
+    """Nobody's ratings are needed to see it, and who accepts it gets a card that says so."""
+    from empathy_judge.models.export import write as module
+
+    monkeypatch.setattr(module, "merge_adapter", lambda judge: forget(judge))
+
+    def forget(judge) -> None:
+        from empathy_judge.models.export.merge import merge_adapter
+
+        for name, weight in judge.network.named_parameters():
+            if "lora_B" in name:
+                weight.data.zero_()
+        merge_adapter(judge)
+
+    few = CheckSet("some tones", tones.pairs[:3])
+    loaded = load_judge(judge_folder)
+    with pytest.raises(LossTooLarge, match=r"empathy: largest difference .* rating points, allowed 4e-05"):
+        write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu")
+    assert list(tmp_path.iterdir()) == []
+    loaded = load_judge(judge_folder)
+    check = write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu", accept_loss=True)
+    assert check.beyond
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Beyond the bounds, and accepted by who exported it" in card
+    assert json.loads((tmp_path / "out" / "judge.json").read_text())["export"]["check"]["beyond"] == check.beyond
+
+
+@pytest.mark.parametrize(("quantization", "library"), [("int8", "torchao"), ("nf4", "bitsandbytes")])
+def test_a_library_that_is_not_there_is_named(quantization, library, judge_folder, tmp_path, monkeypatch):
+    loaded = load_judge(judge_folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"{quantization} needs {library}; accepted: pip install"):
+        write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
+
+
+@pytest.mark.long
+def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make_judge, tmp_path):
+    from empathy_judge.models.ensemble import write_ensemble
+
+    nothing = CheckSet("nothing", [])
+    saved(make_judge(seed=2), tmp_path / "other")
+    write_ensemble([judge_folder, tmp_path / "other"], tmp_path / "ensemble")
+    for source, reason in ((tmp_path / "ensemble", "several adapters"), (merged, "in its folder already")):
+        loaded = load_judge(source)
+        with pytest.raises(UserError, match=reason):
+            write_whole(loaded, tmp_path / "out", "merged", "none", nothing, device="cpu")
+    loaded = load_judge(judge_folder)
+    with pytest.raises(UserError, match="exists; accepted: a folder that does not exist yet"):
+        write_whole(loaded, merged, "merged", "none", nothing, device="cpu")
+    with pytest.raises(UserError, match="was merged into its backbone"):
+        write_ensemble([judge_folder, merged], tmp_path / "mixed")
+    with pytest.raises(UserError, match="is not written again; accepted: copy it"):
+        save_judge(load_any(merged), tmp_path / "again", "card")
+    assert not (tmp_path / "out").exists()

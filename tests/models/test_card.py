@@ -1,0 +1,128 @@
+"""The model card: what people read, and what programs read out of its head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.models.card import render_card
+from empathy_judge.models.card_header import backbone_on_hub
+from huggingface_hub import ModelCard, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+
+@pytest.fixture
+def description(judge_folder: Path) -> dict[str, Any]:
+    return json.loads((judge_folder / "judge.json").read_text())
+
+
+def statistic(value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high, "n": 9, "reason": None}
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    def dimension(spearman: dict) -> dict[str, Any]:
+        return {
+            "n_items": 9, "n_groups": 3, "n_raters": 4, "spearman": spearman, "pearson": statistic(0.5), "mae": None,
+            "ceiling": {"spearman": statistic(0.8, 0.7, 0.9)}, "share_of_ceiling": statistic(0.9), "uncertainty": None,
+        }  # fmt: skip
+
+    return {
+        "judge": "judge",
+        "command": "empathy-judge evaluate judge --data tones",
+        "dataset": {"name": "tones", "licence": "CC0-1.0", "synthetic": True},
+        "split": "test",
+        "dimensions": {"empathy": dimension(statistic(0.72, 0.61, 0.83)), "warmth": dimension(statistic(None))},
+        "checks": {"silent": {"empathy": {"spearman": statistic(0.04, -0.06, 0.14)}, "warmth": {}}},
+    }
+
+
+def read(text: str, tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    found = metadata_load(tmp_path / "README.md")
+    assert found is not None
+    return found
+
+
+def test_programs_find_what_was_measured(description, report, tmp_path):
+    found = read(render_card(description, report), tmp_path)
+    assert found["pipeline_tag"] == "audio-classification"
+    assert found["library_name"] == "empathy-judge"
+    assert (found["license"], found["license_name"]) == ("other", "that-of-backbone-and-data")
+    assert found["datasets"] == ["tones"]
+    assert {"synthetic-ratings", "lora", "speech"} <= set(found["tags"])
+    assert "base_model" not in found  # it came out of a folder of this machine
+    _, results = model_index_to_eval_results(found["model-index"])
+    (spearman,) = [result for result in results if result.metric_type == "spearmanr"]  # warmth is undefined
+    assert spearman.metric_value == 0.72
+    assert spearman.dataset_split == "test"
+    assert spearman.metric_args == {
+        "dimension": "empathy", "level": "item", "low": 0.61, "high": 0.83, "n_items": 9, "n_groups": 3, "n_raters": 4,
+        "ceiling": {"value": 0.8, "low": 0.7, "high": 0.9},
+    }  # fmt: skip
+    ModelCard.load(tmp_path / "README.md")
+
+
+def test_people_read_first_whose_ratings_these_are(description, report):
+    text = render_card(description, report).split("---\n", 2)[2]
+    assert text.splitlines()[3].startswith("> **Synthetic.**")
+    description["provenance"]["synthetic"] = False
+    other = render_card(description, report).split("---\n", 2)[2]
+    assert other.splitlines()[3] == "> **Human ratings.** Trained on ratings that people gave (tones)."
+    for words in ("## What it is for, and what not", "## Limits", "## Licence", "training data: tones, CC0-1.0"):
+        assert words in other
+    assert "| empathy | 9 | 0.72 (0.61 to 0.83) | 0.80 (0.70 to 0.90) | 0.90 |" in other
+    assert "| empathy | silence in place of every clip (`silent`) | 0.04 (-0.06 to 0.14) |" in other
+    assert "| warmth | as they are | - |" in other
+
+
+def test_without_a_report_nothing_is_claimed(description, tmp_path):
+    text = render_card(description, None)
+    found = read(text, tmp_path)
+    assert "model-index" not in found
+    assert "Not measured yet" in text
+    assert "Does it listen?" not in text
+
+
+@pytest.mark.parametrize(
+    ("backbone", "expected"),
+    [("Qwen/Qwen2-Audio-7B", "Qwen/Qwen2-Audio-7B"), ("nano", None), ("/srv/models/qwen", None), ("../a/b", None)],
+)
+def test_the_backbone_is_named_where_the_hub_knows_it(backbone, expected, description, tmp_path):
+    description["settings"]["backbone"] = backbone
+    assert backbone_on_hub(description) == expected
+    found = read(render_card(description, None), tmp_path)
+    assert (found.get("base_model"), found.get("base_model_relation")) == (expected, "adapter" if expected else None)
+
+
+def test_forms(description, tmp_path):
+    settings = {**description["settings"], "backbone": "Qwen/Qwen2-Audio-7B"}
+    change = {"largest": 0.0123, "mean": 0.004, "between": 0.9991, "before": 0.72, "after": None}
+    check = {"data": "tones, test", "pairs": 9, "dimensions": {"empathy": change}, "beyond": []}
+    description["settings"]["backbone"] = "backbone"
+    description["export"] = {
+        "form": "huggingface",
+        "quantization": "int8",
+        "origin": {"settings": settings, "trained_in_full": ["projector"]},
+        "check": check,
+    }
+    text = render_card(description, None)
+    found = read(text, tmp_path)
+    assert (found["base_model"], found["base_model_relation"]) == ("Qwen/Qwen2-Audio-7B", "quantized")
+    assert found["library_name"] == "transformers"
+    assert {"8-bit", "custom_code"} <= set(found["tags"])
+    assert "| empathy | 0.012 | 0.004 | 0.9991 | 0.7200 | - |" in text
+    assert "LoRA of rank 4 on language_model; projector in full; the rest is frozen" in text
+    assert 'AutoModel.from_pretrained("this folder", trust_remote_code=True)' in text
+    assert "as https://huggingface.co/Qwen/Qwen2-Audio-7B states it" in text
+
+
+@pytest.mark.parametrize("name", ["my data: 'quoted' & \"more\"", "# nothing", "---", "日本語"])
+def test_any_name_of_a_dataset_can_be_read_again(name, description, report, tmp_path):
+    description["provenance"]["dataset"] = report["dataset"]["name"] = name
+    found = read(render_card(description, report), tmp_path)
+    assert len(found["datasets"]) == 1
+    assert found["model-index"][0]["results"][0]["dataset"]["name"] == name
