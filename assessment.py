@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-CautionCode = Literal["short", "no_speech", "unlike_training"]
-"""``short``: a clip hardly lasts long enough to have a manner of speaking. ``no_speech``: no voice was found in a clip.
-``unlike_training``: the pair is unlike those that the judge was calibrated on, and its agreement says nothing here."""
+from .models.cautions import Caution, CautionCode
 
-
-@dataclass(frozen=True, slots=True)
-class Caution:
-    """Why a score had better not be trusted; it stands all the same.
-
-    Attributes:
-        code: For programs.
-        text: For people: which clip, what was found, and what would be usual.
-    """
-
-    code: CautionCode
-    text: str
+__all__ = ["Assessment", "Caution", "CautionCode", "UncertainScore"]
 
 
 @dataclass(frozen=True, slots=True)

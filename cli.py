@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from .commands import BAD_USAGE, data, judges, measuring, training
+from .commands import BAD_USAGE, choosing, data, judges, measuring, training
 from .commands.options import Command, build_parser
 from .data_modules.errors import UserError
 
@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, Command] = {
     "challenge": measuring.challenge,
     "agreement": measuring.agreement,
     "score": judges.score,
+    "rank": choosing.rank,
     "calibrate": judges.calibrate,
     "export": judges.export,
     "ensemble": judges.ensemble,

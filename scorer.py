@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from numbers import Real
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import overload
 
-import numpy as np
-
 from .assessment import Assessment, UncertainScore
-from .data_modules.audio import AudioSource, Clip
+from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
 from .data_modules.scales import label
-from .data_modules.schema import Dimension, Pair, Turn
-from .data_modules.stored_clips import StoredClip
+from .data_modules.schema import Dimension, Pair
 from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
+from .models.cautions import cautions
+from .models.compiled import compile_layers
 from .models.feature_store import DiskStore
-from .models.scoring import SPREAD, PairScorer, Scored, placed
+from .models.scoring import SPREAD, Judged, PairScorer, placed
 
-Audio = AudioSource | tuple[np.ndarray, int]
-"""A path, the bytes of an audio file, or samples with their rate in Hz: `(array, rate)`."""
 Scores = dict[str, float]
 """Rating points by dimension."""
+_ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
 class Scorer:
     """Scores spoken responses. Build one with `from_pretrained` and keep it: loading takes longer than scoring.
 
+    Safe to be called from several threads, which take turns: more of them do not make it faster, longer lists do.
+
     Attributes:
         dimensions: What it scores and on which scale.
         description: What `judge.json` says: training data, hashes, versions.
         calibration: What is known of its errors; None = nothing.
-        batch_size: Pairs per forward pass.
+        batch_size: Most pairs per forward pass.
+        sampling_rate: Hz at which it hears; clips of any rate are resampled.
+        max_seconds: Longest clip that it hears whole.
     """
 
     def __init__(
@@ -44,19 +46,24 @@ class Scorer:
         backbone: str | None,
         device: str | None,
         quantization: Quantization | None,
-        batch_size: int,
+        batch_size: int | None,
         cache: Path | None,
+        compiled: bool,
     ) -> None:
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
-        self.dimensions: tuple[Dimension, ...] = loaded.judge.dimensions
+        judge = placed(loaded, device)
+        if compiled:
+            compile_layers(judge.network, leave=[])
+        self.dimensions: tuple[Dimension, ...] = judge.dimensions
         self.description = loaded.description
         self.calibration = loaded.calibration
+        self.batch_size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
+        self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
         self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
-        self.batch_size = batch_size
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(placed(loaded, device), batch_size, loaded.calibration, store)
+        self._scorer = PairScorer(judge, self.batch_size, loaded.calibration, store, measures=True)
 
     @classmethod
     def from_pretrained(
@@ -66,8 +73,9 @@ class Scorer:
         backbone: str | None = None,
         device: str | None = None,
         quantization: Quantization | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         cache: str | Path | None = None,
+        compiled: bool = False,
     ) -> Scorer:
         """Load a judge.
 
@@ -78,33 +86,35 @@ class Scorer:
                 there is one.
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
-            batch_size: Pairs per forward pass; scores do not depend on it.
+            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
+                memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
+            compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
+                than otherwise. Scores change in the last digits.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        return cls(Path(folder), backbone, device, quantization, batch_size, None if cache is None else Path(cache))
+        kept = None if cache is None else Path(cache)
+        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled)
 
     @overload
-    def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...
+    def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...
     @overload
     def score(
-        self,
-        context: Sequence[Audio | None],
-        response: Sequence[Audio],
-        *,
-        situation: Sequence[str | None] | None = None,
+        self, context: list[Audio | None], response: list[Audio], *, situation: list[str | None] | str | None = None
     ) -> list[Scores]: ...
+    @overload
+    def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...
     def score(self, context, response, *, situation=None) -> Scores | list[Scores]:
         """Score one response, or several.
 
         Args:
             context: What the response answers: a clip, or None to judge the response alone. For several responses a
-                list of the same length.
+                list of the same length, or one clip that all of them answer, which is then heard only once.
             response: The clip that is judged, or a list of clips.
-            situation: Text about the situation, as raters were given it; for several responses a list of texts.
+            situation: Text about the situation, as raters were given it; for several responses one for all or a list.
 
         Returns:
             Rating points by dimension; a list of that for a list of responses, in the same order.
@@ -113,22 +123,26 @@ class Scorer:
             AudioError: If a clip cannot be read, is not finite, or is longer than the backbone hears.
             UserError: If lists differ in length.
         """
-        scores = [self._scores(found) for found in self._score(context, response, situation, DEFAULT_LEVEL)]
-        return scores if isinstance(response, list) else scores[0]
+        found = self.assess(context, response, situation=situation)
+        return [own.points for own in found] if isinstance(found, list) else found.points
 
+    @overload
+    def assess(
+        self, context: Audio | None, response: list[Audio], *, situation=None, level: float = DEFAULT_LEVEL
+    ) -> list[Assessment]: ...
+    @overload
+    def assess(
+        self,
+        context: list[Audio | None],
+        response: list[Audio],
+        *,
+        situation: list[str | None] | str | None = None,
+        level: float = DEFAULT_LEVEL,
+    ) -> list[Assessment]: ...
     @overload
     def assess(
         self, context: Audio | None, response: Audio, *, situation: str | None = None, level: float = DEFAULT_LEVEL
     ) -> Assessment: ...
-    @overload
-    def assess(
-        self,
-        context: Sequence[Audio | None],
-        response: Sequence[Audio],
-        *,
-        situation: Sequence[str | None] | None = None,
-        level: float = DEFAULT_LEVEL,
-    ) -> list[Assessment]: ...
     def assess(self, context, response, *, situation=None, level=DEFAULT_LEVEL) -> Assessment | list[Assessment]:
         """As `score`, with all that is known beside each score: standard error, interval, a word for it, warnings.
 
@@ -142,8 +156,35 @@ class Scorer:
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        found = [self._assessment(found) for found in self._score(context, response, situation, level)]
+        pairs = pairs_of(context, response, situation)
+        found = [_or_raise(own) for _, own in self.assess_pairs(pairs, level)]
         return found if isinstance(response, list) else found[0]
+
+    async def score_async(self, context, response, *, situation=None):
+        """`score` in a thread, while the event loop goes on."""
+        return await asyncio.to_thread(self.score, context, response, situation=situation)
+
+    async def assess_async(self, context, response, *, situation=None, level: float = DEFAULT_LEVEL):
+        """`assess` in a thread, while the event loop goes on."""
+        return await asyncio.to_thread(self.assess, context, response, situation=situation, level=level)
+
+    def assess_each(
+        self, questions: Iterable[Question], level: float = DEFAULT_LEVEL
+    ) -> Iterator[Assessment | AudioError]:
+        """Go through any number of pairs, a few batches at a time: a list, a generator, rows of a dataset.
+
+        Args:
+            questions: `(context, response)`, or mappings with `response`, and optionally `context` and `situation`.
+            level: As for `assess`.
+
+        Yields:
+            In order, what is known of each, or what is wrong with its audio.
+
+        Raises:
+            UserError: If a question is none; also if there are no intervals of this level.
+        """
+        for _, found in self.assess_pairs(numbered(questions), level):
+            yield found
 
     def assess_pairs(
         self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
@@ -152,8 +193,16 @@ class Scorer:
 
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
-        for pair, found in self._scorer.score(pairs, level):
-            yield pair, found if isinstance(found, AudioError) else self._assessment(found)
+        for pair, judged in self._scorer.run(pairs):
+            yield pair, self._assessment(judged, level)
+
+    def check_clip(self, audio: Audio) -> None:
+        """The judge can hear this clip.
+
+        Raises:
+            AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
+        """
+        self._scorer.judge.decode(clip(audio))
 
     def forget(self) -> None:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
@@ -168,64 +217,27 @@ class Scorer:
         if self.calibration is None:
             raise UserError(self._not_calibrated)
 
-    def _score(self, context, response, situation, level: float) -> list[Scored]:
-        """What the public calls share: one or many in, a list out."""
-        if not isinstance(response, list):
-            context, response, situation = [context], [response], [situation]
-        count = len(response)
-        texts = [None] * count if situation is None else situation
-        is_list = isinstance(context, list) and not isinstance(texts, str)  # a text has a length too
-        if not is_list or len(context) != count or len(texts) != count:
-            raise UserError(f"{count} responses need a list of {count} contexts (and of {count} situations, if any)")
-        pairs = [
-            make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
-            for number, (first, second, text) in enumerate(zip(context, response, texts, strict=True))
-        ]
-        return [_or_raise(found) for _, found in self._scorer.score(pairs, level)]
-
-    def _scores(self, found: Scored) -> Scores:
-        return dict(zip((dimension.name for dimension in self.dimensions), found.score.tolist(), strict=True))
-
-    def _assessment(self, found: Scored) -> Assessment:
+    def _assessment(self, judged: Judged, level: float) -> Assessment | AudioError:
+        found = self._scorer.calibrated(judged.outcome, level)
+        if isinstance(found, AudioError):
+            return found
         columns = zip(*(values.tolist() for values in found), strict=True)
-        return Assessment(
-            {
-                dimension.name: UncertainScore(
-                    score,
-                    _known(error),
-                    _known(low),
-                    _known(high),
-                    abstained,
-                    label(dimension, score) if self._in_points else None,
-                )
-                for dimension, (score, error, low, high, abstained) in zip(self.dimensions, columns, strict=True)
-            }
-        )
+        scores = {
+            dimension.name: UncertainScore(
+                score,
+                _known(error),
+                _known(low),
+                _known(high),
+                abstained,
+                label(dimension, score) if self._in_points else None,
+            )
+            for dimension, (score, error, low, high, abstained) in zip(self.dimensions, columns, strict=True)
+        }
+        domain = None if self.calibration is None else self.calibration.domain
+        return Assessment(scores, cautions(judged.facts, domain))
 
 
-def clip(audio: Audio) -> AudioSource:
-    """Bring what users pass to the form that the package reads.
-
-    Raises:
-        UserError: For samples without a rate, and for what is no clip at all.
-    """
-    if isinstance(audio, str | Path | bytes | Clip | StoredClip):
-        return audio
-    if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Real):
-        return Clip(np.asarray(audio[0]), int(audio[1]))  # integers are left as they are: Clip refuses them
-    raise UserError(
-        f"clip of type {type(audio).__name__}, samples without a rate?; accepted: a path, bytes of an audio file, or "
-        "(samples, rate in Hz)"
-    )
-
-
-def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:
-    """A pair of at most one context turn."""
-    turns = () if context is None else (Turn("user", context),)
-    return Pair(pair_id, response, turns, situation=situation, group_id=pair_id)
-
-
-def _or_raise(found: Scored | AudioError) -> Scored:
+def _or_raise(found: Assessment | AudioError) -> Assessment:
     if isinstance(found, AudioError):
         raise found
     return found

@@ -193,6 +193,15 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = _add(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
     _add_score_options(one)
 
+    one = _add(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", help="context clip; - for none")
+    one.add_argument("responses", nargs="+", metavar="response", help="response clips")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_device_options(one)
+
     one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", help="judge folder or run folder")
     _add_data_option(one)
@@ -251,7 +260,10 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
     )  # fmt: skip
     one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
-    one.add_argument("--batch-size", type=int, default=16, metavar="PAIRS", help="pairs per forward pass (default: 16)")
+    one.add_argument(
+        "--batch-size", type=int, metavar="PAIRS",
+        help="most pairs per forward pass (default: 16 on a CPU, 64 on a GPU)",
+    )  # fmt: skip
     one.add_argument(
         "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from .overall_view import overall_table
 from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
 from .statistics.krippendorff import Distance
+from .terminal import new_table
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
@@ -140,7 +140,7 @@ def _pairs(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
 
 def _table(title: str, columns: Sequence[str]) -> Table:
     """Where the terminal is narrow, the first column folds and numbers stay whole."""
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = new_table(title)
     for position, column in enumerate(columns):
         if position == 0:
             table.add_column(column, overflow="fold")

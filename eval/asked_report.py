@@ -27,7 +27,7 @@ from .report_schema import (
     statistic_report,
 )
 from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, with_interval
+from .statistics.bootstrap import Resamples, mean_with_interval
 from .statistics.orders import orders
 from .statistics.repeats import repeats
 
@@ -124,13 +124,7 @@ def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamp
         known = any(means)
         return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
     change = np.array([own[second] - own[first] for own in means if first in own and second in own])
-    seen = resamples.select(both)
-
-    def mean(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return weights @ change / weights.sum(axis=1)
-
-    return with_interval(Statistic(float(change.mean()), n=len(change)), seen.apply(mean), seen)
+    return mean_with_interval(change, resamples.select(both))
 
 
 def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> AskingReport:

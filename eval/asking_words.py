@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from . import numerals
-from .numerals import number, percent, signed
+from .numerals import counted, number, percent, signed
 from .report_schema import AgreementReport, AskedDimension, AskingReport, DimensionReport, StatisticReport
 
 _KINDS_SHOWN = 5
@@ -82,7 +82,7 @@ def asking_sentences(report: AgreementReport) -> list[str]:
         return []
     sentences = [_requests(asking), _effort(report, asking)]
     if asking["version_changed"]:
-        versions = ", ".join(f"{name} ({_pairs(count)})" for name, count in asking["versions"].items())
+        versions = ", ".join(f"{name} ({counted(count, 'pair')})" for name, count in asking["versions"].items())
         sentences.append(f"The model changed while it was asked: {versions}.")
     for name, own in report["dimensions"].items():
         if own["asked"] is not None:
@@ -92,7 +92,7 @@ def asking_sentences(report: AgreementReport) -> list[str]:
 
 
 def _requests(asking: AskingReport) -> str:
-    text = f"{asking['questions']:,} questions about {_pairs(asking['pairs'])}"
+    text = f"{asking['questions']:,} questions about {counted(asking['pairs'], 'pair')}"
     if asking["kept"]:
         text += f", {asking['kept']:,} of them answered in earlier runs"
     checks = asking["check_requests"]
@@ -100,7 +100,7 @@ def _requests(asking: AskingReport) -> str:
     if not asking["failed"]:
         return f"{text}; every answer could be read.{more}"
     without = asking["pairs"] - asking["scored"]
-    left = "every pair has a score" if not without else f"{_pairs(without)} without a score"
+    left = "every pair has a score" if not without else f"{counted(without, 'pair')} without a score"
     return f"{text}; {asking['failed']:,} failed ({percent(asking['failure_rate'])}: {_kinds(asking)}); {left}.{more}"
 
 
@@ -145,11 +145,8 @@ def _answers(asked: AskedDimension) -> Iterator[str]:
             between = (
                 "" if difference["low"] is None else f" ({signed(difference['low'])} to {signed(difference['high'])})"
             )
-            yield f"{where} scores moved by {signed(difference['value'])}{between} on {_pairs(difference['n'])}."
-
-
-def _pairs(count: int) -> str:
-    return f"{count:,} pair{'' if count == 1 else 's'}"
+            pairs = counted(difference["n"], "pair")
+            yield f"{where} scores moved by {signed(difference['value'])}{between} on {pairs}."
 
 
 def _taste(first: StatisticReport) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from . import numerals
 from .asking_words import ASKED_HEAD, SECONDS_MEAN, AskedRow, asked_rows, length_sentences
 from .compare import Comparison
 from .ranking_view import ranking_table, raters_worth, unranked
+from .terminal import new_table
 
 
 def comparison_views(found: Comparison) -> Iterator[Table | str]:
@@ -31,9 +31,7 @@ def comparison_views(found: Comparison) -> Iterator[Table | str]:
 
 def _asked(rows: Sequence[AskedRow]) -> Table:
     """What judges took, and whether they stand by their answers."""
-    table = Table(
-        title="what asking took", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
+    table = new_table("what asking took")
     for position, column in enumerate(ASKED_HEAD):
         numeric = position >= 2
         table.add_column(

@@ -20,7 +20,7 @@ from ..data_modules.schema import Pair
 from .judges import Judge, check_score_table
 from .probes import group_of
 from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, with_interval
+from .statistics.bootstrap import Resamples, mean_with_interval
 
 
 def matched_accuracy(
@@ -44,8 +44,7 @@ def matched_accuracy(
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
     wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
     seen = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
-    draws = seen.apply(lambda weights: weights @ wins / weights.sum(axis=1))
-    return with_interval(Statistic(float(wins.mean()), n=n, dropped=dropped), draws, seen)
+    return mean_with_interval(wins, seen, dropped)
 
 
 @dataclass(frozen=True)

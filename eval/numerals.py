@@ -37,6 +37,11 @@ def percent_ranged(share: StatisticReport) -> str:
     return f"{percent(share['value'])} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]".replace("-", "−")
 
 
+def counted(count: int, what: str) -> str:
+    """``1 pair``, ``1,216 ratings``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def plain(value: float) -> str:
     """The number as short as it goes."""
     return f"{value:g}".replace("-", "\N{MINUS SIGN}")

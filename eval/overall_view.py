@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from . import numerals
 from .overall_words import turned
 from .report_schema import OverallReport
+from .terminal import new_table
 
 
 def table_comparison_views(found: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -34,7 +34,7 @@ def table_comparison_views(found: Mapping[str, Any]) -> Iterator[Table | str]:
 def overall_table(overall: OverallReport) -> Table:
     """Judges, best first, and the people below them."""
     title = f"judges over {overall['n_dimensions']} dimensions ({overall['n_groups']} groups)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = new_table(title)
     table.add_column("judge", overflow="fold", min_width=14)
     columns = (
         "cluster",
@@ -64,10 +64,7 @@ def overall_table(overall: OverallReport) -> Table:
 
 def _by_dimension(found: Mapping[str, Any]) -> Table:
     """Spearman of each judge beside the ceilings, a row for each dimension."""
-    table = Table(
-        title=Text(f"Spearman with the mean of {', '.join(found['people'])}"),
-        title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
-    )  # fmt: skip
+    table = new_table(f"Spearman with the mean of {', '.join(found['people'])}")
     table.add_column("dimension", overflow="fold", min_width=14)
     for column in ("items", "one\nperson", "best\npossible", *found["judges"]):
         table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=True)

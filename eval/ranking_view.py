@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from . import numerals
 from .report_schema import ComparisonReport, RankingReport, StatisticReport
+from .terminal import new_table
 
 
 def ranking_table(title: str, rankings: Mapping[str, RankingReport]) -> Table:
@@ -20,7 +20,7 @@ def ranking_table(title: str, rankings: Mapping[str, RankingReport]) -> Table:
         title: Of the table.
         rankings: Name of the dimension -> its judges.
     """
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = new_table(title)
     table.add_column("judge", overflow="fold")
     for column in ("cluster", "Spearman", "ahead of the\nnext by (95 %)", "p (Holm)", "groups to\nseparate them"):
         table.add_column(column, justify="right", no_wrap=True)

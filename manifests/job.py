@@ -49,7 +49,7 @@ class Job:
     level: float | None = None
     backbone: str | None = None
     quantization: Quantization | None = None
-    batch_size: int = 16
+    batch_size: int | None = None
     cache: str | None = None
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
+from .domain import Domain
 from .score_mapping import Mapping as ScoreMapping
 from .score_mapping import MappingName, Unmapped
 
@@ -129,6 +130,7 @@ class Calibration:
         method: How scores are mapped.
         abstain_share: Share of the calibration pairs that the judge abstains from; None = none.
         dimensions: By name, in the order of the judge.
+        domain: What its pairs were like; None in calibrations of earlier versions.
     """
 
     weights: str
@@ -141,6 +143,7 @@ class Calibration:
     method: MappingName
     abstain_share: float | None
     dimensions: Mapping[str, DimensionCalibration] = field(default_factory=dict)
+    domain: Domain | None = None
 
     @property
     def abstains(self) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.folders import replace_file
 from ..data_modules.schema import Dimension
 from .calibration import LEVELS, Calibration, DimensionCalibration, Quantile
+from .domain import Domain
 from .judge import EmpathyJudge
 from .score_mapping import MAPPING_NAMES, Isotonic, Temperature, Unmapped
 from .score_mapping import Mapping as ScoreMapping
@@ -39,13 +40,15 @@ def weights_hash(judge: EmpathyJudge) -> str:
 
 def to_json(calibration: Calibration) -> dict[str, Any]:
     """Plain values that `from_json` reads back."""
-    values = {name: value for name, value in vars(calibration).items() if name != "dimensions"}
+    values = {name: value for name, value in vars(calibration).items() if name not in ("dimensions", "domain")}
+    domain = calibration.domain
     splits = calibration.splits
     return {
         "schema_version": _SCHEMA_VERSION,
         **values,
         "splits": None if splits is None else list(splits),
         "dimensions": {name: _dimension_to_json(own) for name, own in calibration.dimensions.items()},
+        "domain": None if domain is None else {"n": domain.n, "ranges": {k: list(v) for k, v in domain.ranges.items()}},
     }
 
 
@@ -111,6 +114,7 @@ def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calib
         method=method,
         abstain_share=share,
         dimensions=found,
+        domain=_domain(whole.take("domain") if "domain" in whole else None, f"{where}: domain"),
     )
     whole.finish()
     return calibration
@@ -129,6 +133,19 @@ def _dimension(parts: _Fields, dimension: Dimension) -> DimensionCalibration:
     )
     own.finish()
     return found
+
+
+def _domain(values: Any, where: str) -> Domain | None:
+    if values is None:
+        return None
+    own = _Fields(values, where)
+    number, ranges = own.count("n"), _Fields(own.take("ranges"), f"{where}.ranges")
+    own.finish()
+    ends = {name: ranges.rising(name, strictly=False) for name in list(ranges)}
+    for name, found in ends.items():
+        if len(found) != 2:
+            raise UserError(f"{where}.ranges: {name} {shown(found)}; accepted: lowest and highest value")
+    return Domain(number, {name: (low, high) for name, (low, high) in ends.items()})
 
 
 def _mapping(own: _Fields, dimension: Dimension) -> ScoreMapping:
@@ -180,6 +197,9 @@ class _Fields:
             raise UserError(f"{where}: {shown(values)}; accepted: an object")
         self.where = where
         self._left = dict(values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._left)
 
     def take(self, name: str) -> Any:
         if name not in self._left:

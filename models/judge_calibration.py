@@ -17,6 +17,7 @@ from .artifact import LoadedJudge
 from .calibration import Calibration
 from .calibration_files import to_json, weights_hash, write_calibration
 from .calibration_fit import fit_dimension
+from .domain import fit_domain
 from .file_names import CALIBRATION_FILE, JUDGE_FILE
 from .score_mapping import MappingName
 from .scoring import PairScorer, check_scales, placed
@@ -63,15 +64,15 @@ def calibrate_judge(
         raise UserError(f"{dataset.root}: {where} has no rating of {', '.join(names)}; accepted: rated pairs")
     pairs = [part.pairs[position] for position in rated]
     console = Console(stderr=True)
-    scored = PairScorer(placed(loaded, device), batch_size).predict(pairs)
-    predicted = [
+    scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
+    judged = [
         found
         for _, found in track(scored, "calibrating", total=len(pairs), console=console, disable=not console.is_terminal)
     ]
-    usable = [position for position, found in enumerate(predicted) if not isinstance(found, AudioError)]
+    usable = [position for position, found in enumerate(judged) if not isinstance(found.outcome, AudioError)]
     if not usable:
-        raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {predicted[0]}")
-    kept = [found for found in predicted if not isinstance(found, AudioError)]
+        raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
+    kept = [found.outcome for found in judged if not isinstance(found.outcome, AudioError)]
     score = np.stack([found.score.numpy() for found in kept])
     deviations = [found.deviation.numpy() for found in kept if found.deviation is not None]
     human = means[rated][usable]
@@ -98,6 +99,7 @@ def calibrate_judge(
             )
             for column, dimension in enumerate(loaded.judge.dimensions)
         },
+        domain=fit_domain([judged[position].facts for position in usable]),
     )
 
 

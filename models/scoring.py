@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from pathlib import Path
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,13 +17,14 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import shared_prefix
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .clip_encoder import ClipEncoder
+from .clip_facts import ClipFacts
 from .feature_store import FeatureStore
 from .heads.prediction import Prediction
 from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
-from .kept_states import ClipStates
 from .members import combine
+from .room import Room
 
-_CACHE_BYTES = 512 * 2**20
 _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""
 SPREAD = "auto"
@@ -49,9 +49,23 @@ class Scored(NamedTuple):
     abstained: Tensor
 
 
+class Judged(NamedTuple):
+    """What a pass over pairs finds of one.
+
+    Attributes:
+        outcome: Score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio.
+        facts: Of each clip, the response last; empty unless the scorer measures clips, or if one cannot be used.
+    """
+
+    outcome: Prediction | AudioError
+    facts: tuple[ClipFacts, ...] = ()
+
+
 class PairScorer:
-    """Runs a judge, or all members of an ensemble, over pairs. Audio states are kept, the oldest dropped beyond 512 MB:
-    one context is often answered several times, and the listening checks hear the same clips again."""
+    """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
+
+    Each clip is encoded once (`ClipEncoder`), and what the questions of a batch begin with is read once.
+    """
 
     def __init__(
         self,
@@ -59,22 +73,24 @@ class PairScorer:
         batch_size: int = 16,
         calibration: Calibration | None = None,
         store: FeatureStore | None = None,
+        measures: bool = False,
     ) -> None:
         """Put the judge to work.
 
         Args:
             judge: In evaluation mode, on the device where it shall run.
-            batch_size: Pairs per forward pass; scores do not depend on it.
+            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is fewer.
             calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
+            measures: Whether clips are measured too (`clip_facts`).
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
-        self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
-        self._bytes = 0
-        self._kept = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
+        self._encoder = ClipEncoder(judge, batch_size, store, measures)
+        self._room = Room(batch_size)
+        self._turn = threading.Lock()
 
     def score(self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
         """Yield each pair, in order, with its scores.
@@ -88,82 +104,29 @@ class PairScorer:
         Raises:
             UserError: If there are no intervals of that level.
         """
-        for pair, found in self.predict(pairs):
-            yield pair, found if isinstance(found, AudioError) else self._calibrate(found, level)
+        for pair, judged in self.run(pairs):
+            yield pair, self.calibrated(judged.outcome, level)
 
-    def _calibrate(self, predicted: Prediction, level: float) -> Scored:
-        raw = predicted.score.numpy()
-        deviation = None if predicted.deviation is None else predicted.deviation.numpy()
+    def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
+        """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
+        for pair, judged in self.run(pairs):
+            yield pair, judged.outcome
+
+    def calibrated(self, outcome: Prediction | AudioError, level: float) -> Scored | AudioError:
+        """What a prediction means in rating points; errors stay what they are.
+
+        Raises:
+            UserError: If there are no intervals of that level.
+        """
+        if isinstance(outcome, AudioError):
+            return outcome
+        raw = outcome.score.numpy()
+        deviation = None if outcome.deviation is None else outcome.deviation.numpy()
         found = uncalibrated(raw)
         if self.calibration is not None:
             found = self.calibration.apply(raw, deviation, self.judge.dimensions, level)
         score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
         return Scored(score, error, low, high, torch.from_numpy(found.abstained))
-
-    def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
-        """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
-        waiting = iter(pairs)
-        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
-            yield from zip(some, self._predict_some(some), strict=True)
-
-    def _predict_some(self, batch: Sequence[Pair]) -> list[Prediction | AudioError]:
-        members = self.judge.members
-        if not len(members):
-            return self._predict_once(batch, None)
-        each = []
-        for number in range(len(members)):
-            self.judge.use(members.weights(number))
-            each.append(self._predict_once(batch, number if tower_is_trained(self.judge) else None))
-        return [_combined(outcomes) for outcomes in zip(*each, strict=True)]
-
-    def _predict_once(self, batch: Sequence[Pair], member: int | None) -> list[Prediction | AudioError]:
-        """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
-        states, failed = self._encode(batch, member)
-        errors = [[failed[source] for source in sources_of(pair) if source in failed] for pair in batch]
-        found: list[Prediction | AudioError | None] = [of_pair[0] if of_pair else None for of_pair in errors]
-        usable = [number for number, of_pair in enumerate(found) if of_pair is None]
-        lengths = {n: sum(_states(states[source]) for source in sources_of(batch[n])) for n in usable}
-        usable.sort(key=lambda number: -lengths[number])  # pairs of like length together: little padding
-        for start in range(0, len(usable), self.batch_size):
-            together = usable[start : start + self.batch_size]
-            for number, made in zip(together, self._forward([batch[n] for n in together], states), strict=True):
-                found[number] = made
-        return [of_pair for of_pair in found if of_pair is not None]
-
-    @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
-        judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
-        hidden = shared_prefix.hidden_states(judge.backbone, inputs, judge.device)
-        return _by_pair(judge.head(judge.pool(hidden, inputs.to(judge.device))), len(pairs))
-
-    def _encode(
-        self, pairs: Sequence[Pair], member: int | None
-    ) -> tuple[dict[AudioSource, EncodedClip], dict[AudioSource, AudioError]]:
-        wanted = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
-        states = {source: self._states[key] for source in wanted if (key := (member, _key(source))) in self._states}
-        failed: dict[AudioSource, AudioError] = {}
-        readable = []
-        for source in wanted:
-            if source not in states:
-                try:
-                    kept = self._kept.get(source) if self._kept is not None else None
-                    if kept is None:
-                        readable.append((source, self.judge.decode(source)))
-                    else:
-                        states[source] = kept
-                        self._keep((member, _key(source)), kept)
-                except AudioError as error:
-                    failed[source] = error
-        readable.sort(key=lambda clip: -len(clip[1][0]))
-        for start in range(0, len(readable), self.batch_size):
-            some = readable[start : start + self.batch_size]
-            made = self.judge.encode_clips([windows for _, windows in some])
-            for (source, _), encoded in zip(some, made, strict=True):
-                states[source] = encoded
-                self._keep((member, _key(source)), encoded)
-                if self._kept is not None:
-                    self._kept.put(source, encoded)
-        return states, failed
 
     def forget(self) -> None:
         """Drop the audio states that are kept in this process.
@@ -171,26 +134,86 @@ class PairScorer:
         In which batch a clip was encoded shows in the last bits of its states. What is scored after this does not
         depend on what was scored before.
         """
-        self._states.clear()
-        self._bytes = 0
+        with self._turn:
+            self._encoder.forget()
 
-    def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
-        self._states[key] = encoded
-        self._bytes += _bytes(encoded)
-        while self._bytes > _CACHE_BYTES:
-            _, dropped = self._states.popitem(last=False)
-            self._bytes -= _bytes(dropped)
+    def run(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Judged]]:
+        """Yield each pair, in order, with all that was found of it."""
+        waiting = iter(pairs)
+        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
+            with self._turn:
+                judged = self._judge(some)
+            yield from zip(some, judged, strict=True)
+
+    def _judge(self, batch: Sequence[Pair]) -> list[Judged]:
+        members = self.judge.members
+        if not len(members):
+            return self._judge_once(batch, None)
+        each = []
+        for number in range(len(members)):
+            self.judge.use(members.weights(number))
+            each.append(self._judge_once(batch, number if tower_is_trained(self.judge) else None))
+        return [_combined(judged) for judged in zip(*each, strict=True)]
+
+    def _judge_once(self, batch: Sequence[Pair], member: int | None) -> list[Judged]:
+        """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
+        clips = dict.fromkeys(source for pair in batch for source in sources_of(pair))
+        states, facts, failed = self._encoder.encode(clips, member)
+        errors = [[failed[source] for source in sources_of(pair) if source in failed] for pair in batch]
+        usable = [number for number, of_pair in enumerate(errors) if not of_pair]
+        order = _in_order([batch[number] for number in usable], states)
+        pairs = [batch[usable[place]] for place in order]
+        made = self._room.run(
+            pairs,
+            [sum(_states(states[source]) for source in sources_of(pair)) for pair in pairs],
+            lambda together: self._forward(together, states),
+            lambda pair: AudioError(f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"),
+        )
+        outcomes = dict(zip((usable[place] for place in order), made, strict=True))
+        return [
+            Judged(of_pair[0]) if of_pair else Judged(outcomes[number], _facts_of(batch[number], facts))
+            for number, of_pair in enumerate(errors)
+        ]
+
+    @torch.inference_mode()
+    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction | AudioError]:
+        judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
+        hidden = shared_prefix.hidden_states(judge.backbone, inputs, judge.device)
+        return _by_pair(judge.head(judge.pool(hidden, inputs.to(judge.device))), len(pairs))
 
 
-def _combined(outcomes: Sequence[Prediction | AudioError]) -> Prediction | AudioError:
+def _in_order(pairs: Sequence[Pair], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
+    """Places of pairs in the order in which they make batches, the longest first: little padding.
+
+    Where contexts are shared, the responses to one stand together, so that it is read once.
+    """
+    contexts = [(tuple(turn.audio for turn in pair.context), pair.situation) for pair in pairs]
+    numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+    before = [sum(_states(states[source]) for source in clips) for clips, _ in contexts]
+    response = [_states(states[pair.response]) for pair in pairs]
+
+    def alone(place: int) -> tuple[int, ...]:
+        return (-before[place] - response[place],)
+
+    def together(place: int) -> tuple[int, ...]:
+        return -before[place], numbers[contexts[place]], -response[place]
+
+    return sorted(range(len(pairs)), key=together if 2 * len(numbers) <= len(pairs) else alone)
+
+
+def _combined(judged: Sequence[Judged]) -> Judged:
     """Of all members for one pair: a clip that one cannot use, none can."""
-    for outcome in outcomes:
-        if isinstance(outcome, AudioError):
-            return outcome
-    return combine([outcome for outcome in outcomes if isinstance(outcome, Prediction)])
+    for own in judged:
+        if isinstance(own.outcome, AudioError):
+            return own
+    return Judged(combine([own.outcome for own in judged if isinstance(own.outcome, Prediction)]), judged[0].facts)
 
 
-def _by_pair(predicted: Prediction, count: int) -> list[Prediction]:
+def _facts_of(pair: Pair, facts: Mapping[AudioSource, ClipFacts]) -> tuple[ClipFacts, ...]:
+    return tuple(facts[source] for source in sources_of(pair) if source in facts)
+
+
+def _by_pair(predicted: Prediction, count: int) -> list[Prediction | AudioError]:
     """Scores and deviations of each row of a batch, on the CPU."""
     score = predicted.score.cpu()
     if predicted.deviation is None:
@@ -201,18 +224,6 @@ def _by_pair(predicted: Prediction, count: int) -> list[Prediction]:
 
 def _states(encoded: EncodedClip) -> int:
     return sum(len(window.states) for window in encoded)
-
-
-def _bytes(encoded: EncodedClip) -> int:
-    return sum(window.states.nbytes for window in encoded)
-
-
-def _key(source: AudioSource) -> Hashable:
-    """What a clip is kept under; a file that was changed is another clip."""
-    if isinstance(source, str | Path) and Path(source).is_file():
-        facts = Path(source).stat()
-        return str(source), facts.st_mtime_ns, facts.st_size
-    return source
 
 
 def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:

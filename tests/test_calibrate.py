@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge import Scorer
+from empathy_judge.audio_inputs import make_pair
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
@@ -20,7 +21,6 @@ from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.calibration_files import read_calibration
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.scorer import make_pair
 
 RATE = 16_000
 

@@ -41,6 +41,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = dataset.pairs[0]
     shutil.copy(str(first.context[0].audio), folder / "context.wav")
     shutil.copy(str(first.response), folder / "response.wav")
+    for take, pair in enumerate(dataset.pairs[:3], start=1):
+        shutil.copy(str(pair.response), folder / f"take{take}.wav")
     rows = [{"pair_id": "a", "context_audio": "context.wav", "response_audio": "response.wav"}]
     pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
     _write_tables(dataset, folder / "my")
@@ -191,14 +193,24 @@ def test_judges_of_the_sample_are_ranked(workplace: Path, monkeypatch: pytest.Mo
 
 def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(workplace)
-    scoring, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(compile(scoring, "README.md", "exec"), {})
-    assert re.search(r"\{'vocal_empathy': [1-5]\.\d+\}", capsys.readouterr().out)
+    first, more, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names: dict[str, Any] = {"pairs": [("context.wav", "response.wav")] * 2}
+    exec(compile(first, "README.md", "exec"), names)
+    (score,) = re.findall(r"\{'vocal_empathy': ([1-5]\.\d+)\}", capsys.readouterr().out)
+    exec(compile(more, "README.md", "exec"), names)
+    lines = capsys.readouterr().out.splitlines()
+    points, low, high, label = lines[0].split(maxsplit=3)
+    assert float(points) == pytest.approx(float(score), abs=1e-5)
+    assert float(low) < float(points) < float(high)
+    assert label in ("very poor", "poor", "fair", "good", "excellent")
+    assert [float(value) for value in re.findall(r"'vocal_empathy': ([\d.]+)", "".join(lines[2:]))] == pytest.approx(
+        [float(score)] * 2, abs=1e-5
+    )
 
 
 def test_readme_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
-    _, measuring = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    *_, measuring = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
     panel = PairDataset.load(workplace / "demo" / "data").ratings.pivot(
         index="pair_id", columns="rater_id", values="score"

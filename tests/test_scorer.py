@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
+from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
+from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
@@ -133,19 +140,135 @@ def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
 
 
 @pytest.mark.parametrize(
-    ("context", "response", "situation"),
+    ("context", "response", "situation", "found"),
     [
-        ([None], ["r0", "r1"], None),
-        ([None, None], ["r0"], None),
-        (None, ["r0"], None),
-        ("c", ["r0"], None),
-        ([None, None], ["r0", "r1"], ["only one"]),
-        ([None, None], ["r0", "r1"], "ab"),  # a text of as many letters as there are responses
+        ([None], ["r0", "r1"], None, "2 responses with 1 contexts and 2 situations"),
+        ([None, None], ["r0"], None, "1 responses with 2 contexts and 1 situations"),
+        ([None, None], ["r0", "r1"], ["only one"], "2 responses with 2 contexts and 1 situations"),
+        (["c"], "r0", None, "one response with lists of contexts or situations"),
+        (None, "r0", ["Late."], "one response with lists of contexts or situations"),
     ],
 )
-def test_lists_of_unequal_length_are_refused(context, response, situation, scorer):
-    with pytest.raises(UserError, match=rf"{len(response)} responses need a list of {len(response)} contexts"):
+def test_lists_of_unequal_length_are_refused(context, response, situation, found, scorer):
+    with pytest.raises(UserError, match=found):
         scorer.score(context, response, situation=situation)
+
+
+def test_one_context_for_many_responses_is_heard_once_and_scores_as_with_each(scorer, judge_folder, clips):
+    responses = [clips / f"r{number}.wav" for number in range(4)]
+    expected = [scorer.score(clips / "c.wav", response, situation="Late.") for response in responses]
+    with mock.patch.object(audio, "_opened", side_effect=audio._opened) as opened:
+        fresh = Scorer.from_pretrained(judge_folder, device="cpu")
+        with open(clips / "c.wav", "rb") as context:  # an open file can be read only once
+            found = fresh.score(context, responses, situation="Late.")
+        decoded = [str(call.args[1]) for call in opened.call_args_list]
+    assert all(map(close, found, expected))
+    assert len(decoded) == 5
+    assert not close(expected[0], expected[1])
+
+
+def test_cells_of_datasets_open_files_and_buffers_are_clips_too(scorer, clips):
+    context, response = clips / "c.wav", clips / "r0.wav"
+    expected = scorer.score(context, response)
+    samples = soundfile.read(response, dtype="float32")[0]
+    for cell in (
+        {"array": samples, "sampling_rate": RATE, "path": None},
+        {"bytes": response.read_bytes(), "path": "elsewhere.wav"},
+        {"bytes": None, "path": str(response)},
+        io.BytesIO(response.read_bytes()),
+        memoryview(response.read_bytes()),
+    ):
+        assert close(scorer.score(context, cell), expected)
+    for cell, reason in (
+        ({}, "clip with nothing"),
+        ({"array": samples}, "array and sampling_rate"),
+        (io.StringIO(), "text"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            scorer.score(context, cell)
+
+
+def test_an_endless_generator_is_read_as_far_as_it_is_asked_for(scorer, clips):
+    taken = []
+
+    def questions():
+        for number in itertools.count():
+            taken.append(number)
+            name = "missing" if number == 1 else f"r{number % 4}"
+            yield (clips / "c.wav", clips / f"{name}.wav") if number % 2 else {"response": clips / f"{name}.wav"}
+
+    found = list(itertools.islice(scorer.assess_each(questions()), 30))
+    assert len(taken) <= 30 + 4 * scorer.batch_size
+    assert isinstance(found[1], AudioError)
+    good = [own for number, own in enumerate(found) if number != 1]
+    assert all(isinstance(own, Assessment) for own in good)
+    assert close(found[4].points, scorer.score(None, clips / "r0.wav"))
+    assert close(found[7].points, scorer.score(clips / "c.wav", clips / "r3.wav"))
+    with pytest.raises(UserError, match="pair 0: 'reponse'; accepted: response, context, situation"):
+        next(scorer.assess_each([{"reponse": clips / "r0.wav"}]))
+
+
+def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
+    names = [f"r{number % 4}.wav" for number in range(24)]
+    expected = {name: scorer.score(clips / "c.wav", clips / name) for name in set(names)}
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda name: scorer.score(clips / "c.wav", clips / name), names))
+
+    async def ask():
+        return await asyncio.gather(*(scorer.score_async(clips / "c.wav", clips / name) for name in names))
+
+    for name, one, other in zip(names, found, asyncio.run(ask()), strict=True):
+        assert close(one, expected[name])
+        assert close(other, expected[name])
+    (one,) = asyncio.run(scorer.assess_async([None], [clips / "r0.wav"]))
+    assert close(one.points, scorer.score(None, clips / "r0.wav"))
+
+
+def test_no_pair_is_lost_where_memory_runs_out(judge_folder, clips, monkeypatch):
+    scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
+    questions = [(clips / f"r{number % 4}.wav", clips / "c.wav") for number in range(16)]
+    expected = [own.points for own in scorer.assess_each(questions)]
+    sizes = []
+    plain = EmpathyJudge.pool
+
+    def pool(judge, hidden, inputs):
+        sizes.append(len(inputs.input_ids))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return plain(judge, hidden, inputs)
+
+    monkeypatch.setattr(EmpathyJudge, "pool", pool)
+    small = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
+    assert all(map(close, (own.points for own in small.assess_each(questions)), expected))
+    assert sizes[:3] == [8, 4, 2]  # half as much each time
+    assert sum(size > 2 for size in sizes) <= 4  # and remembered: more pairs are tried only where they are shorter
+    monkeypatch.setattr(EmpathyJudge, "pool", mock.Mock(side_effect=RuntimeError("another error")))
+    with pytest.raises(RuntimeError, match="another error"):
+        small.score(None, clips / "r0.wav")
+    monkeypatch.setattr(EmpathyJudge, "pool", mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. 1")))
+    with pytest.raises(AudioError, match="pair '0': too long for the memory of cpu"):
+        small.score(None, clips / "r0.wav")
+
+
+def test_what_speaks_against_a_score_is_said(scorer, clips, make_tone):
+    noise = np.random.default_rng(0).normal(scale=0.05, size=RATE).astype(np.float32)
+    usual = scorer.assess(clips / "c.wav", clips / "r1.wav")
+    assert usual.warnings == ()
+    found = scorer.assess((make_tone(0.3, 200, 0.3), RATE), (noise, RATE)).warnings
+    assert [(one.code, one.text) for one in found] == [
+        ("short", "context: lasts 0.30 s; usual: at least 0.5 s"),
+        ("no_speech", "response: less than 0.2 s with a voice in 1.00 s"),
+    ]
+    silent = scorer.assess(None, (np.zeros(RATE, np.float32), RATE))
+    assert [one.code for one in silent.warnings] == ["no_speech"]
+
+
+def test_labels_follow_the_scale(scorer, clips):
+    found = scorer.assess(clips / "c.wav", clips / "r1.wav")
+    for name, (low, high) in {"empathy": (1, 5), "warmth": (0, 10)}.items():
+        own = found.scores[name]
+        place = round(4 * (own.score - low) / (high - low))
+        assert own.label == ("very poor", "poor", "fair", "good", "excellent")[place]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ...data_modules.folders import CARD_FILE, replace_file
 from ...data_modules.inspection import Histogram, Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
+from ..numerals import counted
 from ..pages.dot_strip import dot_strip
 from ..pages.page import render
 from ..pages.playable import RULE, AudioCopies
@@ -116,12 +117,12 @@ def _subtitle(found: Inspection, facts: InspectionFacts) -> str:
     minutes = sum(summary.total for summary in found.seconds.values()) / 60
     length = f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
     who = "simulated rater" if found.synthetic else "rater"
-    parts = [wording.counted(counts["pairs"], "pair")]
+    parts = [counted(counts["pairs"], "pair")]
     if counts["ratings"] or not compared:
-        ratings, raters = wording.counted(counts["ratings"], "rating"), wording.counted(counts["raters"], who)
+        ratings, raters = counted(counts["ratings"], "rating"), counted(counts["raters"], who)
         parts.append(f"{ratings} by {raters}" if counts["ratings"] else ratings)
     if compared:
-        parts.append(wording.counted(sum(own.comparisons for own in compared), "comparison"))
+        parts.append(counted(sum(own.comparisons for own in compared), "comparison"))
     return ", ".join([*parts, f"{length} of audio"])
 
 
@@ -219,7 +220,7 @@ def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> dict[str, Any]:
     if len(pairs_by_raters) == 1:
         return {
             "coverage": "",
-            "coverage_text": f"Every pair has {wording.counted(next(iter(pairs_by_raters)), 'rater')}.",
+            "coverage_text": f"Every pair has {counted(next(iter(pairs_by_raters)), 'rater')}.",
         }
     low, high = min(pairs_by_raters), max(pairs_by_raters)
     values = np.repeat(list(pairs_by_raters), list(pairs_by_raters.values()))
@@ -252,7 +253,7 @@ def _clip_sections(found: Inspection) -> Iterator[dict[str, Any]]:
         if summary.minimum is None or summary.median is None or summary.maximum is None:
             continue
         text = (
-            f"{wording.counted(summary.count, 'different clip')}, {summary.total / 60:.1f} minutes together: "
+            f"{counted(summary.count, 'different clip')}, {summary.total / 60:.1f} minutes together: "
             f"shortest {summary.minimum:.2f} s, median {summary.median:.2f} s, longest {summary.maximum:.2f} s."
         )
         bins = found.durations[name]

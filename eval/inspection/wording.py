@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...data_modules.inspection import Inspection, Problem
-from ..numerals import number
+from ..numerals import counted, number
 from ..pages.wording import CheckView
 from ..report_schema import StatisticReport
 from .facts import DisputedCouple, InspectionFacts, PreferenceFacts, RatingFacts
@@ -109,11 +109,6 @@ def verdicts(found: Inspection, facts: InspectionFacts) -> Iterator[CheckView]:
         yield CheckView("Skipped by the import", "to look at", "warn", text)
     else:
         yield CheckView("Skipped by the import", "none", "good", "No pair of the source is listed as skipped.")
-
-
-def counted(count: int, what: str) -> str:
-    """``1 pair``, ``1,216 ratings``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def crossing_title(column: str) -> str:

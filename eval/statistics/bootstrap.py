@@ -202,6 +202,18 @@ def with_interval(point: Statistic, draws: np.ndarray, resamples: Resamples) -> 
     return replace(point, low=float(low), high=float(high), undefined_resamples=undefined)
 
 
+def mean_with_interval(values: np.ndarray, resamples: Resamples, dropped: int = 0) -> Statistic:
+    """The mean of the items.
+
+    Args:
+        values: Shape (n,), finite, at least one.
+        resamples: Draws over the n items.
+        dropped: Items that have no value, which are not among them.
+    """
+    point = Statistic(float(values.mean()), n=len(values), dropped=dropped)
+    return with_interval(point, resamples.apply(lambda weights: _weighted_mean(values, weights)), resamples)
+
+
 def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tuple[float, float]:
     """Which percentiles of the draws are the ends of the 95 % BCa interval (Efron, 1987).
 

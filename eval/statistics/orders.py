@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .agreement import Statistic
-from .bootstrap import Resamples, with_interval
+from .bootstrap import Resamples, mean_with_interval
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,6 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
         return Orders(none, none)
     one, other = np.sign(verdicts).T
     return Orders(
-        _mean((one != -other).astype(np.float64), resamples),
-        _mean((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
+        mean_with_interval((one != -other).astype(np.float64), resamples),
+        mean_with_interval((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
     )
-
-
-def _mean(values: np.ndarray, resamples: Resamples) -> Statistic:
-    def kernel(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return weights @ values / weights.sum(axis=1)
-
-    return with_interval(Statistic(float(values.mean()), n=len(values)), resamples.apply(kernel), resamples)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.manifests.rows import RowReader, audio_problem
-from empathy_judge.scorer import make_pair
 
 WHERE = "m.csv, row 3"
 

@@ -269,7 +269,7 @@ def test_rows_that_kill_are_passed_over_after_a_few_tries(write, make_job, score
 
 
 def pair_of(clips, one):
-    from empathy_judge.scorer import make_pair
+    from empathy_judge.audio_inputs import make_pair
 
     return make_pair("x", clips / one["context_audio"], clips / one["response_audio"])
 

@@ -15,6 +15,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.calibration import LEVELS, Calibration, DimensionCalibration, Quantile, no_calibration
 from empathy_judge.models.calibration_files import from_json, read_calibration, to_json, write_calibration
+from empathy_judge.models.domain import Domain
 from empathy_judge.models.score_mapping import Isotonic, Temperature, Unmapped
 
 DIMENSIONS = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
@@ -43,8 +44,11 @@ def test_a_calibration_comes_back_as_it_was(tmp_path):
         path = tmp_path / f"{number}.json"
         write_calibration(path, one)
         assert read_calibration(path, DIMENSIONS) == one
-    everything = replace(example(), splits=None, abstain_share=None)
+    domain = Domain(12, {"response seconds": (0.5, 6.25), "turns of context": (1.0, 1.0)})
+    everything = replace(example(), splits=None, abstain_share=None, domain=domain)
     assert from_json(to_json(everything), "here", DIMENSIONS) == everything
+    earlier = {name: value for name, value in to_json(everything).items() if name != "domain"}
+    assert from_json(earlier, "here", DIMENSIONS) == replace(everything, domain=None)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,9 @@ def test_a_calibration_comes_back_as_it_was(tmp_path):
         (["method"], "spline", "method 'spline'; accepted: none, isotonic, temperature"),
         (["abstain_share"], 1.5, "abstain_share 1.5"),
         (["extra"], 1, "unexpected 'extra'"),
+        (["domain"], 3, "domain: 3; accepted: an object"),
+        (["domain"], {"n": 3, "ranges": {"x": [2, 1]}}, "ranges: x [2, 1]; accepted: rising numbers"),
+        (["domain"], {"n": 3, "ranges": {"x": [1]}}, "accepted: lowest and highest value"),
         (["dimensions", "kindness"], {}, "dimensions: unexpected 'kindness'"),
         (["dimensions", "empathy"], [], "dimensions.empathy: []; accepted: an object"),
         (["dimensions", "empathy", "n"], 12.0, "n 12.0; accepted: a whole number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....data_modules.errors import UserError
+from ...numerals import counted
 from .opening import PromptedJudge
 from .prices import AS_OF
 from .session import Plan, shown_request, what_leaves
@@ -24,7 +25,7 @@ def notice(judge: PromptedJudge, plan: Plan, passes: int) -> str:
         clips, texts = what_leaves(plan.example)
         words = "our instructions" if session.manner.asking.hears == "audio" else "our instructions and transcripts"
         situation = ", the text about the situation" if any(text.startswith("Situation: ") for text in texts) else ""
-        lines.append(f"  leaves this machine: {_counted(clips, 'clip')} for each question (WAV), {words}{situation}")
+        lines.append(f"  leaves this machine: {counted(clips, 'clip')} for each question (WAV), {words}{situation}")
         lines.append("  stays here: names, ids, systems, ratings, tags, file names" + _examples(judge))
     again = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
     kept = plan.jobs - missing.requests - plan.unusable
@@ -51,10 +52,6 @@ def _dollars(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     limit = "" if session.bill.budget is None else f", budget ${session.bill.budget:.2f}"
     prices = "as given" if session.manner.asking.price else f"as of {AS_OF}"
     return f"${passes * dollars:.2f} (prices {prices}){limit}"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def example_request(judge: PromptedJudge, plan: Plan) -> str:

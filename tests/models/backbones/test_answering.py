@@ -15,10 +15,11 @@ import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.answering import AnsweringModel, Chat, _continued, _remembered, identity
+from empathy_judge.models.answering import AnsweringModel, Chat, _continued, identity
 from empathy_judge.models.backbones.common.base import Checkpoint
 from empathy_judge.models.backbones.common.lm_head import LMHead
 from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.common.reading_on import remembered
 from safetensors.torch import load_file, save_file
 
 RATE, CPU = 16_000, torch.device("cpu")
@@ -73,10 +74,10 @@ def test_what_was_read_is_remembered_exactly(language_model, pair, same):
     """Token by token, or the whole chat again for each token."""
     model = opened(language_model.folder)
     inputs = model._read(chat_of(pair)).inputs
-    with torch.inference_mode(), _remembered(model._language_model):
-        remembered = [model._scores(inputs), *(model._scores(_continued(torch.tensor([[n]]))) for n in (70, 65, 80))]
+    with torch.inference_mode(), remembered(model._language_model):
+        read_on = [model._scores(inputs), *(model._scores(_continued(torch.tensor([[n]]))) for n in (70, 65, 80))]
     with torch.inference_mode():
-        for end, found in zip(((), (70,), (70, 65), (70, 65, 80)), remembered, strict=True):
+        for end, found in zip(((), (70,), (70, 65), (70, 65, 80)), read_on, strict=True):
             ids = torch.cat([inputs.input_ids, torch.tensor([end], dtype=torch.long)], -1)
             whole = replace(inputs, input_ids=ids, attention_mask=torch.ones_like(ids))
             assert same(found, model._scores(whole))

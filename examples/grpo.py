@@ -1,0 +1,126 @@
+"""GRPO with the judge as reward: a tiny policy learns to speak in tones that the judge likes.
+
+    python examples/grpo.py demo/judge demo/data --steps 30
+
+The policy is a language model of some thousand weights whose tokens are notes: pitch and loudness of 80 ms each. What
+it writes becomes a WAV file in memory, which the judge hears as the response to a context of the data set. With a real
+speech model, `speak` is the decoder of its codec; nothing else changes. Needs `pip install trl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+from datasets import Dataset
+from empathy_judge import Scorer
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.reward import EmpathyReward
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+from trl import GRPOConfig, GRPOTrainer
+
+RATE = 16_000
+PITCHES, LEVELS = 12, 3
+NOTES = 16
+"""In an answer."""
+CONTEXTS = 64
+
+
+def speak(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[bytes]:
+    """WAV files of what the policy wrote."""
+    return [_wav([token % (PITCHES * LEVELS) for token in answer]) for answer in completion_ids]
+
+
+def _wav(notes: Sequence[int]) -> bytes:
+    frames = int(0.08 * RATE)
+    pitch = np.repeat([110 * 2 ** (note // LEVELS / 8) for note in notes], frames)
+    level = np.repeat([0.02 * 3 ** (note % LEVELS) for note in notes], frames)
+    phase = 2 * np.pi * np.cumsum(pitch) / RATE
+    voice = sum(np.sin(harmonic * phase) / harmonic for harmonic in range(1, 9))
+    smooth = np.convolve(level, np.ones(400) / 400, mode="same")
+    file = io.BytesIO()
+    soundfile.write(file, (smooth * voice).astype(np.float32), RATE, format="WAV")
+    return file.getvalue()
+
+
+def policy() -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
+    """A language model of notes, of random weights, and its tokenizer."""
+    words = [f"n{number}" for number in range(PITCHES * LEVELS)]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate([*words, "answer", "<pad>"])}, "<pad>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    config = Qwen2Config(
+        vocab_size=len(words) + 2, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64, eos_token_id=len(words) + 1, pad_token_id=len(words) + 1,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config), PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>", padding_side="left"
+    )
+
+
+def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, answers: int = 8) -> tuple[float, float]:
+    """Train the policy.
+
+    Args:
+        judge: Folder of a judge.
+        data: Pair dataset, whose contexts are answered.
+        steps: Of the optimizer.
+        out: Where the trainer writes.
+        contexts: How many are answered in each step.
+        answers: To each of them.
+
+    Returns:
+        Mean reward of one answer to each context, before and after.
+    """
+    set_seed(0)
+    model, tokenizer = policy()
+    reward = EmpathyReward(Scorer.from_pretrained(judge), speak)
+    turns = [pair.context[-1].audio for pair in PairDataset.load(data).pairs if pair.context]
+    distinct = [str(turn) for turn in dict.fromkeys(turns)][:CONTEXTS]
+    before = mean_reward(model, reward, distinct)
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        train_dataset=Dataset.from_dict({"prompt": ["answer"] * len(distinct), "context_audio": distinct}),
+        args=GRPOConfig(
+            str(out), max_steps=steps, per_device_train_batch_size=contexts * answers, num_generations=answers,
+            max_completion_length=NOTES, learning_rate=1e-2, lr_scheduler_type="constant", beta=0.0, logging_steps=1,
+            save_strategy="no", report_to="none", bf16=False, use_cpu=True,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    return before, mean_reward(model, reward, distinct)
+
+
+@torch.no_grad()
+def mean_reward(model: Qwen2ForCausalLM, reward: EmpathyReward, contexts: Sequence[str]) -> float:
+    """Of one sampled answer to each context."""
+    prompt = torch.full((len(contexts), 1), PITCHES * LEVELS)
+    answers = model.generate(prompt, do_sample=True, max_new_tokens=NOTES)[:, 1:].tolist()  # pyright: ignore
+    found = reward([""] * len(contexts), answers, completion_ids=answers, context_audio=contexts)
+    return sum(found) / len(found)
+
+
+def main() -> None:
+    """Train, and print what became of the reward."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("judge", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--out", type=Path, default=Path("runs/grpo"))
+    options = parser.parse_args()
+    before, after = train(options.judge, options.data, options.steps, options.out)
+    print(f"mean reward on the same contexts, 0 to 1: {before:.3f} before, {after:.3f} after {options.steps} steps")
+
+
+if __name__ == "__main__":
+    main()

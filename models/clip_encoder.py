@@ -1,0 +1,137 @@
+"""From clips to audio states, each clip once, with what was measured of it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data_modules.audio import AudioSource, Clip, audio_hash
+from ..data_modules.errors import AudioError
+from .clip_facts import ClipFacts, clip_facts
+from .feature_store import FeatureStore
+from .judge import EmpathyJudge, EncodedClip, tower_is_trained
+from .kept_states import ClipStates
+from .room import Room
+
+_KEPT_BYTES = 512 * 2**20
+_KEPT_FACTS = 100_000
+
+
+class Encoded(NamedTuple):
+    """What is known of some clips.
+
+    Attributes:
+        states: Audio states of those that can be used.
+        facts: What was measured of these, where it was.
+        failed: Why the others cannot be used.
+    """
+
+    states: dict[AudioSource, EncodedClip]
+    facts: dict[AudioSource, ClipFacts]
+    failed: dict[AudioSource, AudioError]
+
+
+class ClipEncoder:
+    """Runs the audio tower. Audio states are kept, the oldest dropped beyond 512 MB: one context is often answered
+    several times, and the listening checks hear the same clips again."""
+
+    def __init__(self, judge: EmpathyJudge, batch_size: int, store: FeatureStore | None, measures: bool) -> None:
+        """Nothing is encoded yet; see `PairScorer` for the arguments."""
+        self.judge = judge
+        self._measures = measures
+        self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
+        self._bytes = 0
+        self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
+        self._kept = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
+        self._room = Room(batch_size)
+
+    def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
+        """Audio states of distinct clips.
+
+        Args:
+            clips: Any number.
+            member: Of an ensemble, whose tower has its weights now; None = the tower is everyone's.
+        """
+        found = Encoded({}, {}, {})
+        decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
+        for source in clips:
+            try:
+                if (windows := self._read(source, member, found)) is not None:
+                    decoded.append((source, (member, _key(source)), windows))
+            except AudioError as error:
+                found.failed[source] = error
+        decoded.sort(key=lambda clip: -len(clip[2][0]))
+        made = self._room.run(
+            decoded,
+            [sum(map(len, windows)) for _, _, windows in decoded],
+            lambda some: self.judge.encode_clips([windows for _, _, windows in some]),
+            lambda clip: None,
+        )
+        for (source, key, windows), encoded in zip(decoded, made, strict=True):
+            if encoded is None:
+                seconds = sum(map(len, windows)) / self.judge.backbone.sampling_rate
+                reason = f"clip of {seconds:.1f} s: too long for the memory of {self.judge.device}"
+                found.failed[source] = AudioError(reason)
+                continue
+            found.states[source] = encoded
+            self._keep(key, encoded)
+            if self._kept is not None:
+                self._kept.put(source, encoded)
+        return found
+
+    def _read(self, source: AudioSource, member: int | None, found: Encoded) -> list[np.ndarray] | None:
+        """Put what is known of a clip into `found`; its samples if it must be encoded."""
+        key = _key(source)
+        known, facts = self._known(source, (member, key)), self._facts.get(key)
+        wanted = self._measures and facts is None
+        windows = self.judge.decode(source) if known is None or wanted else None
+        if wanted and windows is not None:
+            facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
+            if len(self._facts) > _KEPT_FACTS:
+                self._facts.popitem(last=False)
+        if facts is not None:
+            found.facts[source] = facts
+        if known is None:
+            return windows
+        found.states[source] = known
+        return None
+
+    def _known(self, source: AudioSource, key: Hashable) -> EncodedClip | None:
+        """Audio states that are kept, in memory or in the store."""
+        if key in self._states:
+            return self._states[key]
+        kept = None if self._kept is None else self._kept.get(source)
+        if kept is not None:
+            self._keep(key, kept)
+        return kept
+
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process; what was measured of clips depends on nothing else."""
+        self._states.clear()
+        self._bytes = 0
+
+    def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
+        if key not in self._states:
+            self._bytes += _size(encoded)
+        self._states[key] = encoded
+        while self._bytes > _KEPT_BYTES:
+            _, dropped = self._states.popitem(last=False)
+            self._bytes -= _size(dropped)
+
+
+def _size(encoded: EncodedClip) -> int:
+    return sum(window.states.nbytes for window in encoded)
+
+
+def _key(source: AudioSource) -> Hashable:
+    """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path) and Path(source).is_file():
+        facts = Path(source).stat()
+        return str(source), facts.st_mtime_ns, facts.st_size
+    return source

@@ -1,0 +1,187 @@
+"""The judge as a reward, and the order of several responses."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import math
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from empathy_judge import Scorer
+from empathy_judge.assessment import Assessment, UncertainScore
+from empathy_judge.best_of import chosen_dimensions, merit, rank
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.reward import EmpathyReward
+
+RATE = 16_000
+EXAMPLE = Path(__file__).parents[1] / "examples" / "grpo.py"
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
+
+
+@pytest.fixture
+def voices(make_tone) -> list[Clip]:
+    return [Clip(make_tone(0.6 + 0.1 * n, 150 + 60 * n, 0.1 + 0.1 * n, 0.1), RATE) for n in range(4)]
+
+
+def silence() -> Clip:
+    return Clip(np.zeros(RATE, np.float32), RATE)
+
+
+def reward_of(scorer, clips, **options) -> EmpathyReward:
+    """Completions are numbers of clips."""
+    return EmpathyReward(scorer, lambda completions, **_: [clips[int(text)] for text in completions], **options)
+
+
+def share(scores: dict[str, float]) -> float:
+    return ((scores["empathy"] - 1) / 4 + scores["warmth"] / 10) / 2
+
+
+def test_rewards_are_places_on_the_scales_whatever_the_batch(scorer, voices):
+    reward = reward_of(scorer, voices)
+    contexts = [voices[3], voices[3], None, voices[0]]
+    expected = [share(scorer.score(context, clip)) for context, clip in zip(contexts, voices, strict=True)]
+    found = reward(["p"] * 4, ["0", "1", "2", "3"], context_audio=contexts)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert np.std(found) > 1e-3
+    alone = [reward_of(scorer, voices)(["p"], [str(n)], context_audio=[contexts[n]])[0] for n in range(4)]
+    assert alone == pytest.approx(found, abs=1e-6)
+    infos = [{"context_audio": context} for context in contexts]
+    assert reward_of(scorer, voices).verl(["d"] * 4, ["0", "1", "2", "3"], [None] * 4, infos) == pytest.approx(found)
+    one = reward_of(scorer, voices, by=["warmth"])
+    assert one(["p"], ["1"]) == pytest.approx([scorer.score(None, voices[1])["warmth"] / 10], abs=1e-6)
+    assert (reward.__name__, one.__name__) == ("empathy_warmth", "warmth")
+
+
+def test_what_was_heard_is_not_heard_again(scorer, voices):
+    reward = reward_of(scorer, voices)
+    with mock.patch.object(scorer, "assess_pairs", wraps=scorer.assess_pairs) as asked:
+        first = reward(["p"] * 4, ["0", "1", "0", "0"], situation=["Late.", None, "Late.", None])
+        again = reward(["p"] * 2, ["0", "2"], situation=["Late.", None])
+    assert [len(call.args[0]) for call in asked.call_args_list] == [3, 1]
+    assert first[0] == first[2] == again[0] != first[3]
+
+
+def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices, tmp_path):
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(b"RIFF")
+    clips = [voices[0], silence(), broken, tmp_path / "missing.wav"]
+    plain = reward_of(scorer, clips)(["p"] * 4, ["0", "1", "2", "3"])
+    assert plain[1:] == [0.0, 0.0, 0.0]
+    assert 0 < plain[0] < 1
+    low, high = plain[0] + 0.1, plain[0] - 0.1
+    assert reward_of(scorer, clips, limits=(low, 1.0))(["p"] * 2, ["0", "1"]) == [low, low]
+    assert reward_of(scorer, clips, limits=(0.0, high))(["p"], ["0"]) == [high]
+    with pytest.raises(AudioError, match=r"missing\.wav"):  # the policy is not to blame for the context
+        reward_of(scorer, clips)(["p"], ["0"], context_audio=[tmp_path / "missing.wav"])
+    for options, reason in (
+        ({"limits": (0.5, 0.5)}, "two rising numbers"),
+        ({"deviations": math.nan}, "from 0 on"),
+        ({"deviations": 1.0}, "not calibrated"),
+        ({"by": ["kindness"]}, "dimension 'kindness'; accepted: empathy, warmth"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            reward_of(scorer, clips, **options)
+    with pytest.raises(UserError, match="speak returned 1 clips for 2 completions"):
+        EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
+
+
+def test_merit_is_the_place_on_the_scale_and_unsure_scores_count_less():
+    up, down = Dimension("empathy", 1, 5), Dimension("hostility", 0, 10, higher_is_better=False)
+    found = Assessment({"empathy": UncertainScore(4.0, 0.5), "hostility": UncertainScore(2.0)})
+    assert merit(found, [up]) == 0.75
+    assert merit(found, [down]) == 0.8
+    assert merit(found, [up, down]) == pytest.approx(0.775)
+    assert merit(found, [up, down], deviations=2.0) == pytest.approx((0.75 - 0.25 + 0.8) / 2)
+
+
+def test_a_tiny_policy_takes_three_steps(scorer, voices):
+    """Group-relative policy optimisation (Shao et al., 2024), by hand: answers are clips, the policy their logits."""
+    torch.manual_seed(0)
+    logits = torch.nn.Parameter(torch.zeros(len(voices)))
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    reward = reward_of(scorer, voices)
+    best = int(np.argmax(reward([""] * 4, ["0", "1", "2", "3"], context_audio=[voices[3]] * 4)))
+    for _ in range(3):
+        drawn = torch.multinomial(logits.softmax(-1), 16, replacement=True)
+        rewards = torch.tensor(reward([""] * 16, [str(int(n)) for n in drawn], context_audio=[voices[3]] * 16))
+        assert rewards.isfinite().all()
+        assert ((rewards >= 0) & (rewards <= 1)).all()
+        assert rewards.std() > 0
+        advantage = (rewards - rewards.mean()) / rewards.std()
+        loss = -(advantage * logits.log_softmax(-1)[drawn]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert logits.softmax(-1)[best] > 0.3  # of four
+
+
+@pytest.mark.long
+def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_path):
+    pytest.importorskip("trl")
+    spec = importlib.util.spec_from_file_location("grpo_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    wav = example.speak([[0, 5, 35]])[0]
+    samples, rate = soundfile.read(io.BytesIO(wav))
+    assert (len(samples), rate) == (3 * int(0.08 * RATE), RATE)
+    before, after = example.train(judge_folder, dataset_folder, 3, tmp_path / "grpo", contexts=2, answers=4)
+    assert 0 < before < 1
+    assert 0 < after < 1
+    assert before != after
+
+
+def test_responses_are_put_in_order(scorer, voices, tmp_path):
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(b"no sound")
+    ranked = rank(scorer, voices[3], [*voices[:3], broken, silence()], situation="Late.")
+    merits = [own.merit for own in ranked[:-1]]
+    assert ranked[-1].index == 3
+    assert ranked[-1].merit is None
+    assert isinstance(ranked[-1].found, AudioError)
+    assert merits == sorted(merits, reverse=True)
+    for own in ranked[:-1]:
+        response = [*voices[:3], broken, silence()][own.index]
+        assert own.merit == pytest.approx(share(scorer.score(voices[3], response, situation="Late.")), abs=1e-6)
+    by_warmth = rank(scorer, None, voices, by=["warmth"])
+    assert by_warmth[0].merit == max(scorer.score(None, clip)["warmth"] / 10 for clip in voices)
+    assert [dimension.name for dimension in chosen_dimensions(scorer, None)] == ["empathy", "warmth"]
+    with pytest.raises(UserError, match="best of 0 responses"):
+        rank(scorer, None, [])
+    with pytest.raises(AudioError, match=r"broken\.wav: not a sound file"):
+        rank(scorer, broken, voices)
+
+
+def test_the_command_names_the_best(judge_folder, voices, tmp_path, capsys):
+    paths = []
+    for number, voice in enumerate(voices):
+        paths.append(str(tmp_path / f"r{number}.wav"))
+        soundfile.write(paths[-1], voice.samples, RATE, subtype="FLOAT")
+    bad = tmp_path / "bad.wav"
+    bad.write_bytes(b"no sound")
+    command = ["rank", str(judge_folder), paths[0], *paths[1:], str(bad), "--device", "cpu"]
+    assert main(command) == 1  # one has no score
+    table = capsys.readouterr().out
+    assert main([*command, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [row["response"] for row in found][-1] == str(bad)
+    assert "not a sound file" in found[-1]["status"]
+    assert [row["place"] for row in found] == [1, 2, 3, None]
+    order = [Path(row["response"]).name for row in found]
+    assert [table.index(name) for name in order] == sorted(table.index(name) for name in order)
+    assert main([*command[:-3], "--by", "warmth", "--device", "cpu"]) == 0
+    assert main(["rank", str(judge_folder), str(bad), paths[0], "--device", "cpu"]) == 2
