@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from .commands import BAD_USAGE, choosing, data, judges, measuring, training
+from .commands import BAD_USAGE, choosing, data, judges, measuring, serving, training
 from .commands.options import Command, build_parser
 from .data_modules.errors import UserError
 
@@ -58,6 +58,7 @@ COMMANDS: Mapping[str, Command] = {
     "agreement": measuring.agreement,
     "score": judges.score,
     "rank": choosing.rank,
+    "serve": serving.serve,
     "calibrate": judges.calibrate,
     "export": judges.export,
     "ensemble": judges.ensemble,

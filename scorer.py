@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from .assessment import Assessment, UncertainScore
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
@@ -17,9 +17,14 @@ from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
 from .models.cautions import cautions
+from .models.clip_encoder import KEPT_BYTES
 from .models.compiled import compile_layers
 from .models.feature_store import DiskStore
 from .models.scoring import SPREAD, Judged, PairScorer, placed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset, IterableDataset
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -49,6 +54,7 @@ class Scorer:
         batch_size: int | None,
         cache: Path | None,
         compiled: bool,
+        kept_bytes: int,
     ) -> None:
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         judge = placed(loaded, device)
@@ -63,7 +69,9 @@ class Scorer:
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(judge, self.batch_size, loaded.calibration, store, measures=True)
+        self._scorer = PairScorer(
+            judge, self.batch_size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes
+        )
 
     @classmethod
     def from_pretrained(
@@ -76,6 +84,7 @@ class Scorer:
         batch_size: int | None = None,
         cache: str | Path | None = None,
         compiled: bool = False,
+        kept_bytes: int = KEPT_BYTES,
     ) -> Scorer:
         """Load a judge.
 
@@ -92,12 +101,13 @@ class Scorer:
                 `model.cache_folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
+            kept_bytes: Of audio states in memory, for clips that come again.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
         kept = None if cache is None else Path(cache)
-        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled)
+        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes)
 
     @overload
     def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...
@@ -195,6 +205,14 @@ class Scorer:
         """
         for pair, judged in self._scorer.run(pairs):
             yield pair, self._assessment(judged, level)
+
+    def assess_table(
+        self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
+    ) -> pd.DataFrame:
+        """Score each row of a DataFrame or of a Hugging Face data set; see `manifests.frames.score_table`."""
+        from .manifests.frames import score_table
+
+        return score_table(self, table, level)
 
     def check_clip(self, audio: Audio) -> None:
         """The judge can hear this clip.

@@ -202,6 +202,12 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--json", action="store_true", help="print JSON")
     _add_device_options(one)
 
+    one = _add(commands, "serve", run, "empathy-judge serve judge --port 8000")
+    one.add_argument("judge", help="judge folder or run folder")
+    _add_serving_options(one)
+    _add_device_options(one)
+    _add_cache_option(one)
+
     one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", help="judge folder or run folder")
     _add_data_option(one)
@@ -261,14 +267,43 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
     one.add_argument(
-        "--batch-size", type=int, metavar="PAIRS",
-        help="most pairs per forward pass (default: 16 on a CPU, 64 on a GPU)",
-    )  # fmt: skip
+        "--batch-size", type=_count, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
+    )
     one.add_argument(
         "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
     )
     _add_device_options(one)
     _add_cache_option(one)
+
+
+def _add_serving_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 = all (default: 127.0.0.1)")
+    one.add_argument("--port", type=_port, default=8000, help="0 = any that is free (default: 8000)")
+    one.add_argument(
+        "--batch-size", type=_count, default=16, metavar="PAIRS", help="most pairs scored together (default: 16)"
+    )
+    one.add_argument(
+        "--open-metrics", action="store_true", help="/metrics needs no token, where there is one (default: it does)"
+    )
+    limits = one.add_argument_group("limits")
+    for name, kind, default, metavar, text in (
+        ("--max-queue", _count, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
+        ("--max-wait", _seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
+        ("--max-bytes", _count, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
+        ("--concurrency", _count, 32, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--decoders", _count, 2, "PROCESSES", "that decode"),
+        ("--decode-seconds", _seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
+        ("--body-seconds", _seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
+        ("--idle-seconds", _seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
+        ("--request-seconds", _seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
+        ("--kept-bytes", _count, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
+        ("--drain-seconds", _seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
+    ):
+        limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    limits.add_argument(
+        "--max-seconds", type=_seconds, metavar="SECONDS",
+        help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",
+    )  # fmt: skip
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
@@ -362,6 +397,27 @@ def _dollars(text: str) -> float:
     if not 0 <= amount < 1e9:
         raise ValueError
     return amount
+
+
+def _seconds(text: str) -> float:
+    amount = float(text)
+    if not 0 <= amount < 1e6:
+        raise ValueError
+    return amount
+
+
+def _count(text: str) -> int:
+    amount = int(text)
+    if not 1 <= amount < 1e12:
+        raise ValueError
+    return amount
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 2**16:
+        raise ValueError
+    return port
 
 
 def _add_cache_option(one: argparse.ArgumentParser) -> None:

@@ -17,7 +17,8 @@ from .judge import EmpathyJudge, EncodedClip, tower_is_trained
 from .kept_states import ClipStates
 from .room import Room
 
-_KEPT_BYTES = 512 * 2**20
+KEPT_BYTES = 512 * 2**20
+"""Of audio states in memory, where nothing else is wanted."""
 _KEPT_FACTS = 100_000
 
 
@@ -36,13 +37,21 @@ class Encoded(NamedTuple):
 
 
 class ClipEncoder:
-    """Runs the audio tower. Audio states are kept, the oldest dropped beyond 512 MB: one context is often answered
+    """Runs the audio tower. Audio states are kept, the oldest dropped beyond a limit: one context is often answered
     several times, and the listening checks hear the same clips again."""
 
-    def __init__(self, judge: EmpathyJudge, batch_size: int, store: FeatureStore | None, measures: bool) -> None:
+    def __init__(
+        self,
+        judge: EmpathyJudge,
+        batch_size: int,
+        store: FeatureStore | None,
+        measures: bool,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         """Nothing is encoded yet; see `PairScorer` for the arguments."""
         self.judge = judge
         self._measures = measures
+        self._most_bytes = kept_bytes
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
@@ -83,6 +92,11 @@ class ClipEncoder:
                 self._kept.put(source, encoded)
         return found
 
+    def forget(self) -> None:
+        """Drop the audio states that are kept in this process."""
+        self._states.clear()
+        self._bytes = 0
+
     def _read(self, source: AudioSource, member: int | None, found: Encoded) -> list[np.ndarray] | None:
         """Put what is known of a clip into `found`; its samples if it must be encoded."""
         key = _key(source)
@@ -109,16 +123,11 @@ class ClipEncoder:
             self._keep(key, kept)
         return kept
 
-    def forget(self) -> None:
-        """Drop the audio states that are kept in this process; what was measured of clips depends on nothing else."""
-        self._states.clear()
-        self._bytes = 0
-
     def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
         if key not in self._states:
             self._bytes += _size(encoded)
         self._states[key] = encoded
-        while self._bytes > _KEPT_BYTES:
+        while self._bytes > self._most_bytes:
             _, dropped = self._states.popitem(last=False)
             self._bytes -= _size(dropped)
 

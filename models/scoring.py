@@ -17,7 +17,7 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import shared_prefix
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
-from .clip_encoder import ClipEncoder
+from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .clip_facts import ClipFacts
 from .feature_store import FeatureStore
 from .heads.prediction import Prediction
@@ -74,6 +74,7 @@ class PairScorer:
         calibration: Calibration | None = None,
         store: FeatureStore | None = None,
         measures: bool = False,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         """Put the judge to work.
 
@@ -84,11 +85,12 @@ class PairScorer:
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`).
+            kept_bytes: Of audio states in memory, for clips that come again.
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
-        self._encoder = ClipEncoder(judge, batch_size, store, measures)
+        self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes)
         self._room = Room(batch_size)
         self._turn = threading.Lock()
 
@@ -128,6 +130,14 @@ class PairScorer:
         score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
         return Scored(score, error, low, high, torch.from_numpy(found.abstained))
 
+    def run(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Judged]]:
+        """Yield each pair, in order, with all that was found of it."""
+        waiting = iter(pairs)
+        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
+            with self._turn:
+                judged = self._judge(some)
+            yield from zip(some, judged, strict=True)
+
     def forget(self) -> None:
         """Drop the audio states that are kept in this process.
 
@@ -136,14 +146,6 @@ class PairScorer:
         """
         with self._turn:
             self._encoder.forget()
-
-    def run(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Judged]]:
-        """Yield each pair, in order, with all that was found of it."""
-        waiting = iter(pairs)
-        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
-            with self._turn:
-                judged = self._judge(some)
-            yield from zip(some, judged, strict=True)
 
     def _judge(self, batch: Sequence[Pair]) -> list[Judged]:
         members = self.judge.members

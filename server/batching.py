@@ -1,0 +1,165 @@
+"""Requests that wait together are scored together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..assessment import Assessment
+from ..data_modules.errors import AudioError
+from ..data_modules.schema import Pair
+from ..scorer import Scorer
+
+_OLD_SHARE = 0.8  # of what was known before in the running mean of seconds per pair
+
+
+class Watch(Protocol):
+    """Who is told what the judge does."""
+
+    def scored(self, pairs: int, seconds: float) -> None:
+        """A batch of so many pairs took so long."""
+        ...
+
+
+@dataclass(eq=False)
+class Job:
+    """A pair that waits.
+
+    Attributes:
+        pair: What is scored.
+        level: Of its intervals.
+        future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
+        entered: When it began to wait (`time.monotonic`).
+        batch: Pairs that were scored together with it, itself included; 0 = not yet.
+        waited: Seconds before its batch began.
+    """
+
+    pair: Pair
+    level: float
+    future: Future[Assessment | AudioError] = field(default_factory=Future)
+    entered: float = field(default_factory=time.monotonic)
+    batch: int = 0
+    waited: float = 0.0
+
+
+class Full(Exception):
+    """There is no place left."""
+
+
+class Batcher:
+    """A bounded queue and the one thread that calls the judge.
+
+    It takes what waits, at most a batch of the scorer's. As long as others are on their way (`coming`) it waits a
+    moment for them, but never longer than `max_wait`: a client that is alone never waits.
+
+    Args:
+        scorer: The judge.
+        max_queue: Pairs that may wait.
+        max_wait: Seconds.
+        watch: Who is told.
+    """
+
+    def __init__(self, scorer: Scorer, max_queue: int, max_wait: float, watch: Watch) -> None:
+        self._scorer, self._max_queue, self._max_wait, self._watch = scorer, max_queue, max_wait, watch
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._coming = 0
+        self._closed = False
+        self._seconds_per_pair = 0.05
+        self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Pairs in the queue."""
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """No place is left."""
+        return len(self._waiting) >= self._max_queue
+
+    def retry_after(self) -> int:
+        """Seconds after which what waits now should be done, 1 to 60."""
+        return int(min(60, max(1, self.waiting * self._seconds_per_pair + 0.5)))
+
+    def announce(self, change: int) -> None:
+        """So many pairs more (or fewer) are on their way."""
+        with self._changed:
+            self._coming += change
+            self._changed.notify()
+
+    def submit(self, pairs: Sequence[Pair], level: float) -> list[Job]:
+        """Let pairs wait, all of them or none.
+
+        Raises:
+            Full: If there are not so many places.
+        """
+        with self._changed:
+            if len(self._waiting) + len(pairs) > self._max_queue:
+                raise Full
+            jobs = [Job(pair, level) for pair in pairs]
+            self._waiting.extend(jobs)
+            self._changed.notify()
+        return jobs
+
+    def drop(self, jobs: Iterable[Job]) -> None:
+        """Nobody wants these any more: what was not begun never will be."""
+        with self._changed:
+            for job in jobs:
+                job.future.cancel()
+            self._waiting = deque(job for job in self._waiting if not job.future.cancelled())
+
+    def close(self) -> None:
+        """Score what waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while jobs := self._next():
+            begun = time.monotonic()
+            for job in jobs:
+                job.batch, job.waited = len(jobs), begun - job.entered
+            for level in sorted({job.level for job in jobs}):
+                self._score([job for job in jobs if job.level == level], level)
+            seconds = time.monotonic() - begun
+            self._seconds_per_pair += (1 - _OLD_SHARE) * (seconds / len(jobs) - self._seconds_per_pair)
+            self._watch.scored(len(jobs), seconds)
+
+    def _next(self) -> list[Job]:
+        """The next batch; empty = closed."""
+        size = self._scorer.batch_size
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._waiting:
+                    left = self._waiting[0].entered + self._max_wait - time.monotonic()
+                    self._changed.wait_for(lambda: self._enough(size), max(0.0, left))
+                taken = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+                closed = self._closed
+            jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
+            if jobs or (closed and not taken):
+                return jobs
+
+    def _enough(self, size: int) -> bool:
+        return len(self._waiting) >= size or not self._coming or self._closed
+
+    def _score(self, jobs: Sequence[Job], level: float) -> None:
+        try:
+            found = [outcome for _, outcome in self._scorer.assess_pairs([job.pair for job in jobs], level)]
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].future.set_exception(error)
+                return
+            for job in jobs:  # what is wrong with one is no fault of the others
+                self._score([job], level)
+            return
+        for job, outcome in zip(jobs, found, strict=True):
+            job.future.set_result(outcome)

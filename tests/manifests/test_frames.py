@@ -1,0 +1,68 @@
+"""Tables in memory: one row in, one row out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import soundfile
+from datasets import Audio, Dataset
+from empathy_judge import Scorer
+from empathy_judge.data_modules.errors import UserError
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu")
+
+
+@pytest.fixture
+def clips(tmp_path: Path, make_tone) -> list[str]:
+    paths = []
+    for number in range(3):
+        paths.append(str(tmp_path / f"{number}.wav"))
+        soundfile.write(paths[-1], make_tone(0.6 + 0.2 * number, 200 + 90 * number, 0.3), RATE, subtype="FLOAT")
+    return paths
+
+
+def test_a_data_frame_keeps_its_index_and_names_what_cannot_be_scored(scorer, clips, tmp_path):
+    (tmp_path / "bad.wav").write_bytes(b"no sound")
+    table = pd.DataFrame(
+        {
+            "response_audio": [clips[0], Path(clips[1]).read_bytes(), str(tmp_path / "bad.wav")],
+            "context_audio": [clips[2], None, np.nan],
+            "situation": [None, "Late.", np.nan],
+            "mine": [1, 2, 3],
+        },
+        index=["a", "b", "c"],
+    )
+    found = scorer.assess_table(table)
+    assert list(found.index) == ["a", "b", "c"]
+    assert list(found["pair_id"]) == ["1", "2", "3"]
+    assert list(found["status"][:2]) == ["ok", "ok"]
+    assert "bad.wav: not a sound file" in found["status"]["c"]
+    assert found.loc["c", ["empathy", "warmth"]].isna().all()
+    expected = [scorer.score(clips[2], clips[0]), scorer.score(None, clips[1], situation="Late.")]
+    for row, scores in zip(("a", "b"), expected, strict=True):
+        assert found.loc[row, list(scores)].tolist() == pytest.approx(list(scores.values()), abs=1e-5)
+    assert found["empathy_label"]["a"] in ("very poor", "poor", "fair", "good", "excellent")
+
+
+def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, clips):
+    rows = Dataset.from_dict({"pair_id": ["x", "y"], "response_audio": clips[:2], "context_audio": [clips[2]] * 2})
+    expected = [scorer.score(clips[2], clip)["warmth"] for clip in clips[:2]]
+    with_audio = rows.cast_column("response_audio", Audio()).cast_column("context_audio", Audio(sampling_rate=8_000))
+    for table in (rows, with_audio, with_audio.to_iterable_dataset()):
+        found = scorer.assess_table(table)
+        assert list(found["pair_id"]) == ["x", "y"]
+        assert found["warmth"].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_table_without_responses_is_refused(scorer, clips):
+    for table in (pd.DataFrame({"audio": clips}), pd.DataFrame({"response_audio": [None]})):
+        with pytest.raises(UserError, match="row 1: no response_audio; accepted: columns pair_id, context_audio"):
+            scorer.assess_table(table)

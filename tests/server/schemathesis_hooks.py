@@ -1,0 +1,29 @@
+"""What Schemathesis must know to send good requests: files that are sounds."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import schemathesis
+import soundfile
+from hypothesis import strategies as st
+
+
+def _clip(kind: str) -> st.SearchStrategy[bytes]:
+    def make(seconds: float, rate: int) -> bytes:
+        file = io.BytesIO()
+        soundfile.write(file, np.linspace(0, 0.5, round(seconds * rate)), rate, format=kind)
+        return file.getvalue()
+
+    return st.builds(make, st.floats(0.1, 0.5), st.sampled_from([8_000, 16_000, 44_100]))
+
+
+for media_type, kind in (
+    ("audio/wav", "WAV"),
+    ("audio/flac", "FLAC"),
+    ("audio/ogg", "OGG"),
+    ("audio/mpeg", "MP3"),
+    ("audio/aiff", "AIFF"),
+):
+    schemathesis.openapi.media_type(media_type, _clip(kind))

@@ -1,0 +1,200 @@
+"""A judge that is quick, says what it was asked, and misbehaves when told to; and services around it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import anyio.from_thread
+import httpx
+import numpy as np
+import soundfile
+from empathy_judge.assessment import Assessment, Caution, UncertainScore
+from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.data_modules.schema import Dimension, Pair
+from empathy_judge.server.app import create_app
+from empathy_judge.server.decode_worker import decode_safely
+from empathy_judge.server.running import Server, config_of
+from empathy_judge.server.settings import Settings
+
+RATE = 16_000
+MAX_SECONDS = 10.0
+
+
+class FakeScorer:
+    """Scores a response by its peak: 0 gets 1 point, 1 gets 5. It has what the service uses of a `Scorer`."""
+
+    def __init__(self) -> None:
+        self.dimensions: Sequence[Dimension] = (Dimension("empathy", 1, 5, 1),)
+        self.description: dict[str, Any] = {"settings": {"long_clips": "refuse"}}
+        self.sampling_rate, self.max_seconds = RATE, MAX_SECONDS
+        self.calibration: object | None = object()
+        self.batch_size = 4
+        self.batches: list[tuple[list[Pair], float]] = []
+        self.open = threading.Event()  # while it is not set, a batch that was begun does not end
+        self.open.set()
+        self.fails: Callable[[Pair], Exception | None] = lambda pair: None
+        self.warnings: tuple[Caution, ...] = ()
+
+    def assess_pairs(self, pairs: Iterable[Pair], level: float) -> Iterator[tuple[Pair, Assessment | AudioError]]:
+        some = list(pairs)
+        self.batches.append((some, level))
+        assert self.open.wait(30)
+        for pair in some:
+            error = self.fails(pair)
+            if isinstance(error, AudioError):
+                yield pair, error
+            elif error is not None:
+                raise error
+            else:
+                yield pair, self._assess(pair, level)
+
+    def _assess(self, pair: Pair, level: float) -> Assessment:
+        assert isinstance(pair.response, Clip)
+        score = 1 + 4 * float(np.abs(pair.response.samples).max())
+        own = UncertainScore(score, 0.5, score - level, score + level, False, "fair")
+        return Assessment({dimension.name: own for dimension in self.dimensions}, self.warnings)
+
+    @property
+    def heard(self) -> list[Pair]:
+        """All pairs it was asked for, but for the trial at the start."""
+        return [pair for pairs, _ in self.batches for pair in pairs if pair.pair_id != "trial"]
+
+    def sizes(self) -> list[int]:
+        """Pairs in each batch, but for the trial."""
+        return [len(pairs) for pairs, _ in self.batches[1:]]
+
+
+class InProcess:
+    """A service without sockets; requests may be made from any thread."""
+
+    def __init__(self, app: Any, portal: anyio.from_thread.BlockingPortal) -> None:
+        self.app, self._portal = app, portal
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                return await client.request(method, path, **options)
+
+        return self._portal.call(send)
+
+    def score(self, *clips: bytes, path: str = "/v1/score", context: Sequence[bytes] = (), **fields: str) -> Any:
+        """Posts a form of responses."""
+        files = [("response", ("r.wav", clip)) for clip in clips] + [("context", ("c.wav", clip)) for clip in context]
+        return self("POST", path, files=files, data=fields)
+
+
+class InThreads:
+    """Stands in for `Decoders` where a test is about something else: no process has to start."""
+
+    def __init__(self, count: int, rate: int, max_seconds: float, *_: Any) -> None:
+        self._rate, self._max_seconds = rate, max_seconds
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def stop(self) -> None:
+        """Nothing to do."""
+
+    async def decode(self, data: bytes, name: str) -> tuple[Clip, float]:
+        """As the processes do it."""
+        clip = await asyncio.to_thread(decode_safely, data, name, self._max_seconds)
+        return Clip(decode(clip, self._rate), self._rate, name), clip.seconds
+
+
+def _without_processes() -> Any:
+    return mock.patch("empathy_judge.server.loaded.Decoders", InThreads)
+
+
+@contextmanager
+def in_process(scorer: Any, processes: bool = False, **limits: Any) -> Iterator[InProcess]:
+    """A service that runs; it decodes in processes only if told to."""
+    app = create_app(scorer, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits}))
+    with anyio.from_thread.start_blocking_portal() as portal, ExitStack() as stack:
+        if not processes:
+            stack.enter_context(_without_processes())
+        stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+        yield InProcess(app, portal)
+
+
+class Live:
+    """A service on a socket of this machine."""
+
+    def __init__(self, app: Any) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self.url = f"http://127.0.0.1:{self.address[1]}"
+        self.app = app
+        self._ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self.thread.start()
+        assert self._ready.wait(60)
+
+    async def _run(self) -> None:
+        self.server = Server(config_of(self.app), self.app.state.service)
+        serving = asyncio.create_task(self.server.serve(sockets=[self._listener]))
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        self._ready.set()
+        await serving
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self.server.handle_exit(15, None)
+
+    def raw(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which something was sent."""
+        connection = socket.create_connection(self.address, timeout=10)
+        connection.sendall(sent)
+        return connection
+
+
+@contextmanager
+def live(scorer: Any, **limits: Any) -> Iterator[Live]:
+    """A service on a socket, stopped at the end; it decodes in threads."""
+    with _without_processes():
+        service = Live(create_app(scorer, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits})))
+        try:
+            yield service
+        finally:
+            if service.thread.is_alive():
+                service.stop()
+            service.thread.join(30)
+            assert not service.thread.is_alive()
+
+
+def wav(peak: float = 0.5, seconds: float = 0.5, rate: int = RATE, channels: int = 1, kind: str = "WAV") -> bytes:
+    """A clip whose samples rise from 0 to a peak."""
+    ramp = np.linspace(0, peak, round(seconds * rate))
+    file = io.BytesIO()
+    soundfile.write(file, np.repeat(ramp[:, None], channels, axis=1), rate, format=kind, subtype="PCM_16")
+    return file.getvalue()
+
+
+def post(service: Live, clip: bytes) -> httpx.Response:
+    """Asks for the score of a response. Without what httpx prepares for TLS, which takes longer than the rest."""
+    with httpx.Client(verify=False, trust_env=False, timeout=30) as client:
+        return client.post(f"{service.url}/v1/score", files={"response": clip})
+
+
+def get(service: Live, path: str) -> httpx.Response:
+    """Asks for a page."""
+    with httpx.Client(verify=False, trust_env=False, timeout=30) as client:
+        return client.get(service.url + path)
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits for something that other threads do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)

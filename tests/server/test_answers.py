@@ -1,0 +1,471 @@
+"""What the service answers: scores, rankings, errors of one form, and what it writes about them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.assessment import Caution
+from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.scorer import Scorer
+from empathy_judge.server.records import JsonLines
+
+from .services import FakeScorer, InProcess, in_process, until, wav
+
+Shared = tuple[InProcess, FakeScorer]
+LEVELS = "0.5, 0.8, 0.9, 0.95"
+PART = b'--a\r\nContent-Disposition: form-data; name="response"\r\n\r\n'
+FORM = {"Content-Type": "multipart/form-data; boundary=a"}
+
+
+def error_of(answer: Any) -> tuple[int, str, str]:
+    """Status, code and message of an error, which has the form of all errors."""
+    body = answer.json()
+    assert list(body) == ["error"]
+    assert list(body["error"]) == ["code", "message"]
+    assert "\n" not in body["error"]["message"]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    return answer.status_code, body["error"]["code"], body["error"]["message"]
+
+
+def counter(service: InProcess, line: str) -> float:
+    """The value of a line of `/metrics`."""
+    (found,) = [own for own in service("GET", "/metrics").text.splitlines() if own.startswith(f"{line} ")]
+    return float(found.rsplit(" ", 1)[1])
+
+
+# ---------------------------------------------------------------- scores
+
+
+def test_a_score_comes_with_all_that_is_known_of_it(shared: Shared) -> None:
+    service, _ = shared
+    answer = service.score(wav(0.5, 0.5), context=[wav(0.1, 0.75)], level="0.8", situation="A dog ran away.")
+    assert answer.status_code == 200
+    body = answer.json()
+    score = body["scores"]["empathy"]
+    assert score["score"] == pytest.approx(3.0, abs=1e-3)
+    assert score["high"] - score["low"] == pytest.approx(1.6)  # the fake judge's intervals are as wide as the level
+    assert (score["standard_error"], score["abstained"], score["label"]) == (0.5, False, "fair")
+    assert score["scale"] == {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True}
+    assert body["seconds"] == {"context": [0.75], "responses": [0.5]}
+    assert body["level"] == 0.8
+    assert body["warnings"] == []
+    assert body["judge"]["name"] == "judge"
+    assert len(body["judge"]["version"]) == 16
+
+
+def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared: Shared) -> None:
+    service, scorer = shared
+    clips = [wav(0.1, 0.2), wav(0.2, 0.3), wav(0.3, 0.4)]
+    assert service.score(wav(), context=clips, situation="At the vet.").status_code == 200
+    pair = scorer.heard[-1]
+    assert [(turn.role, turn.audio.seconds) for turn in pair.context] == [
+        ("user", 0.2),
+        ("assistant", 0.3),
+        ("user", 0.4),
+    ]
+    assert pair.situation == "At the vet."
+    assert pair.response.rate == 16_000
+
+
+def test_other_rates_and_channels_are_brought_to_the_judges(shared: Shared) -> None:
+    service, scorer = shared
+    answer = service.score(wav(0.5, 1.0, rate=44_100, channels=2, kind="FLAC"))
+    assert answer.json()["seconds"]["responses"] == [1.0]
+    assert scorer.heard[-1].response.rate == 16_000
+    assert len(scorer.heard[-1].response.samples) == 16_000
+
+
+def test_warnings_are_passed_on() -> None:
+    scorer = FakeScorer()
+    scorer.warnings = (Caution("short", "response: lasts 0.2 s"),)
+    with in_process(scorer) as service:
+        warnings = service.score(wav()).json()["warnings"]
+    assert warnings == [{"code": "short", "text": "response: lasts 0.2 s"}]
+
+
+def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder: Path, make_tone: Any) -> None:
+    import io
+
+    import soundfile
+
+    def clip(seconds: float, hertz: float, rate: int, kind: str) -> bytes:
+        file = io.BytesIO()
+        soundfile.write(file, make_tone(seconds, hertz, 0.4, 0.2, rate), rate, format=kind)
+        return file.getvalue()
+
+    contexts = [clip(0.6, 150, 16_000, "WAV"), clip(0.8, 180, 44_100, "FLAC"), clip(0.5, 200, 8_000, "WAV")]
+    answers = [clip(0.7, 300, 22_050, "OGG"), clip(0.9, 250, 16_000, "WAV"), clip(0.4, 350, 48_000, "FLAC")]
+    scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=2)
+    expected = scorer.score(contexts, answers, situation=["Late.", None, None])
+    with in_process(Scorer.from_pretrained(judge_folder, device="cpu", batch_size=2), processes=True) as service:
+        assert service("GET", "/v1/judge").json()["calibrated"] is False
+        texts: list[dict[str, str]] = [{"situation": "Late."}, {}, {}]
+        with ThreadPoolExecutor() as pool:
+            sent = [
+                pool.submit(service.score, own, context=[before], **text)
+                for own, before, text in zip(answers, contexts, texts, strict=True)
+            ]
+        got = [future.result().json()["scores"] for future in sent]
+        special = service.score(answers[0], situation="<|AUDIO|>")
+        long = service.score(clip(31.0, 200, 8_000, "WAV"))
+    for wanted, found in zip(expected, got, strict=True):
+        assert {name: own["score"] for name, own in found.items()} == pytest.approx(wanted, abs=1e-5)
+        assert found["empathy"]["standard_error"] is None
+    assert error_of(special)[:2] == (422, "invalid")
+    assert error_of(long)[:2] == (422, "bad_audio")
+
+
+# ---------------------------------------------------------------- rankings
+
+
+def test_the_best_response_comes_first(shared: Shared) -> None:
+    service, _ = shared
+    answer = service.score(wav(0.2), wav(0.9), wav(0.5), context=[wav(0.1)], path="/v1/rank").json()
+    assert [own["response"] for own in answer["ranking"]] == [2, 3, 1]
+    assert answer["dimension"] == "empathy"
+    assert answer["ranking"][0]["scores"]["empathy"]["score"] == pytest.approx(4.6, abs=1e-3)
+
+
+def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_is_good() -> None:
+    scorer = FakeScorer()
+    scorer.dimensions = (Dimension("warmth", 1, 5), Dimension("harshness", 1, 5, higher_is_better=False))
+    with in_process(scorer) as service:
+        clips = (wav(0.2), wav(0.9))
+        status, code, message = error_of(service.score(*clips, path="/v1/rank"))
+        assert (status, code, message) == (422, "invalid", "dimension; accepted: warmth, harshness")
+        worst = service.score(*clips, path="/v1/rank", dimension="harshness").json()
+        best = service.score(*clips, path="/v1/rank", dimension="warmth").json()
+    assert [own["response"] for own in worst["ranking"]] == [1, 2]
+    assert [own["response"] for own in best["ranking"]] == [2, 1]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": {"situation": "x"}, "files": []}, "response: missing; accepted: an audio file"),
+        (
+            {"data": {"url": "http://a/b.wav"}},
+            "a part of the form is not known; accepted: response, context, situation",
+        ),
+        ({"data": {"dimension": "empathy"}}, "a part of the form is not known; accepted: response, context, situation"),
+        ({"data": {"level": "0.7"}}, f"level; accepted: {LEVELS} (default: 0.9)"),
+        ({"data": {"level": ["0.5", "0.5"]}}, "level: sent twice; accepted: once"),
+        ({"data": {"situation": "x" * 4001}}, "situation: 4001 characters; accepted: at most 4000"),
+        ({"data": {"situation": "\N{BOUQUET}" * 4001}}, "situation: more than 16000 bytes; accepted: less"),
+        ({"files": [("situation", ("a", b"\xff"))]}, "situation: no UTF-8; accepted: text"),
+        ({"files": [("response", ("a", wav()))] * 2}, "response: 2 files; accepted: one, or several at /v1/rank"),
+        ({"files": [("context", ("a", wav()))] * 9}, "context: 9 files; accepted: at most 8"),
+        ({"files": [("context", ("a", b"x"))] * 26}, "more than 26 parts; accepted: fewer"),
+    ],
+)
+def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: Any, message: str) -> None:
+    service, _ = shared
+    files = fields.get("files", [("response", ("a", wav()))])
+    if not files:
+        files = [("context", ("a", wav()))]
+    elif files[0][0] != "response":
+        files = [("response", ("a", wav())), *files]
+    status, code, found = error_of(service("POST", "/v1/score", files=files, data=fields.get("data", {})))
+    assert (status, code) == (422, "invalid")
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (b"", "response: the file is empty (0 bytes)"),
+        (b"PK\x03\x04" + bytes(5000), "response: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"),
+        (wav(0.5, 10.5), "response: lasts 10.5 s; accepted: at most 10 s"),
+        (wav(0.5, 0.02), "response: lasts 0.020 s; accepted: at least 0.05 s"),
+        (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
+        (wav(0.5, 0.5, channels=9), "response: 9 channels; accepted: at most 8"),
+    ],
+)
+def test_a_clip_that_cannot_be_used_is_told_why(shared: Shared, clip: bytes, message: str) -> None:
+    service, scorer = shared
+    before = len(scorer.heard)
+    assert error_of(service.score(clip)) == (422, "bad_audio", message)
+    assert len(scorer.heard) == before
+
+
+def test_a_clip_needs_no_file_name(shared: Shared) -> None:
+    service, _ = shared
+    answer = service("POST", "/v1/score", content=PART + wav() + b"\r\n--a--\r\n", headers=FORM)
+    assert answer.json()["seconds"] == {"context": [], "responses": [0.5]}
+
+
+def test_a_bad_turn_is_named(shared: Shared) -> None:
+    service, _ = shared
+    message = error_of(service.score(wav(), context=[wav(), b"no"]))[2]
+    assert message.startswith("context 2: not a sound file")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "code"),
+    [
+        ({"json": {}}, 415, "not_multipart"),
+        ({"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 415, "not_multipart"),
+        ({"content": b"x", "headers": {**FORM, "Content-Encoding": "gzip"}}, 415, "not_multipart"),
+        ({"content": b"x", "headers": FORM}, 400, "bad_request"),
+        ({"content": PART + b"x", "headers": FORM}, 400, "bad_request"),
+        ({"content": b"--a\r\nA: " + b"x" * 9000, "headers": FORM}, 400, "bad_request"),
+        ({"content": b"--a\r\n\r\nx\r\n--a--\r\n", "headers": FORM}, 422, "invalid"),
+        ({"content": b"", "headers": {**FORM, "Content-Length": "999999999"}}, 413, "too_large"),
+        ({"files": {"response": ("r", bytes(2**25 + 1))}}, 413, "too_large"),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_no_form_is_refused(shared: Shared, request_: Any, status: int, code: str) -> None:
+    service, _ = shared
+    assert error_of(service("POST", "/v1/score", **request_))[:2] == (status, code)
+
+
+def test_size_is_counted_where_the_client_does_not_say_it(shared: Shared) -> None:
+    service, _ = shared
+    sent = 0
+
+    async def chunks():
+        nonlocal sent
+        yield b'--b\r\nContent-Disposition: form-data; name="response"; filename="r"\r\n\r\n'
+        for _ in range(1600):  # 100 MiB
+            sent += 2**16
+            yield bytes(2**16)
+
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    answer = service("POST", "/v1/score", content=chunks(), headers=headers)
+    assert error_of(answer)[:2] == (413, "too_large")
+    assert answer.headers["connection"] == "close"
+
+
+def test_pages_and_methods_that_are_not_there(shared: Shared) -> None:
+    service, _ = shared
+    assert error_of(service("GET", "/docs")) == (404, "not_found", "no such page")
+    assert error_of(service("POST", "/v1/score/"))[:2] == (404, "not_found")
+    answer = service("GET", "/v1/score")
+    assert error_of(answer)[:2] == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
+    scorer = FakeScorer()
+    scorer.calibration = None
+    with in_process(scorer) as service:
+        assert service.score(wav()).status_code == 200
+        assert error_of(service.score(wav(), level="0.9"))[:2] == (422, "invalid")
+
+
+# ---------------------------------------------------------------- trouble
+
+
+def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    scorer = FakeScorer()
+
+    def fails(pair: Any) -> Exception | None:
+        return {"bug": ValueError("secret words"), "user": UserError("pair: no"), "audio": AudioError("r: no")}.get(
+            pair.situation or ""
+        )
+
+    scorer.fails = fails
+    caplog.set_level(logging.INFO)
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        first = pool.submit(service.score, wav())
+        until(lambda: len(scorer.heard) == 1)
+        sent = [pool.submit(service.score, wav(), situation=word) for word in ("bug", "user", "audio", "fine")]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 4)
+        scorer.open.set()
+        answers = [future.result() for future in (first, *sent)]
+    assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 200]
+    assert [error_of(answer)[1] for answer in answers[1:4]] == ["internal", "invalid", "bad_audio"]
+    assert scorer.sizes()[:2] == [1, 4]
+    lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.server"]
+    assert not any("secret words" in line for line in lines)
+    (bug,) = [json.loads(line) for line in lines if json.loads(line)["event"] == "bug"]
+    assert bug["error"] == "ValueError"
+    assert any("batching.py" in place for place in bug["where"])
+
+
+def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
+    scorer, go = FakeScorer(), threading.Event()
+
+    def load() -> Any:
+        assert go.wait(30)
+        return scorer
+
+    with in_process(load) as service:
+        for method, path in (("GET", "/readyz"), ("GET", "/v1/judge"), ("POST", "/v1/score")):
+            answer = service(method, path, files={"response": wav()} if method == "POST" else None)
+            assert error_of(answer)[:2] == (503, "loading")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert service("GET", "/healthz").json() == {"status": "ok"}
+        assert service("GET", "/").status_code == 200
+        go.set()
+        until(lambda: service("GET", "/readyz").status_code == 200)
+        assert service.score(wav()).status_code == 200
+
+
+def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
+    with in_process(scorer, max_queue=3) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        first = pool.submit(service.score, wav())
+        until(lambda: len(scorer.heard) == 1)
+        waiting = [pool.submit(service.score, wav()) for _ in range(3)]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
+        refused = service.score(wav())
+        assert error_of(refused)[:2] == (429, "busy")
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        scorer.open.set()
+        assert {future.result().status_code for future in (first, *waiting)} == {200}
+        assert service.score(wav()).status_code == 200
+        # more responses than there are places are refused as a whole
+        assert error_of(service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
+        assert counter(service, 'empathy_judge_refused_total{code="busy"}') == 2
+    assert len(scorer.heard) == 5
+
+
+def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) -> None:
+    with in_process(scorer, request_seconds=0.3) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        first = pool.submit(service.score, wav())
+        until(lambda: len(scorer.heard) == 1)
+        late = service.score(wav())
+        assert error_of(late) == (504, "timeout", "no score within 0.3 s; ask again when the service is less busy")
+        assert first.result().status_code == 504
+        assert counter(service, "empathy_judge_queue_pairs") == 0
+        scorer.open.set()
+        assert service.score(wav()).status_code == 200
+    assert len(scorer.heard) == 2  # the late one was never begun
+
+
+def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeScorer) -> None:
+    with in_process(scorer) as service, ThreadPoolExecutor(16) as pool:
+        scorer.open.clear()
+        sent = [pool.submit(service.score, wav(0.1), level="0.5")]
+        until(lambda: len(scorer.heard) == 1)
+        sent += [pool.submit(service.score, wav(0.05 * n), level="0.5" if n < 6 else "0.95") for n in range(1, 10)]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 9)
+        scorer.open.set()
+        bodies = [future.result().json() for future in sent]
+        assert counter(service, 'empathy_judge_batch_pairs_bucket{le="4.0"}') == 5  # with the trial
+        assert counter(service, "empathy_judge_batch_pairs_sum") == 11
+    assert [body["scores"]["empathy"]["score"] for body in bodies[1:]] == pytest.approx(
+        [1 + 0.2 * n for n in range(1, 10)], abs=1e-3
+    )
+    for body in bodies:
+        own = body["scores"]["empathy"]
+        assert own["high"] - own["low"] == pytest.approx(2 * body["level"])
+    assert sum(scorer.sizes()) == 10
+    assert max(scorer.sizes()) <= 4
+    assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
+
+
+# ---------------------------------------------------------------- access and records
+
+
+def test_who_has_no_token_gets_no_score(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with in_process(FakeScorer(), token="open sesame") as service:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic open sesame"}):
+            for method, path in (
+                ("POST", "/v1/score"),
+                ("POST", "/v1/rank"),
+                ("GET", "/v1/judge"),
+                ("GET", "/metrics"),
+            ):
+                answer = service(method, path, headers=headers)
+                assert error_of(answer)[:2] == (401, "unauthorized")
+                assert answer.headers["www-authenticate"] == "Bearer"
+        right = {"Authorization": "Bearer open sesame"}
+        assert service("POST", "/v1/score", files={"response": wav()}, headers=right).status_code == 200
+        assert service("GET", "/metrics", headers=right).status_code == 200
+        for path in ("/healthz", "/readyz", "/", "/openapi.json"):
+            assert service("GET", path).status_code == 200
+        assert "sesame" not in service("GET", "/").text
+        assert (
+            service("GET", "/openapi.json").json()["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+        )
+        assert "sesame" not in repr(service.app.state.service.settings)
+    assert not any("sesame" in JsonLines().format(record) for record in caplog.records)
+    with in_process(FakeScorer(), token="open sesame", open_metrics=True) as service:
+        assert service("GET", "/metrics").status_code == 200
+
+
+def test_a_request_is_written_down_without_what_was_said(shared: Shared, caplog: pytest.LogCaptureFixture) -> None:
+    service, scorer = shared
+    caplog.set_level(logging.INFO)
+    name = "../../etc/passwd\x00.wav"
+    files = [("response", (name, wav(0.5, 0.5))), ("context", ("C:\\secret.wav", wav(0.5, 0.25)))]
+    headers = {"X-Request-ID": "my-id.1"}
+    answer = service("POST", "/v1/score?q=secret", files=files, data={"situation": "secret grief"}, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["x-request-id"] == "my-id.1"
+    service("GET", "/secret/path", headers={"X-Request-ID": "not sensible\t{}"})
+    records = [record for record in caplog.records if record.name == "empathy_judge.server"]
+    scored, missing = [json.loads(JsonLines().format(record)) for record in records]
+    assert scored.pop("ms") >= scored["decode_ms"] + scored["score_ms"]
+    assert scored.items() >= {
+        "event": "request", "id": "my-id.1", "method": "POST", "route": "/v1/score", "status": 200,
+        "audio_seconds": 0.75, "batch": 1,
+    }.items()  # fmt: skip
+    assert scored["bytes"] > 24_000
+    assert (missing["route"], missing["status"], missing["code"]) == ("other", 404, "not_found")
+    assert len(missing["id"]) == 32
+    for word in ("secret", "passwd", "grief"):
+        assert word not in json.dumps([scored, missing])
+    assert scorer.heard[-1].response.name == "response"  # whatever the client called it
+
+
+def test_counters_add_up() -> None:
+    with in_process(FakeScorer()) as service:
+        service.score(wav(0.5, 0.5), context=[wav(0.5, 0.25)])
+        service.score(wav(0.5, 1.0))
+        service.score(b"no sound")
+        service("GET", "/nowhere")
+        expected = {
+            'empathy_judge_requests_total{route="/v1/score",status="200"}': 2,
+            'empathy_judge_requests_total{route="/v1/score",status="422"}': 1,
+            'empathy_judge_requests_total{route="other",status="404"}': 1,
+            'empathy_judge_request_seconds_count{route="/v1/score"}': 3,
+            'empathy_judge_stage_seconds_count{stage="decode"}': 2,
+            'empathy_judge_refused_total{code="bad_audio"}': 1,
+            "empathy_judge_accepted_total": 3,
+            "empathy_judge_audio_seconds_total": 1.75,
+            "empathy_judge_batch_pairs_sum": 3,
+            "empathy_judge_queue_pairs": 0,
+            "empathy_judge_uploads": 0,
+            "empathy_judge_decoder_restarts_total": 0,
+        }
+        assert {line: counter(service, line) for line in expected} == pytest.approx(expected)
+        assert service("GET", "/metrics").headers["content-type"].startswith("text/plain; version=")
+
+
+def test_the_judge_and_the_limits_can_be_asked_for(shared: Shared) -> None:
+    service, _ = shared
+    body = service("GET", "/v1/judge").json()
+    assert body["dimensions"] == [
+        {"name": "empathy", "scale": {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True}}
+    ]
+    assert (body["max_seconds"], body["max_bytes"], body["calibrated"]) == (10.0, 2**25, True)
+
+
+def test_a_limit_beyond_what_the_judge_hears_is_refused() -> None:
+    with (
+        pytest.raises(UserError, match=r"--max-seconds 20; accepted: at most 10"),
+        in_process(FakeScorer(), max_seconds=20.0),
+    ):
+        pass
+    scorer = FakeScorer()
+    scorer.description = {**scorer.description, "settings": {"long_clips": "window"}}
+    with in_process(scorer) as service:
+        assert service("GET", "/v1/judge").json()["max_seconds"] == 100.0
+        assert service.score(wav(0.5, 20.0, rate=8000)).status_code == 200

@@ -1,0 +1,176 @@
+"""Clips of strangers: the same samples as everywhere, and no way to hang, crash or fill what decodes them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import zipfile
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.server import decode_worker
+from empathy_judge.server.decode_worker import decode_safely
+from empathy_judge.server.decoding import Decoders
+
+from .services import RATE, wav
+
+T = TypeVar("T")
+
+
+def with_decoders(use: Callable[[Decoders], Awaitable[T]], seconds: float = 20.0) -> tuple[T, int]:
+    """What `use` returns, and how many processes had to be replaced."""
+    restarts = 0
+
+    def count() -> None:
+        nonlocal restarts
+        restarts += 1
+
+    async def run() -> T:
+        decoders = Decoders(1, RATE, 10.0, seconds, count)
+        await decoders.start()
+        try:
+            return await use(decoders)
+        finally:
+            await decoders.stop()
+
+    return asyncio.run(run()), restarts
+
+
+def pid_of(decoders: Decoders) -> int:
+    process = decoders._workers[0]._process
+    assert process is not None
+    return process.pid
+
+
+def test_samples_are_those_of_the_package() -> None:
+    clips = [wav(0.5, 1.0), wav(0.7, 0.5, rate=44_100, channels=2, kind="FLAC"), wav(0.3, 0.8, rate=8_000)]
+
+    async def use(decoders: Decoders):
+        return await asyncio.gather(*(decoders.decode(data, f"clip {n}") for n, data in enumerate(clips)))
+
+    found, restarts = with_decoders(use)
+    for (clip, seconds), data, wanted in zip(found, clips, (1.0, 0.5, 0.8), strict=True):
+        assert clip.rate == RATE
+        assert seconds == pytest.approx(wanted)
+        np.testing.assert_array_equal(clip.samples, decode(data, RATE))
+    assert restarts == 0
+
+
+def test_a_decoder_that_hangs_is_killed_and_replaced() -> None:
+    async def use(decoders: Decoders):
+        hung = pid_of(decoders)
+        os.kill(hung, signal.SIGSTOP)
+        with pytest.raises(AudioError, match=r"^response: decoding took longer than 0\.5 s$"):
+            await decoders.decode(wav(), "response")
+        with pytest.raises(ProcessLookupError):
+            os.kill(hung, 0)
+        decoders._seconds = 20.0  # a new process takes its time
+        return await decoders.decode(wav(), "response")
+
+    (clip, _), restarts = with_decoders(use, seconds=0.5)
+    assert len(clip.samples) == RATE // 2
+    assert restarts == 1
+
+
+def test_a_decoder_that_crashes_is_replaced() -> None:
+    async def use(decoders: Decoders):
+        os.kill(pid_of(decoders), signal.SIGKILL)
+        with pytest.raises(AudioError, match=r"^response: the decoder crashed on it$"):
+            await decoders.decode(wav(), "response")
+        return await decoders.decode(wav(), "response")
+
+    (clip, _), restarts = with_decoders(use)
+    assert len(clip.samples) == RATE // 2
+    assert restarts == 1
+
+
+def test_who_does_not_wait_does_not_disturb_who_comes_next() -> None:
+    async def use(decoders: Decoders):
+        gone = asyncio.create_task(decoders.decode(wav(0.9, 9.0), "gone"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await decoders.decode(wav(0.5, 0.5), "stays")
+
+    (clip, _), restarts = with_decoders(use)
+    assert clip.name == "stays"
+    assert clip.samples.max() == pytest.approx(0.5, abs=1e-3)
+    assert restarts == 0
+
+
+def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMPATHY_JUDGE_TOKEN", "sesame")
+
+    async def use(decoders: Decoders):
+        pid = pid_of(decoders)
+        with open(f"/proc/{pid}/environ", "rb") as environment, open(f"/proc/{pid}/limits") as limits:
+            return environment.read(), limits.read()
+
+    (environment, limits), _ = with_decoders(use)
+    assert b"sesame" not in environment
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max data size")]
+    assert line.split()[3] == str(decode_worker.MAX_MEMORY)
+
+
+# ---------------------------------------------------------------- files that lie
+
+
+def lying_wav(declared: int) -> bytes:
+    """A WAV file of half a second that says it has so many bytes of samples."""
+    data = bytearray(wav())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = declared.to_bytes(4, "little")
+    return bytes(data)
+
+
+def silence(seconds: float, channels: int, kind: str, rate: int = 48_000) -> bytes:
+    """Compresses well."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros((round(seconds * rate), channels), np.float32), rate, format=kind)
+    return file.getvalue()
+
+
+def zipped() -> bytes:
+    """A bomb: 30 MB of zeros in 30 kB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(30_000_000))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lying_wav(2**30), "r: the file is cut off"),
+        (lying_wav(2**32 - 1), None),  # as programs write that do not know the length
+        (silence(11.0, 1, "FLAC"), "r: lasts 11.0 s; accepted: at most 10 s"),
+        (silence(0.2, 16, "OGG"), "r: 16 channels; accepted: at most 8"),
+        (zipped(), "r: not a sound file"),
+        (b"RIFF\xff\xff\xff\xffWAVE", "r: "),
+        (b"fLaC" + bytes(100), "r: "),
+        (b"\xff\xfb" + bytes(1000), "r: "),
+    ],
+)
+def test_files_that_lie_are_refused(data: bytes, message: str | None) -> None:
+    if message is None:
+        assert len(decode_safely(data, "r", 10.0).samples) == RATE // 2
+        return
+    with pytest.raises(AudioError) as found:
+        decode_safely(data, "r", 10.0)
+    assert str(found.value).startswith(message)
+
+
+def test_a_small_file_that_holds_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_worker, "MAX_SAMPLES", 48_000 * 8)
+    bomb = silence(2.0, 8, "FLAC")
+    assert len(bomb) < 10_000
+    with pytest.raises(AudioError, match=r"^r: holds 768000 samples; accepted: at most 384000$"):
+        decode_safely(bomb, "r", 10.0)
+    assert len(decode_safely(silence(0.9, 8, "FLAC"), "r", 10.0).samples) == 43_200

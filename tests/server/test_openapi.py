@@ -1,0 +1,81 @@
+"""The OpenAPI document says what is accepted and what comes back, and the service keeps to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.schema import Dimension
+
+from .services import FakeScorer, InProcess, in_process, live
+
+ERRORS = {"400", "408", "413", "415", "422", "429", "500", "503", "504"}
+
+
+def document_of(service: InProcess) -> dict[str, Any]:
+    return service("GET", "/openapi.json").json()
+
+
+def form_of(document: dict[str, Any], path: str) -> dict[str, Any]:
+    return document["paths"][path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+
+
+@pytest.fixture(scope="module")
+def documents() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Of a calibrated judge, and of one with a token, two dimensions and no calibration."""
+    plain, other = FakeScorer(), FakeScorer()
+    other.calibration = None
+    other.dimensions = (Dimension("warmth", 1, 5), Dimension("empathy", 1, 5))
+    with in_process(plain) as first, in_process(other, token="t") as second:
+        yield document_of(first), document_of(second)
+
+
+def test_every_status_is_declared(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    for document, token in zip(documents, (set(), {"401"}), strict=True):
+        for path in ("/v1/score", "/v1/rank"):
+            assert set(document["paths"][path]["post"]["responses"]) == {"200", *ERRORS, *token}
+        for status, response in document["paths"]["/v1/score"]["post"]["responses"].items():
+            if status != "200":
+                content = response["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/Error"}
+                assert all(list(own["value"]) == ["error"] for own in content["examples"].values())
+        assert set(document["paths"]["/readyz"]["get"]["responses"]) == {"200", "503"}
+    assert "securitySchemes" not in documents[0]["components"]
+
+
+def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    calibrated, plain = documents
+    assert set(form_of(calibrated, "/v1/score")["properties"]) == {"response", "context", "situation", "level"}
+    assert form_of(calibrated, "/v1/score")["properties"]["level"]["enum"] == [0.5, 0.8, 0.9, 0.95]
+    assert set(form_of(plain, "/v1/score")["properties"]) == {"response", "context", "situation"}
+    assert form_of(plain, "/v1/rank")["properties"]["dimension"]["enum"] == ["warmth", "empathy"]
+    for path in ("/v1/score", "/v1/rank"):
+        assert form_of(calibrated, path)["required"] == ["response"]
+        assert form_of(calibrated, path)["additionalProperties"] is False
+
+
+def test_answers_have_examples(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    schemas = documents[0]["components"]["schemas"]
+    for name in ("Scored", "Ranking"):
+        (example,) = schemas[name]["examples"]
+        assert set(example) == set(schemas[name]["required"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("token", [None, "sesame"])
+def test_schemathesis_finds_nothing(token: str | None, tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("st")), "run", "--seed", "1", "-n", "60", "--no-color"]
+    header = ["--header", f"Authorization: Bearer {token}"] if token else []
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parent)}
+    with live(FakeScorer(), token=token) as service:
+        found = subprocess.run(
+            [*command, *header, f"{service.url}/openapi.json"],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500,
+        )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-3000:]
+    assert "Tested: 7" in found.stdout

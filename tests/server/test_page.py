@@ -1,0 +1,95 @@
+"""The page: one document that loads nothing, allows only itself, and says what everything is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+from empathy_judge.server.page import Page
+from empathy_judge.server.settings import MAX_SITUATION
+
+VOID = {"meta", "input", "link", "br"}
+
+
+class Elements(HTMLParser):
+    """All elements with their attributes; raises where one is not closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """One begins."""
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """One ends."""
+        assert self._open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    """Of a service with a token."""
+    return Page(needs_token=True)
+
+
+def inside(html: str, tag: str) -> str:
+    """The text of the only element of a kind."""
+    (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+    return text
+
+
+def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
+    assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page.html)
+    elements = Elements(page.html).found
+    assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object")]
+    assert [own for tag, own in elements if tag == "script"] == [{}]
+
+
+def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page: Page) -> None:
+    policy = dict(part.split(" ", 1) for part in page.headers["Content-Security-Policy"].split("; "))
+    for directive, tag in (("script-src", "script"), ("style-src", "style")):
+        digest = base64.b64encode(hashlib.sha256(inside(page.html, tag).encode()).digest()).decode()
+        assert policy[directive] == f"'sha256-{digest}'"
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for tag, own in Elements(page.html).found:  # such a policy would stop these
+        assert not [name for name in own if name == "style" or name.startswith("on")], tag
+
+
+def test_every_element_that_the_script_uses_is_there(page: Page) -> None:
+    ids = [own["id"] for _, own in Elements(page.html).found if "id" in own]
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r'\$\("([a-z-]+)"\)', page.html))
+    assert used
+    assert used <= set(ids)
+
+
+def test_every_control_has_a_name(page: Page) -> None:
+    elements = Elements(page.html).found
+    labelled = {own.get("for") for tag, own in elements if tag == "label"}
+    ids = {own.get("id") for _, own in elements}
+    for tag, own in elements:
+        if tag in ("input", "textarea", "select"):
+            assert own["id"] in labelled
+        if tag == "audio":
+            assert own["aria-label"]
+        for word in (own.get("aria-describedby") or "").split():
+            assert word in ids
+    assert {"alert", "status"} <= {own.get("role") for _, own in elements}
+    assert ("html", {"lang": "en"}) in elements
+
+
+def test_it_asks_for_a_token_only_where_there_is_one(page: Page) -> None:
+    assert 'id="token"' in page.html
+    without = Page(needs_token=False).html
+    assert 'id="token"' not in without
+    assert f'maxlength="{MAX_SITUATION}"' in without

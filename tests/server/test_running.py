@@ -1,0 +1,160 @@
+"""The service on a socket: slow, silent, greedy and vanishing clients, and an end that loses nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.server.app import create_app
+from empathy_judge.server.running import run
+
+from .services import FakeScorer, Live, get, live, post, until, wav
+
+PART = b'--b\r\nContent-Disposition: form-data; name="response"; filename="r"\r\n\r\n'
+
+
+def head(length: int | None, path: str = "/v1/score") -> bytes:
+    """Of a request."""
+    size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
+    kind = b"Content-Type: multipart/form-data; boundary=b"
+    return b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n%s\r\n\r\n" % (path.encode(), kind, size)
+
+
+def answer_on(connection: socket.socket) -> tuple[int, str]:
+    """Status and code of the error that comes, after which the connection is closed; (0, "") = closed without."""
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+    if not received:
+        return 0, ""
+    first, _, rest = received.partition(b"\r\n")
+    return int(first.split()[1]), json.loads(rest.partition(b"\r\n\r\n")[2])["error"]["code"]
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Live]:
+    """A service with short limits of time and small ones of size."""
+    with live(FakeScorer(), idle_seconds=0.4, body_seconds=0.8, max_bytes=200_000) as service:
+        yield service
+
+
+def test_a_client_that_falls_silent_is_told_so(hasty: Live) -> None:
+    begun = time.monotonic()
+    with hasty.raw(head(100_000) + PART) as connection:
+        assert answer_on(connection) == (408, "body_timeout")
+    assert 0.3 < time.monotonic() - begun < 8
+
+
+def test_a_client_that_drips_is_cut_off_in_the_end(hasty: Live) -> None:
+    with hasty.raw(head(100_000) + PART) as connection:
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - begun < 6 and not _readable(connection):
+                connection.sendall(b"x")
+                time.sleep(0.1)
+        assert answer_on(connection) == (408, "body_timeout")
+
+
+def _readable(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+    finally:
+        connection.setblocking(True)
+        connection.settimeout(10)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/score HTTP/1.1\r\nHost: x\r\n"])
+def test_a_connection_without_the_head_of_a_request_is_closed(hasty: Live, sent: bytes) -> None:
+    with hasty.raw(sent) as connection:
+        assert answer_on(connection) == (0, "")
+
+
+def test_a_client_that_sends_too_much_can_read_why(hasty: Live) -> None:
+    chunk = b"10000\r\n" + bytes(2**16) + b"\r\n"
+    with hasty.raw(head(None) + b"%x\r\n" % len(PART) + PART + b"\r\n") as connection:
+        with contextlib.suppress(OSError):
+            for _ in range(40):  # ten times the limit
+                connection.sendall(chunk)
+        assert answer_on(connection) == (413, "too_large")
+
+
+def test_who_hangs_up_is_not_scored() -> None:
+    scorer = FakeScorer()
+    with live(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        first = pool.submit(post, service, wav(0.25))
+        until(lambda: len(scorer.heard) == 1)
+        body = PART + wav(0.75) + b"\r\n--b--\r\n"
+        with service.raw(head(len(body)) + body):
+            until(lambda: _metric(service, "empathy_judge_queue_pairs") == 1)
+        until(lambda: _metric(service, "empathy_judge_queue_pairs") == 0)
+        scorer.open.set()
+        assert first.result().status_code == 200
+        assert post(service, wav(0.5)).status_code == 200
+        assert _metric(service, 'empathy_judge_requests_total{route="/v1/score",status="499"}') == 1
+    assert [round(4 * float(pair.response.samples.max())) for pair in scorer.heard] == [1, 2]
+
+
+def _metric(service: Live, line: str) -> float:
+    text = get(service, "/metrics").text
+    return next((float(own.rsplit(" ", 1)[1]) for own in text.splitlines() if own.startswith(f"{line} ")), 0.0)
+
+
+def test_uploads_beyond_the_limit_are_refused_until_one_ends() -> None:
+    with live(FakeScorer(), concurrency=1) as service:
+        with service.raw(head(100_000) + PART):
+            until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+            answer = post(service, wav())
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "busy")
+        until(lambda: _metric(service, "empathy_judge_uploads") == 0)
+        assert post(service, wav()).status_code == 200
+
+
+def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered() -> None:
+    scorer = FakeScorer()
+    with live(scorer) as service, ThreadPoolExecutor(16) as pool:
+        scorer.open.clear()
+        body = PART + wav() + b"\r\n--b--\r\n"
+        sending = service.raw(head(len(body)) + body[:1000])  # in the middle of its upload
+        sent = [pool.submit(post, service, wav()) for _ in range(9)]
+        until(lambda: _metric(service, "empathy_judge_queue_pairs") == 9 - len(scorer.heard) and scorer.heard)
+        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        service.stop()
+        until(lambda: get(service, "/readyz").status_code == 503)
+        refused = post(service, wav())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping")
+        assert refused.headers["connection"] == "close"
+        assert refused.headers["retry-after"] == "5"
+        assert get(service, "/healthz").status_code == 200
+        sending.sendall(body[1000:])
+        scorer.open.set()
+        assert [future.result().status_code for future in sent] == [200] * 9
+        assert sending.recv(12) == b"HTTP/1.1 200"
+        sending.close()
+        service.thread.join(30)
+        assert not service.thread.is_alive()
+    assert len(scorer.heard) == 10
+
+
+def test_an_address_that_is_taken_is_told_in_a_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; accepted: "):
+            run(create_app(FakeScorer()), "127.0.0.1", port)  # type: ignore[arg-type]
+
+
+def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
+    def load():
+        raise UserError("judge: no such folder")
+
+    with pytest.raises(UserError, match=r"^judge: no such folder$"):
+        run(create_app(load), "127.0.0.1", 0)

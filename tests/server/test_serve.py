@@ -1,0 +1,65 @@
+"""The command: its one-line errors, and the real program on a real judge, stopped in the middle of its work."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from empathy_judge.cli import main
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "service.py"
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])
+def test_what_is_not_installed_is_named(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = importlib.import_module
+
+    def pretend(name: str, *arguments: Any) -> Any:
+        if name == missing:
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(importlib, "import_module", pretend)
+    assert main(["serve", "judge"]) == 2
+    expected = f"error: serve: {missing} is not installed; accepted: pip install 'empathy-judge[serve]'\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("words", [["--port", "70000"], ["--max-queue", "0"], ["--max-seconds", "-1"]])
+def test_limits_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as found:
+        main(["serve", "judge", *words])
+    assert found.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_program_says_in_a_line_why_it_does_not_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "empathy_judge.cli", "serve", str(tmp_path), "--port", "0"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert str(tmp_path) in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judge_folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), str(judge_folder), "--seconds", "12", "--clients", "24", "--json"],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["problems"] == {"unexpected": {}, "bugs": 0, "lost": 0, "exit_code": 0}
+    assert found["let_in"] > 100
+    assert found["after_sigterm"].get("503", 0) > 0
+    assert found["statuses"]["good"]["200"] > 50
