@@ -111,10 +111,8 @@ def _score_into_file(options: argparse.Namespace) -> int:
         summary = score_manifest(
             job, engine(options.engine, place, options.device, options.workers), place, options.restart
         )
-    if options.json:
-        print(json.dumps(asdict(summary), indent=2, ensure_ascii=False))
-    elif place.rank == 0:
-        print(summary.in_words())
+    if place.rank == 0:
+        print(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if options.json else summary.in_words())
     return FAILED_CHECKS if summary.failed else DONE
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..assessment import Assessment
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # neither is needed by who only puts parts together, and both load torch
+    from ..assessment import Assessment
     from ..scorer import Scorer
 
 Value = float | bool | str | None

@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from . import work
+from .progress import Progress as Done
 
 _EVERY = 60.0  # seconds between two lines
 _LOOK = 5.0  # seconds between two looks at what all processes have done
@@ -52,7 +52,7 @@ class Meter:
             self._show(time.monotonic())
             self._bar.stop()
 
-    def tell(self, progress: work.Progress) -> None:
+    def tell(self, progress: Done) -> None:
         """Count what a worker of this process has done."""
         self._own += progress.rows
         self.failed.update(progress.failed)

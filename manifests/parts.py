@@ -147,7 +147,7 @@ class Parts:
         """
         head = json.dumps({"rows": len(rows), "failed": dict(failed)}, ensure_ascii=False)
         piece = self._format.piece(row_columns(columns), rows)
-        replace_file(self.path(chunk), lambda path: path.write_bytes(f"{head}\n".encode() + piece))
+        self._replace(self.path(chunk), f"{head}\n".encode() + piece)
 
     def join(self, chunks: Sequence[Chunk]) -> Counter[str]:
         """Put all parts together; `out` appears when it is complete.
@@ -179,4 +179,12 @@ class Parts:
             raise UserError(f"{path}: cannot be read ({error}); accepted: the same command with --restart") from None
 
     def _write(self, name: str, content: Any) -> None:
-        replace_file(self.folder / name, lambda path: path.write_text(json.dumps(content), encoding="utf-8"))
+        self._replace(self.folder / name, json.dumps(content).encode())
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        try:
+            replace_file(path, lambda temporary: temporary.write_bytes(content))
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be written ({error.strerror}); accepted: the same command goes on where it can be"
+            ) from None

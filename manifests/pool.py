@@ -17,7 +17,7 @@ from typing import Any
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from .job import Job
 from .parts import Parts
-from .work import Progress
+from .progress import Progress
 
 _MOST_DEATHS = 20
 """Of workers, one after the other, without a chunk being finished."""

@@ -26,9 +26,10 @@ from .index import Chunk
 from .job import Job
 from .meter import Meter
 from .parts import Parts
+from .progress import Progress
 from .rows import RowReader
 from .scoring import score_rows
-from .work import Progress, Worker, free_chunks
+from .work import Worker, free_chunks
 
 _MOST_BLOCKS = 1000
 

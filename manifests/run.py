@@ -81,7 +81,6 @@ def score_manifest(job: Job, engine: Engine, place: Place = Place(), restart: bo
     """
     start = time.monotonic()
     parts = Parts(job)
-    job.out.parent.mkdir(parents=True, exist_ok=True)
     if restart and place.world > 1:
         raise UserError(f"--restart in several processes; accepted: delete {parts.folder} beforehand")
     try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -17,28 +16,12 @@ from .attempts import Attempts
 from .columns import score_columns
 from .index import Chunk, open_table, read_chunk
 from .parts import Parts
+from .progress import Progress, Tell
 from .rows import Problem, Row, RowReader
 from .scoring import ScoredRow, score_rows
 
 _LOOK_AGAIN = 1.0  # seconds, where others work on all that is left
 _TELL = 0.5  # seconds
-
-
-class Progress(NamedTuple):
-    """What a worker has done since it told last.
-
-    Attributes:
-        rows: How many rows.
-        failed: How many of them have no score, by kind.
-        chunks: How many chunks it has finished.
-    """
-
-    rows: int
-    failed: dict[str, int]
-    chunks: int
-
-
-Tell = Callable[[Progress], None]
 
 
 class Worker:

@@ -150,3 +150,9 @@ def test_two_workers_that_meet_an_error_say_it_once(write, make_job, environment
     assert "no intervals: the judge is not calibrated" in lines[0]
     assert "Traceback" not in done.stderr
     assert not Parts(job).folder.exists()
+
+
+def test_a_process_that_only_waits_loads_no_torch():
+    modules = "empathy_judge.manifests.run, empathy_judge.manifests.engines, empathy_judge.manifests.pool"
+    code = f"import sys, {modules}; print([name for name in ('torch', 'ray') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

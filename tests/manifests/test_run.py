@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
@@ -190,6 +192,24 @@ def test_a_manifest_that_cannot_be_scored_leaves_nothing(write, make_job, clips)
     with pytest.raises(UserError, match="stands there twice"):
         score_manifest(job, _fail)
     assert sorted(clips.iterdir()) == before
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process, scorer, monkeypatch):
+    job = make_job(write(rows_with_bad_ones()))
+
+    def full(self, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run(parts, meter):
+        worker = Worker(parts, scorer, meter.tell)
+        worker.score(parts.chunks()[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", full)
+            parts.write(parts.chunks()[1], worker._columns, [], {})
+
+    with pytest.raises(UserError, match=r"part-000001: cannot be written \(No space left on device\)"):
+        score_manifest(job, run)
+    assert score_manifest(job, in_process).done_before == 64
 
 
 def test_what_others_work_on_is_not_deleted(write, make_job):
