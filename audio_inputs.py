@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -82,9 +82,9 @@ def pair_of(number: int, question: Question) -> Pair:
 
 
 def pairs_of(
-    context: Audio | Sequence[Audio | None] | None,
-    response: Audio | Sequence[Audio],
-    situation: str | Sequence[str | None] | None,
+    context: Audio | list[Audio | None] | None,
+    response: Audio | list[Audio],
+    situation: str | list[str | None] | None,
 ) -> list[Pair]:
     """One or many, as `Scorer.score` takes them: what is no list holds for all responses, and is read once.
 

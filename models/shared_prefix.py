@@ -35,7 +35,13 @@ class _Plan(NamedTuple):
     is_rest: Tensor
 
     def to(self, device: torch.device) -> _Plan:
-        return _Plan(*(part.to(device) for part in self))
+        return _Plan(
+            self.beginnings.to(device),
+            self.group.to(device),
+            self.rests.to(device),
+            self.is_beginning.to(device),
+            self.is_rest.to(device),
+        )
 
 
 def hidden_states(backbone: Backbone, inputs: Inputs, device: torch.device) -> Tensor:
