@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
 import shlex
 import shutil
 from base64 import b64decode, urlsafe_b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.cli import main
+from empathy_judge import Scorer
+from empathy_judge.cli import COMMANDS, main
+from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.prompted.asking import sound_of
 
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
+from .server.services import live
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,6 +114,25 @@ def _vendor(request: Request) -> Response:
     return Response(openai_answer(calls=json.loads(answer)) if openai else gemini_answer(answer))
 
 
+@contextmanager
+def _serving(options: argparse.Namespace) -> Iterator[str]:
+    """The service of these options, on a port that is free; its address."""
+    with live(Scorer.from_pretrained(options.judge, device="cpu")) as service:
+        yield service.url
+
+
+def _curl(service: str, arguments: Sequence[str]) -> None:
+    """What `curl -F name=value -F name=@file ADDRESS` does, and that it is answered."""
+    *given, address = arguments
+    assert given[::2] == ["-F"] * (len(given) // 2)
+    fields = [field.split("=", 1) for field in given[1::2]]
+    files = [(name, (value[1:], Path(value[1:]).read_bytes())) for name, value in fields if value.startswith("@")]
+    texts = {name: value for name, value in fields if not value.startswith("@")}
+    answer = httpx.post(service + address.removeprefix("localhost:8000"), files=files, data=texts, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert "vocal_empathy" in answer.text
+
+
 def test_readme_commands_run_in_its_order(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +140,9 @@ def test_readme_commands_run_in_its_order(
     monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))  # where answers are kept
     commands = _commands()
     assert len(commands) >= 10
-    with serve(_vendor) as server:
+    service = ""
+    with ExitStack() as stack:
+        server = stack.enter_context(serve(_vendor))
         stand_ins = STAND_INS | {
             "openai:gpt-audio-1.5": f"openai:gpt-audio-1.5,base_url={server.url}/v1,price=2.5:32:10",
             "gemini:gemini-3.1-pro-preview": f"gemini:gemini-3.1-pro-preview,base_url={server.url},price=2:2:12",
@@ -124,7 +151,13 @@ def test_readme_commands_run_in_its_order(
             for given, stand_in in stand_ins.items():
                 command = command.replace(given, stand_in)
             program, *arguments = shlex.split(command)
+            if program == "curl":
+                _curl(service, arguments)
+                continue
             assert program == "empathy-judge", command
+            if arguments[0] == "serve":  # it would serve until it is told to stop
+                service = stack.enter_context(_serving(build_parser(COMMANDS).parse_args(arguments)))
+                continue
             assert main(arguments) == 0, command
             if "compare" in command and "--dry-run" in command:
                 assert not server.requests
