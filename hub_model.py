@@ -7,7 +7,6 @@ else, never by `transformers` alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from .audio_inputs import Audio, clip, make_pair
+from .audio_inputs import Audio, pairs_of
 from .data_modules.errors import AudioError, UserError
 from .models.artifact import LoadedJudge, Placement, load_judge
 from .models.hub import judge_folder
@@ -110,9 +109,9 @@ class EmpathyJudgeModel(PreTrainedModel):
 
     def forward(
         self,
-        response: Audio | Sequence[Audio],
-        context: Audio | Sequence[Audio | None] | None = None,
-        situation: str | Sequence[str | None] | None = None,
+        response: Audio | list[Audio],
+        context: Audio | list[Audio | None] | None = None,
+        situation: str | list[str | None] | None = None,
     ) -> EmpathyJudgeOutput:
         """Scores of one response or of a list of responses; see `score`."""
         found = self.score(context, response, situation=situation)
@@ -121,18 +120,18 @@ class EmpathyJudgeModel(PreTrainedModel):
 
     def score(
         self,
-        context: Audio | Sequence[Audio | None] | None,
-        response: Audio | Sequence[Audio],
+        context: Audio | list[Audio | None] | None,
+        response: Audio | list[Audio],
         *,
-        situation: str | Sequence[str | None] | None = None,
+        situation: str | list[str | None] | None = None,
     ) -> Scores | list[Scores]:
         """Score one response, or several.
 
         Args:
-            context: What the response answers: a clip, or None to judge the response alone; for several responses a
-                list of the same length.
+            context: What the response answers: a clip, or None to judge the response alone; for several responses one
+                for all, or a list of the same length.
             response: The clip that is judged, or a list of clips.
-            situation: Text about the situation; for several responses a list.
+            situation: Text about the situation; for several responses one for all, or a list.
 
         Returns:
             Rating points by dimension; a list of that for a list of responses.
@@ -141,26 +140,12 @@ class EmpathyJudgeModel(PreTrainedModel):
             AudioError: If a clip cannot be used.
             UserError: If lists differ in length.
         """
-        several = isinstance(response, list)
-        responses: list[Any] = response if several else [response]  # pyright: ignore[reportAssignmentType]
-        contexts: Any = context if several and context is not None else [context] * len(responses)
-        texts: Any = situation if several and situation is not None else [situation] * len(responses)
-        if (
-            not isinstance(contexts, list)
-            or not isinstance(texts, list)
-            or len({*map(len, (responses, contexts, texts))}) > 1
-        ):
-            raise UserError(f"{len(responses)} responses need as many contexts, and as many situations, if any")
-        pairs = [
-            make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
-            for number, (first, second, text) in enumerate(zip(contexts, responses, texts, strict=True))
-        ]
         scores = []
-        for _, found in self._scorer.score(pairs):
+        for _, found in self._scorer.score(pairs_of(context, response, situation)):
             if isinstance(found, AudioError):
                 raise found
             scores.append(dict(zip(self.dimensions, found.score.tolist(), strict=True)))
-        return scores if several else scores[0]
+        return scores if isinstance(response, list) else scores[0]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *_: Any, **__: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not done: the folder that was read is the judge.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from inspect import cleandoc
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from .scoring_options import add_scoring_commands
+from .shared_options import Command, add_cache_option, add_command, add_data_option, add_device_options, dollars
 
 if TYPE_CHECKING:
     from ..data_modules.importers import Importer
@@ -15,8 +17,6 @@ _JUDGES = (
     "local:BACKBONE (nano, folder or hub id, asked in words here), scores:FILE, human:RATER (one rater against "
     "the others), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
 )
-
-Command = Callable[[argparse.Namespace], int]
 
 
 def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
@@ -31,13 +31,7 @@ def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_data_commands(commands, run)
     _add_judge_commands(commands, run)
-    return parser
-
-
-def _add(commands: Any, name: str, run: Mapping[str, Command], example: str) -> argparse.ArgumentParser:
-    text = cleandoc(run[name].__doc__ or "")
-    parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
-    parser.set_defaults(run=run[name])
+    add_scoring_commands(commands, run)
     return parser
 
 
@@ -88,7 +82,7 @@ def _add_storing_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    one = _add(commands, "demo", run, "empathy-judge demo --out demo")
+    one = add_command(commands, "demo", run, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
     one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
     one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
@@ -96,7 +90,9 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
-    one = _add(commands, "combine", run, "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both")
+    one = add_command(
+        commands, "combine", run, "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both"
+    )
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("datasets", nargs="+", metavar="DATASET", help="folders of pair datasets, or their addresses")
     one.add_argument("--out", required=True, help="folder of the dataset to make")
@@ -112,7 +108,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )  # fmt: skip
     _add_storing_options(one)
 
-    one = _add(commands, "inspect", run, "empathy-judge inspect data --page inspection")
+    one = add_command(commands, "inspect", run, "empathy-judge inspect data --page inspection")
     one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
     one.add_argument(
         "--page", metavar="DIR",
@@ -122,7 +118,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
-    one = _add(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
+    one = add_command(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("data", help="folder of a pair dataset")
     one.add_argument(
@@ -149,186 +145,46 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "train", help="Train a judge: empathy-judge train --config configs/nano.yaml (see train --help)."
     )
 
-    one = _add(commands, "sweep", run, "empathy-judge sweep --config configs/sweep_nano.yaml --out sweeps/nano")
+    one = add_command(commands, "sweep", run, "empathy-judge sweep --config configs/sweep_nano.yaml --out sweeps/nano")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above")
     one.add_argument("--out", default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
-    one = _add(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
+    one = add_command(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help=_JUDGES)
-    _add_data_option(one)
+    add_data_option(one)
     _add_evaluation_options(one)
     one.add_argument("--out", default="report", help="folder of the report (default: report)")
 
-    one = _add(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
+    one = add_command(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
     one.add_argument("judges", nargs="+", metavar="JUDGE", help=f"{_JUDGES}; with --table names of annotators")
     where = one.add_mutually_exclusive_group(required=True)
-    _add_data_option(where, required=False)
+    add_data_option(where, required=False)
     where.add_argument("--table", help="table of scores by people and judges instead, without audio: see agreement")
     _add_evaluation_options(one)
     one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md (with --data)")
     _add_table_options(one.add_argument_group("with --table"))
 
-    one = _add(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
+    one = add_command(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
     one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
     one.add_argument("judge", help=_JUDGES)
-    _add_data_option(one)
+    add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=int, default=0, help="of the resamples")
     one.add_argument("--json", action="store_true", help="print JSON")
-    _add_device_options(one)
-    _add_cache_option(one)
+    add_device_options(one)
+    add_cache_option(one)
     _add_asking_options(one)
 
-    one = _add(
+    one = add_command(
         commands,
         "agreement",
         run,
         "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs",
     )
     _add_agreement_options(one)
-
-    one = _add(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
-    _add_score_options(one)
-
-    one = _add(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
-    one.add_argument("judge", help="judge folder or run folder")
-    one.add_argument("context", help="context clip; - for none")
-    one.add_argument("responses", nargs="+", metavar="response", help="response clips")
-    one.add_argument("--situation", help="text about the situation, as raters were given it")
-    one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
-    one.add_argument("--json", action="store_true", help="print JSON")
-    _add_device_options(one)
-
-    one = _add(commands, "serve", run, "empathy-judge serve judge --port 8000")
-    one.add_argument("judge", help="judge folder or run folder")
-    _add_serving_options(one)
-    _add_device_options(one)
-    _add_cache_option(one)
-
-    one = _add(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
-    one.add_argument("judge", help="judge folder or run folder")
-    _add_data_option(one)
-    one.add_argument("--split", default="validation", help="which pairs; all = every pair (default: validation)")
-    one.add_argument(
-        "--method", choices=["none", "isotonic", "temperature"], default="none",
-        help="how scores are mapped to ratings: not at all, along a rising curve (which ties scores beyond its ends), "
-        "or along a curve of two numbers (which keeps their order) (default: none)",
-    )  # fmt: skip
-    one.add_argument(
-        "--abstain", type=float, metavar="SHARE",
-        help="abstain from this share of the pairs, those with the largest standard errors (default: from none); needs "
-        "a head with a deviation, or an ensemble",
-    )  # fmt: skip
-    one.add_argument("--json", action="store_true", help="print JSON")
-    _add_device_options(one)
-
-    one = _add(
-        commands,
-        "export",
-        run,
-        "empathy-judge export runs/first --out judge --report report/agreement.json",
-    )
-    _add_export_options(one)
-
-    one = _add(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
-    one.add_argument("--out", required=True, help="judge folder to make")
-    one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
-
-
-def _add_score_options(one: argparse.ArgumentParser) -> None:
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("judge", help="judge folder or run folder")
-    one.add_argument("context", nargs="?", help="context clip; - for none")
-    one.add_argument("response", nargs="?", help="response clip")
-    one.add_argument("--situation", help="text about the situation, as raters were given it")
-    one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
-    one.add_argument(
-        "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
-    )
-    one.add_argument(
-        "--level", type=float, choices=[0.5, 0.8, 0.9, 0.95],
-        help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
-    )  # fmt: skip
-    one.add_argument(
-        "--workers", type=int, metavar="N", help="processes, each with a judge (default: one for each GPU, or one)"
-    )
-    one.add_argument(
-        "--engine", choices=["local", "ray"], default="local",
-        help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
-    )  # fmt: skip
-    one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
-    one.add_argument(
-        "--batch-size", type=_count, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
-    )
-    one.add_argument(
-        "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
-    )
-    _add_device_options(one)
-    _add_cache_option(one)
-
-
-def _add_serving_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 = all (default: 127.0.0.1)")
-    one.add_argument("--port", type=_port, default=8000, help="0 = any that is free (default: 8000)")
-    one.add_argument(
-        "--batch-size", type=_count, default=16, metavar="PAIRS", help="most pairs scored together (default: 16)"
-    )
-    one.add_argument(
-        "--open-metrics", action="store_true", help="/metrics needs no token, where there is one (default: it does)"
-    )
-    limits = one.add_argument_group("limits")
-    for name, kind, default, metavar, text in (
-        ("--max-queue", _count, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
-        ("--max-wait", _seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
-        ("--max-bytes", _count, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
-        ("--concurrency", _count, 32, "REQUESTS", "that are received and decoded at once; beyond, 429"),
-        ("--decoders", _count, 2, "PROCESSES", "that decode"),
-        ("--decode-seconds", _seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
-        ("--body-seconds", _seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
-        ("--idle-seconds", _seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
-        ("--request-seconds", _seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
-        ("--kept-bytes", _count, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
-        ("--drain-seconds", _seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
-    ):
-        limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
-    limits.add_argument(
-        "--max-seconds", type=_seconds, metavar="SECONDS",
-        help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",
-    )  # fmt: skip
-
-
-def _add_export_options(one: argparse.ArgumentParser) -> None:
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
-    one.add_argument("--out", required=True, help="judge folder to make")
-    one.add_argument("--report", help="agreement.json of this judge, for the model card")
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
-    one.add_argument(
-        "--form", choices=["small", "merged", "huggingface"], default="small",
-        help="without the backbone, with it, or with it and for transformers too; see above (default: small)",
-    )  # fmt: skip
-    one.add_argument(
-        "--quantization", choices=["none", "int8", "int4"], default="none",
-        help="of the language model, as it is stored (default: none)",
-    )  # fmt: skip
-    one.add_argument(
-        "--check-data", metavar="DIR",
-        help="pair dataset on which scores before and after are compared (default: 16 pairs of made sounds)",
-    )  # fmt: skip
-    one.add_argument("--check-split", default="test", help="which of its pairs; all = every pair (default: test)")
-    one.add_argument("--accept-loss", action="store_true", help="write it even if scores changed beyond the bounds")
-    one.add_argument("--device", help="where it is scored: cpu, cuda, ... (default: a GPU if there is one)")
-    one.add_argument(
-        "--push-to-hub", metavar="OWNER/NAME",
-        help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
-    )  # fmt: skip
-    one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
@@ -368,10 +224,6 @@ def _add_table_options(one: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_data_option(one: argparse._ActionsContainer, required: bool = True) -> None:
-    one.add_argument("--data", required=required, help="folder of a pair dataset, or its address (hf://datasets/...)")
-
-
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
     one.add_argument(
@@ -391,8 +243,8 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     _add_interval_options(one)
     one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
-    _add_device_options(one)
-    _add_cache_option(one)
+    add_device_options(one)
+    add_cache_option(one)
     _add_asking_options(one)
 
 
@@ -406,7 +258,7 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
     asking = one.add_argument_group("judges that are asked in words (openai:..., gemini:..., local:...)")
-    asking.add_argument("--budget", type=_dollars, metavar="DOLLARS", help="spend at most this much on each of them")
+    asking.add_argument("--budget", type=dollars, metavar="DOLLARS", help="spend at most this much on each of them")
     asking.add_argument(
         "--answers", metavar="FILE",
         help="SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)",
@@ -414,51 +266,4 @@ def _add_asking_options(one: argparse.ArgumentParser) -> None:
     asking.add_argument(
         "--dry-run", action="store_true",
         help="say what would be sent, where to and what it costs, print one request, and send nothing",
-    )  # fmt: skip
-
-
-def _dollars(text: str) -> float:
-    amount = float(text)
-    if not 0 <= amount < 1e9:
-        raise ValueError
-    return amount
-
-
-def _seconds(text: str) -> float:
-    amount = float(text)
-    if not 0 <= amount < 1e6:
-        raise ValueError
-    return amount
-
-
-def _count(text: str) -> int:
-    amount = int(text)
-    if not 1 <= amount < 1e12:
-        raise ValueError
-    return amount
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 2**16:
-        raise ValueError
-    return port
-
-
-def _add_cache_option(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--cache", metavar="FOLDER",
-        help="keep what the audio tower makes of clips here, for other commands and for training with "
-        "--model.cache_folder (at most 100 GB; default: not kept)",
-    )  # fmt: skip
-
-
-def _add_device_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--device", help="cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)"
-    )
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
-    one.add_argument(
-        "--quantization", choices=["none", "nf4"],
-        help="nf4 = language model in 4 bits, for small GPUs; scores change a little (default: as in training)",
     )  # fmt: skip

@@ -106,7 +106,7 @@ def test_what_means_nothing_to_a_judge_is_refused(folder, model, clips, tmp_path
     ):
         with pytest.raises(UserError, match=reason):
             EmpathyJudgeModel.from_pretrained(folder, **options)
-    with pytest.raises(UserError, match="3 responses need as many contexts"):
+    with pytest.raises(UserError, match="3 responses with 1 contexts"):
         model.score([None], list(clips))
     with pytest.raises(AudioError):
         model.score(None, str(tmp_path / "missing.wav"))
