@@ -263,6 +263,14 @@ def test_what_speaks_against_a_score_is_said(scorer, clips, make_tone):
     assert [one.code for one in silent.warnings] == ["no_speech"]
 
 
+@pytest.mark.long
+def test_compiled_layers_give_the_same_scores(scorer, judge_folder, clips):
+    compiled = Scorer.from_pretrained(judge_folder, device="cpu", compiled=True)
+    responses = [clips / f"r{number}.wav" for number in range(4)]
+    for context, response in ((clips / "c.wav", responses), ([None] * 4, responses), (clips / "c.wav", responses[:1])):
+        assert all(map(close, compiled.score(context, response), scorer.score(context, response)))
+
+
 def test_labels_follow_the_scale(scorer, clips):
     found = scorer.assess(clips / "c.wav", clips / "r1.wav")
     for name, (low, high) in {"empathy": (1, 5), "warmth": (0, 10)}.items():
