@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -207,7 +208,7 @@ def score_question(
     form = score_form(dimensions, mode)
     messages: list[Message] = []
     for example in examples:
-        messages.append(Message("user", (*_pair_parts(example.pair, asking), Text(_ASK))))
+        messages.append(Message("user", (*_example_parts(example.pair, asking), Text(_ASK))))
         messages.append(Message("assistant", (Text(_example_answer(example, dimensions, mode)),)))
     ask = _ASK if mode in ("schema", "function") else f"{_ASK} {form.in_words()}"
     messages.append(Message("user", (*_pair_parts(pair, asking), Text(ask))))
@@ -251,6 +252,12 @@ def _system(asking: Asking, dimensions: Sequence[Dimension], scene: str) -> str:
 
 def _pair_parts(pair: Pair, asking: Asking) -> list[Text | Sound]:
     return [*_context_parts(pair, asking), *_response_parts(pair, asking, "Response")]
+
+
+@lru_cache(maxsize=64)
+def _example_parts(pair: Pair, asking: Asking) -> tuple[Text | Sound, ...]:
+    """The same examples are shown before every question: their clips are decoded once."""
+    return tuple(_pair_parts(pair, asking))
 
 
 def _context_parts(pair: Pair, asking: Asking) -> list[Text | Sound]:
