@@ -275,7 +275,7 @@ def test_fsdp2_ends_like_ddp_and_each_goes_on_from_the_other(ddp_run, first_epoc
     assert all(0.45 < share < 0.55 for share in held.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, first_epoch, train_arguments, tmp_path):
     pytest.importorskip("deepspeed")

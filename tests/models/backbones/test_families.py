@@ -190,8 +190,7 @@ def test_a_score_does_not_depend_on_the_batch(family, pairs):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("pooling", ["attention", "response_mean"])
+@pytest.mark.parametrize(("side", "pooling"), [("left", "attention"), ("right", "response_mean")])
 def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(family, pairs, noise, side, pooling):
     judge = judge_of(family, padding_side=side, pooling=pooling)
     responses = [Clip(noise(4_000 + 3_000 * number, 10 + number), RATE) for number in range(3)]
@@ -199,7 +198,9 @@ def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(family,
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{row}", response=responses[r]) for row, (first, r) in enumerate(rows)]
     alone = torch.cat([judge(judge.build_inputs([pair])) for pair in asked])
-    with mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states) as read:
+    together_whatever_the_padding = mock.patch("empathy_judge.models.room._PADDED", 10)
+    reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
+    with together_whatever_the_padding, reading as read:
         found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))
     together = torch.stack([found[pair].score for pair in asked])
     assert (together - alone).abs().max() <= 1e-5

@@ -276,7 +276,7 @@ def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "empathy_judge.cli", *words, "--probes", "none", "--resamples", "50", *more]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_twice_and_resumed_nothing_is_paid_twice(
     rated_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
