@@ -40,7 +40,7 @@ from rich.table import Table
 
 TOLERANCE = 1e-4
 """Largest difference of scores between two that are the same model in float32, rating points."""
-SHARED = ((6.0, 6.0), (10.0, 5.0), (15.0, 4.0), (25.0, 5.0))
+SHARED = ((6.0, 6.0), (10.0, 5.0), (15.0, 4.0))
 """Seconds of the context and of each response."""
 RESPONSES = 16
 
