@@ -58,6 +58,16 @@ def rank(
     if heard is not None:
         scorer.check_clip(heard)  # otherwise every response would fail for it
     judged = [found for _, found in scorer.assess_pairs(pairs_of(heard, list(responses), situation))]
+    return in_order(judged, dimensions)
+
+
+def in_order(judged: Sequence[Assessment | AudioError], dimensions: Sequence[Dimension]) -> list[Ranked]:
+    """What was found of several responses, the best first; see `rank`.
+
+    Args:
+        judged: In the order in which they were given.
+        dimensions: That count, equally.
+    """
     ranked = [
         Ranked(index, None if isinstance(found, AudioError) else merit(found, dimensions), found)
         for index, found in enumerate(judged)

@@ -69,8 +69,9 @@ class ClipEncoder:
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
         for source in clips:
             try:
-                if (windows := self._read(source, member, found)) is not None:
-                    decoded.append((source, (member, _key(source)), windows))
+                key = _key(source)
+                if (windows := self._read(source, key, member, found)) is not None:
+                    decoded.append((source, (member, key), windows))
             except AudioError as error:
                 found.failed[source] = error
         decoded.sort(key=lambda clip: -len(clip[2][0]))
@@ -97,9 +98,8 @@ class ClipEncoder:
         self._states.clear()
         self._bytes = 0
 
-    def _read(self, source: AudioSource, member: int | None, found: Encoded) -> list[np.ndarray] | None:
+    def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
         """Put what is known of a clip into `found`; its samples if it must be encoded."""
-        key = _key(source)
         known, facts = self._known(source, (member, key)), self._facts.get(key)
         wanted = self._measures and facts is None
         windows = self.judge.decode(source) if known is None or wanted else None

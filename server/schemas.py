@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from ..assessment import Assessment, CautionCode, UncertainScore
+from ..best_of import in_order
 from ..data_modules.schema import Dimension
 from .loaded import Loaded
 from .problems import Code
@@ -166,18 +167,20 @@ def scored(judge: Loaded, settings: Settings, heard: Heard) -> Scored:
 
 def ranking(judge: Loaded, settings: Settings, heard: Heard, dimension: Dimension) -> Ranking:
     """The answer about several; of equal ones the first comes first."""
-    sign = -1 if dimension.higher_is_better else 1
-    order = sorted(
-        enumerate(heard.assessments, start=1), key=lambda numbered: sign * numbered[1].points[dimension.name]
-    )
+    order = in_order(heard.assessments, [dimension])
     return Ranking(
         judge=_id(judge, settings),
         level=heard.level,
         seconds=_seconds(heard),
         dimension=dimension.name,
         ranking=[
-            Ranked(response=n, scores=_scores(own, judge.scorer.dimensions), warnings=_warnings(own))
-            for n, own in order
+            Ranked(
+                response=own.index + 1,
+                scores=_scores(own.found, judge.scorer.dimensions),
+                warnings=_warnings(own.found),
+            )
+            for own in order
+            if isinstance(own.found, Assessment)
         ],
     )
 
