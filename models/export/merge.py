@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,9 @@ def merge_adapter(judge: EmpathyJudge) -> None:
         judge: In evaluation mode, on the CPU, without members.
     """
     dtype = DTYPES[judge.settings.dtype]
+    in_float32 = {part for module in judge.network.modules() for part in _float32_parts(module)}
     for name, weight in judge.trained_in_full().items():
-        if not name.startswith("joiner."):
+        if not name.startswith("joiner.") and in_float32.isdisjoint(name.split(".")):
             weight.data = weight.data.to(dtype)
     for name, module in list(judge.network.named_modules()):
         if isinstance(module, LoraLayer):
@@ -36,6 +38,11 @@ def merge_adapter(judge: EmpathyJudge) -> None:
     # it knows of no adapter any more, and trains nothing but pooling and head, and a joiner where there is one
     judge.adapter = (None,)
     judge.settings = replace(judge.settings, quantization="none", lora=replace(judge.settings.lora, parts=[], full=[]))
+
+
+def _float32_parts(module: nn.Module) -> Iterable[str]:
+    """What of a model is loaded in float32 whatever its dtype is, such as convolutions over a waveform."""
+    return getattr(module, "_keep_in_fp32_modules_strict", None) or ()
 
 
 def _merged(layer: Any, dtype: torch.dtype) -> nn.Module:

@@ -110,3 +110,14 @@ def test_a_report_of_another_judge_is_not_put_on_the_card(judge_folder, tmp_path
     assert main(words) == 2
     assert "--report: it is of another judge (other)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_of_an_older_version_is_not_put_on_the_card(judge_folder, tmp_path, capsys):
+    """Its "share of one rater" was not like for like."""
+    provenance = {"provenance": json.loads((judge_folder / "judge.json").read_text())["provenance"]}
+    report = {"judge": "this", "schema_version": 2, "dimensions": {}, "provenance": provenance}
+    (tmp_path / "agreement.json").write_text(json.dumps(report))
+    words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
+    assert main(words) == 2
+    assert "--report: it is of another version; measure again" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

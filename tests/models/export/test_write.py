@@ -15,6 +15,7 @@ from empathy_judge.models.export.check import CheckSet, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.scorer import Scorer
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -145,6 +146,42 @@ def test_quantized_weights_are_smaller_and_stored_so(
         assert path.is_dir() or path.suffix in (".json", ".safetensors", ".md", ".jinja")  # nothing is pickled
     with pytest.raises(UserError, match=f"stored as {quantization}; accepted: no other quantization"):
         load_judge(tmp_path / "out", Placement(quantization="nf4"))
+
+
+def test_4_bits_are_the_same_on_every_cpu(judge_folder, tones, write, monkeypatch, tmp_path):
+    """bitsandbytes would pack weights another way where a CPU has AVX512-BF16; both kinds write and read one file."""
+    modules = pytest.importorskip("bitsandbytes.nn.modules")
+    chosen, files, found = CheckSet("some tones", tones.pairs[:4]), {}, {}
+    for writes in (True, False):
+        monkeypatch.setattr(modules, "has_avx512bf16", lambda has=writes: has)
+        out = tmp_path / f"{writes}"
+        write(judge_folder, out, "merged", "nf4", accept_loss=True)
+        files[writes] = (out / "backbone" / "model.safetensors").read_bytes()
+        for reads in (True, False):
+            monkeypatch.setattr(modules, "has_avx512bf16", lambda has=reads: has)
+            loaded = load_judge(out)
+            before = {name: weight.clone() for name, weight in loaded.judge.state_dict().items()}
+            found[writes, reads] = score_all(loaded, chosen, "cpu")
+            after = loaded.judge.state_dict()
+            assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert files[True] == files[False]
+    assert all(np.array_equal(scores, found[True, True]) for scores in found.values())
+    assert found[True, True].std(0).min() > 1e-3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("quantization", "apart"), [("none", 1e-5), ("int8", 0.01), ("nf4", 0.05)])
+def test_an_export_scores_on_every_device_as_its_judge_on_the_cpu(
+    quantization, apart, device, judge_folder, write, scored, tones, tmp_path
+):
+    """Checked on the device while it is written, and scored there as `Scorer` does."""
+    check = write(judge_folder, tmp_path / "out", "merged", quantization, device=device.type, accept_loss=True)
+    assert check.pairs == len(tones.pairs)
+    scorer = Scorer.from_pretrained(tmp_path / "out", device=device.type)
+    after = np.array([list(own.points.values()) for _, own in scorer.assess_pairs(tones.pairs)])
+    before = scored(judge_folder)
+    assert before.std(0).min() > 1e-3
+    assert (np.abs(after - before) / WIDTHS).mean() < apart
 
 
 @pytest.mark.long
