@@ -21,6 +21,9 @@ MIN_ITEMS = 3
 CONSTANT_TOLERANCE = 1e-12
 """A vector is constant when its range is at most this share of its largest magnitude (rounding of a mean)."""
 
+LIMIT_DEVIATIONS = 1.96
+"""Standard deviations between the bias and a limit of agreement."""
+
 
 @dataclass(frozen=True)
 class Statistic:
@@ -77,6 +80,23 @@ def ccc(score: np.ndarray, human: np.ndarray) -> Statistic:
     return correlation(score, human, _lin)
 
 
+def icc_a1(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Intraclass correlation of absolute agreement, ICC(A,1), of the judge and the panel mean as two raters of n items.
+
+    2 cov / (var + var + squared difference of means - var of the differences / n), moments over n - 1, from the mean
+    squares of McGraw and Wong (1996), table 4; ICC(2,1) of Shrout and Fleiss (1979). A bias of the judge costs.
+    """
+    return correlation(score, human, lambda x, y: float(_icc(x, y, absolute=True)))
+
+
+def icc_c1(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Intraclass correlation of consistency, ICC(C,1), of the judge and the panel mean: a bias does not cost.
+
+    2 cov / (var + var), from the same mean squares; ICC(3,1) of Shrout and Fleiss (1979).
+    """
+    return correlation(score, human, lambda x, y: float(_icc(x, y, absolute=False)))
+
+
 def mae(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Mean absolute error in rating points. Defined from one item on, also for constant scores."""
     return _error(score, human, lambda difference: np.abs(difference).mean())
@@ -92,18 +112,36 @@ def bias(score: np.ndarray, human: np.ndarray) -> Statistic:
     return _error(score, human, lambda difference: difference.mean())
 
 
+def loa_lower(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Lower limit of agreement in rating points: bias - 1.96 standard deviations (Bland and Altman, 1986).
+
+    Between the limits lie 95 % of the differences, judge minus human, were they normal. The standard deviation is that
+    over n - 1: undefined for a single item.
+    """
+    return _limit(score, human, -LIMIT_DEVIATIONS)
+
+
+def loa_upper(score: np.ndarray, human: np.ndarray) -> Statistic:
+    """Upper limit of agreement in rating points: bias + 1.96 standard deviations; see `loa_lower`."""
+    return _limit(score, human, LIMIT_DEVIATIONS)
+
+
 STATISTICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Statistic]] = {
     "spearman": spearman,
     "pearson": pearson,
     "kendall": kendall,
     "ccc": ccc,
+    "icc_a1": icc_a1,
+    "icc_c1": icc_c1,
     "mae": mae,
     "rmse": rmse,
     "bias": bias,
+    "loa_lower": loa_lower,
+    "loa_upper": loa_upper,
 }
 """Every statistic of a report, in the order in which reports show them."""
 
-CORRELATIONS = ("spearman", "pearson", "kendall", "ccc")
+CORRELATIONS = ("spearman", "pearson", "kendall", "ccc", "icc_a1", "icc_c1")
 """The statistics of `STATISTICS` that need `MIN_ITEMS` items and two sides that vary."""
 
 
@@ -139,6 +177,24 @@ def _scipy(result: Any) -> float:
 def _lin(x: np.ndarray, y: np.ndarray) -> float:
     covariance = ((x - x.mean()) * (y - y.mean())).mean()
     return 2 * covariance / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
+
+
+def _icc(x: np.ndarray, y: np.ndarray, *, absolute: bool) -> float:
+    covariance, variances = np.cov(x, y)[0, 1], x.var(ddof=1) + y.var(ddof=1)
+    difference = x - y
+    bias = difference.mean() ** 2 - difference.var(ddof=1) / len(x) if absolute else 0.0
+    return 2 * covariance / (variances + bias)
+
+
+def _limit(score: np.ndarray, human: np.ndarray, deviations: float) -> Statistic:
+    found = _error(score, human, lambda difference: difference.mean() + deviations * _deviation(difference))
+    if found.value is None or found.n > 1:
+        return found
+    return replace(found, value=None, reason="1 item; limits of agreement need at least 2")
+
+
+def _deviation(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _error(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray], float]) -> Statistic:

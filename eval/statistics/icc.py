@@ -223,7 +223,10 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
         return np.stack(list(_forms(panel.resampled(weights)).values()), axis=1)
 
     draws = seen.apply(forms).reshape(-1, len(FORMS))
-    return {form: with_interval(point, draws[:, column], seen) for column, (form, point) in enumerate(points.items())}
+    return {
+        form: with_interval(point, draws[:, column], seen, correlation=True)
+        for column, (form, point) in enumerate(points.items())
+    }
 
 
 def _with_f_intervals(points: dict[Form, Statistic], components: _Components, panel: _Panel) -> dict[Form, Statistic]:

@@ -55,7 +55,7 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
         return Estimate.undefined("the ratings are constant", resamples, len(shared))
     seen = resamples.select(shared)
     point = Statistic(float(value), n=len(shared), dropped=int((table.counts == 1).sum()))
-    return Estimate.of(point, seen.apply(kernel), seen)
+    return Estimate.of(point, seen.apply(kernel), seen, correlation=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,12 +30,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from ...data_modules.rating_table import RatingTable
 from ..report_schema import Ceiling, statistic_report
 from .agreement import MIN_ITEMS, Statistic, spearman
-from .bootstrap import Estimate, Interval, Resamples, row_pearson, statistic_draws
+from .bootstrap import Estimate, Interval, Resamples, row_statistic, statistic_draws
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
 
@@ -230,7 +229,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRat
         draws = draw_values / draw_weights
     items = np.unique(np.concatenate(used))
     point = Statistic(value / weight, n=len(items))
-    return LeaveOneRaterOut(Estimate.of(point, draws, resamples.select(items)), raters)
+    return LeaveOneRaterOut(Estimate.of(point, draws, resamples.select(items), correlation=True), raters)
 
 
 def _one_against_others(own: np.ndarray, others: np.ndarray, seen: Resamples) -> Estimate:
@@ -240,7 +239,7 @@ def _one_against_others(own: np.ndarray, others: np.ndarray, seen: Resamples) ->
     point = spearman(own, others)
     if point.value is None:
         return Estimate.undefined("this rater or the mean of the others is constant", seen, len(own))
-    return Estimate.of(point, statistic_draws("spearman", own, others, seen), seen)
+    return Estimate.of(point, statistic_draws("spearman", own, others, seen), seen, correlation=True)
 
 
 def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Estimate:
@@ -253,7 +252,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item:
     values, resampled = np.empty(HALVINGS), []
     for number in range(HALVINGS):
         first, second = _halves(table, shared, rng, by_item=by_item)
-        values[number] = row_pearson(stats.rankdata(first)[None], stats.rankdata(second)[None])[0]  # Spearman
+        values[number] = row_statistic("spearman", first[None], second[None])[0]
         if number < HALVINGS_IN_RESAMPLES:
             resampled.append(statistic_draws("spearman", first, second, seen))
     if np.isnan(values).all():
@@ -263,7 +262,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item:
     with np.errstate(invalid="ignore"):
         draws = np.where(usable, per_halving, 0.0).sum(axis=0) / usable.sum(axis=0)
     point = Statistic(float(np.nanmean(values)), n=len(shared))
-    return Estimate.of(point, draws, seen)
+    return Estimate.of(point, draws, seen, correlation=True)
 
 
 def _halves(

@@ -1,96 +1,113 @@
-"""Intervals for other items and other raters: both are drawn, independently of each other.
+"""Intervals of a judge's Spearman with the panel mean for other raters, and for other items and other raters.
 
 The bootstrap over groups of items takes the raters as they are: it answers what the judge would reach on other items,
-rated by the same people. Where few people rated, other people would have given other means. The pigeonhole bootstrap
-(Owen, 2007) draws groups of items and raters, each with replacement; a rating counts as often as its item times its
-rater was drawn. Its variance is somewhat too large: the interval is conservative. With the items as they are, raters
-alone are drawn: what the same items would show with other people.
+rated by the same people. Where few people rated, other people would have given other means. Drawing raters with
+replacement as well (the pigeonhole bootstrap; Owen, 2007) does not answer what other people give: a panel in which some
+count twice has fewer different raters, its mean is noisier, and the whole interval lies 0.05 too low. So no rater is
+repeated here; each is left out once (the jackknife over raters; Efron and Stein, 1981), and only how much that moves
+the correlation counts, not where it moves it. The interval stays centred on the estimate.
+
+All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
+
+- other raters, the same items: the variance is that of the jackknife over raters.
+- other items and other raters: the variance of the bootstrap over groups, which already holds what is chance in single
+  ratings, and of the jackknife what two halves of the groups have in common, over random halvings and at least 0: what
+  raters differ in on any items. Degrees of freedom of Satterthwaite (1946).
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from ...data_modules.rating_table import RatingTable
-from .agreement import MIN_ITEMS
-from .bootstrap import Resamples
+from .agreement import Statistic, spearman
+from .bootstrap import Estimate, Resamples, fisher_z, t_interval, with_interval, z_variance
+from .like_for_like import HALVINGS, halves
+from .rank_draws import spearman_draws
 
 MIN_RATERS = 3
-"""Fewest raters to draw from."""
+"""Fewest raters of an interval for other raters."""
 
-_RANKED_VALUES = 20_000_000  # resamples x items: each resample has human means of its own, and sorts them
-_BLOCK_VALUES = 1 << 18  # of them at a time
-
-
-def rater_draws(score: np.ndarray, table: RatingTable, count: int, seed: int) -> np.ndarray:
-    """Spearman of a judge with the mean of drawn raters on the items as they are.
-
-    Args:
-        score: Shape (n,), finite, for the n items of `table`.
-        table: The ratings; every item has at least one.
-        count: Number of draws; where there are very many items, fewer are made.
-        seed: Of the draws.
-
-    Returns:
-        As `two_way_draws` does.
-    """
-    whole = Resamples(np.zeros(table.n_items, dtype=np.int64), np.ones((count, 1), np.float32))
-    return two_way_draws(score, table, whole, seed)
+_LEFT_OUT = 100  # most times that raters are left out; where there are more of them, several at a time
 
 
-def two_way_draws(score: np.ndarray, table: RatingTable, resamples: Resamples, seed: int) -> np.ndarray:
-    """Spearman of a judge with the mean of drawn raters on drawn items.
+def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
+    """The same items, other raters.
 
     Args:
         score: Shape (n,), finite, for the n items of `table`.
         table: The ratings; every item has at least one.
-        resamples: Draws over the n items. Where there are very many items, only the first of them are used.
-        seed: Of the draws of raters.
 
     Returns:
-        Shape (resamples used,), float64. Items of which no rater was drawn do not count in that resample. NaN with
-        fewer than `MIN_ITEMS` items or where either side is constant; all NaN with fewer than `MIN_RATERS` raters.
+        Spearman with the mean of the raters. Without an interval, and with the reason, with fewer than `MIN_RATERS`.
     """
-    used = min(resamples.resamples, max(100, _RANKED_VALUES // max(1, table.n_items)))
-    found = np.full(used, np.nan)
-    if len(table.rater_ids) < MIN_RATERS:
-        return found
-    drawn = Resamples.draw(table.rater_ids, used, seed)
-    times = drawn.counts[:, drawn.codes].astype(np.float64)  # of each rater, (resamples, raters)
-    shape = (len(table.rater_ids), table.n_items)
-    given = sparse.csr_array((np.ones(len(table.scores)), (table.raters, table.items)), shape=shape)
-    scores = sparse.csr_array((table.scores, (table.raters, table.items)), shape=shape)
-    step = max(1, _BLOCK_VALUES // max(1, table.n_items))
-    for start in range(0, used, step):
-        rows = slice(start, min(used, start + step))
-        rated = times[rows] @ given
-        # Rounded: means of the same ratings in another order are ties.
-        means = np.round((times[rows] @ scores) / np.maximum(rated, 1), 9)
-        weights = np.where(rated > 0, resamples.counts[rows][:, resamples.codes].astype(np.float64), 0.0)
-        found[rows] = _spearman(np.broadcast_to(score, means.shape), means, weights)
-    return found
+    point = _point(score, table)
+    if point.value is None or point.reason is not None:
+        return point
+    moved = _left_out(score, table, np.zeros(table.n_items, dtype=np.intp), np.ones((1, 1)))[:, 0]
+    return t_interval(point, _jackknife(moved, moved), len(moved) - 1)
 
 
-def _spearman(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Spearman of each row of x with that of y, every item repeated as its weight says: all (rows, n) -> (rows,)."""
-    one, other = _ranks(x, weights), _ranks(y, weights)
-    squares = (weights * one**2).sum(axis=1) * (weights * other**2).sum(axis=1)
-    defined = (squares > 0) & (weights.sum(axis=1) >= MIN_ITEMS)
-    found = np.full(len(x), np.nan)
-    np.divide((weights * one * other).sum(axis=1), np.sqrt(squares), out=found, where=defined)
-    return found
+def for_other_items_and_raters(score: np.ndarray, table: RatingTable, own: Estimate, resamples: Resamples) -> Statistic:
+    """Other items and other raters.
+
+    Args:
+        score: Shape (n,), finite, for the n items of `table`.
+        table: The ratings; every item has at least one.
+        own: Spearman of the score with the mean of the raters, and its draws.
+        resamples: These draws, over the n items.
+
+    Returns:
+        As `for_other_raters`; also without an interval where that of `own` has none.
+    """
+    point = _point(score, table)
+    if point.value is None or point.reason is not None:
+        return point
+    of_items = with_interval(point, own.draws, resamples, correlation=True)
+    if of_items.low is None:
+        return of_items
+    groups = resamples.n_groups
+    items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
+    moved = _left_out(score, table, resamples.codes, halves(resamples))
+    shared = [_jackknife(moved[:, half], moved[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
+    defined = [one for one in shared if not np.isnan(one)]
+    raters = max(0.0, float(np.mean(defined))) if defined else 0.0
+    squares = items**2 / (groups - 1) + raters**2 / (len(moved) - 1)
+    return t_interval(point, items + raters, (items + raters) ** 2 / squares if squares > 0 else groups - 1)
 
 
-def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Doubled, centred mean ranks of each row, (rows, n): begin and end of each tie in the running sum of weights."""
-    order = np.argsort(values, axis=1, kind="stable")
-    values, own = np.take_along_axis(values, order, axis=1), np.take_along_axis(weights, order, axis=1)
-    running = np.cumsum(own, axis=1)
-    new = np.diff(values, axis=1, prepend=-np.inf) != 0
-    begin = np.maximum.accumulate(np.where(new, running - own, -np.inf), axis=1)
-    last = np.append(new[:, 1:], np.ones((len(new), 1), dtype=bool), axis=1)
-    end = np.minimum.accumulate(np.where(last, running, np.inf)[:, ::-1], axis=1)[:, ::-1]
-    ranks = np.empty_like(begin)
-    np.put_along_axis(ranks, order, begin + end - running[:, -1:], axis=1)
-    return ranks
+def _point(score: np.ndarray, table: RatingTable) -> Statistic:
+    point = spearman(score, table.sums / table.counts)
+    if point.value is None or len(table.rater_ids) >= MIN_RATERS:
+        return point
+    reason = f"no interval: {len(table.rater_ids)} raters, at least {MIN_RATERS} needed"
+    return Statistic(point.value, n=point.n, reason=reason)
+
+
+def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Fisher's z without some of the raters, shape (times raters are left out, rows of counts); NaN = undefined.
+
+    Items that nobody else rated do not count then.
+    """
+    raters = len(table.rater_ids)
+    part = np.random.default_rng(0).permutation(raters) % min(raters, _LEFT_OUT)
+    found = []
+    for number in range(part.max() + 1):
+        kept = part[table.raters] != number
+        given = np.bincount(table.items[kept], minlength=table.n_items)
+        sums = np.bincount(table.items[kept], weights=table.scores[kept], minlength=table.n_items)
+        items = np.flatnonzero(given)
+        # Rounded: means of the same ratings in another order are ties
+        means = np.round(sums[items] / given[items], 9)
+        found.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
+    return fisher_z(np.stack(found))
+
+
+def _jackknife(first: np.ndarray, second: np.ndarray) -> float:
+    """(K - 1) / K times the sum of products of deviations; NaN with fewer than two that are defined."""
+    defined = ~(np.isnan(first) | np.isnan(second))
+    k = int(defined.sum())
+    if k < 2:
+        return float("nan")
+    first, second = first[defined], second[defined]
+    return float((k - 1) / k * ((first - first.mean()) * (second - second.mean())).sum())

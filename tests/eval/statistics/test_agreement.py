@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
+from empathy_judge.data_modules.rating_table import RatingTable
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
     STATISTICS,
     bias,
     ccc,
+    icc_a1,
+    icc_c1,
     kendall,
+    loa_lower,
+    loa_upper,
     mae,
     pearson,
     rmse,
     spearman,
     tau_c,
 )
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.icc import icc
 
 NAN = float("nan")
+# Bland and Altman (1986), table 1: peak flow of 17 people in l/min, first reading of the large and of the mini meter.
+LARGE = [494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427]
+MINI = [512, 430, 520, 428, 500, 600, 364, 380, 658, 445, 432, 626, 260, 477, 259, 350, 451]
+# Shrout and Fleiss (1979), table 2: six targets, four judges.
+SHROUT_FLEISS = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], float)
 
 
 def vector(*values: float) -> np.ndarray:
@@ -63,6 +77,42 @@ def test_errors_are_in_rating_points_and_bias_is_judge_minus_human() -> None:
     assert rmse(judge, human).value == pytest.approx(np.sqrt(14 / 3))
     assert bias(judge, human).value == pytest.approx(0.0)
     assert bias(vector(4.0), vector(1.5)).value == pytest.approx(2.5)
+
+
+def test_limits_of_agreement_of_the_peak_flow_meters() -> None:
+    """They print a mean of -2.1, a standard deviation of 38.8, and with 2 for 1.96 limits of -79.7 and 75.5."""
+    large, mini = vector(*LARGE), vector(*MINI)
+    lower, mean, upper = (statistic(large, mini) for statistic in (loa_lower, bias, loa_upper))
+    assert None not in (lower.value, mean.value, upper.value)
+    deviation = ((upper.value or 0) - (lower.value or 0)) / (2 * 1.96)
+    assert f"{mean.value:.1f} {deviation:.1f}" == "-2.1 38.8"
+    assert lower.value == pytest.approx(-79.7 + 0.04 * 38.8, abs=0.1)
+    assert upper.value == pytest.approx(75.5 - 0.04 * 38.8, abs=0.1)
+
+
+def test_limits_of_agreement_of_one_item_are_undefined() -> None:
+    assert loa_lower(vector(4.0), vector(1.5)).reason == "1 item; limits of agreement need at least 2"
+    assert loa_upper(vector(4.0, 6.0), vector(1.0, 1.0)).value == pytest.approx(4 + 1.96 * np.sqrt(2))
+
+
+def test_intraclass_correlations_by_hand() -> None:
+    # Mean squares of targets 2, of raters 3 * 1 / 2 = 1.5, of the rest 0: a shift by one costs absolute agreement.
+    assert icc_a1(vector(1, 2, 3), vector(2, 3, 4)).value == pytest.approx(2 / (2 + 0 + 2 / 3 * 1.5))
+    assert icc_c1(vector(1, 2, 3), vector(2, 3, 4)).value == pytest.approx(1.0)
+    # Sides 1 2 3 and 3 2 1: mean squares 0, 0 and 2. (0 - 2) / (0 + 2), and 2 / 3 * (0 - 2) less below the line.
+    assert icc_c1(vector(1, 2, 3), vector(3, 2, 1)).value == pytest.approx(-1.0)
+    assert icc_a1(vector(1, 2, 3), vector(3, 2, 1)).value == pytest.approx(-2 / (2 - 4 / 3))
+
+
+@pytest.mark.parametrize(("first", "second"), list(combinations(range(4), 2)))
+def test_intraclass_correlations_of_two_raters_are_those_of_the_panel(first: int, second: int) -> None:
+    """Of two judges of Shrout and Fleiss, by the analysis of variance that gives their printed figures for four."""
+    both = SHROUT_FLEISS[:, [first, second]]
+    items, raters = np.indices(both.shape)
+    table = RatingTable(items.ravel(), raters.ravel(), both.ravel(), 6, ("a", "b"))
+    expected = icc(table, Resamples.draw([str(item) for item in range(6)], 0, 0))
+    assert icc_a1(both[:, 0], both[:, 1]).value == pytest.approx(expected["ICC(A,1)"].value, abs=1e-12)
+    assert icc_c1(both[:, 0], both[:, 1]).value == pytest.approx(expected["ICC(C,1)"].value, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", STATISTICS)

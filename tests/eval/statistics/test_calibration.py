@@ -116,6 +116,16 @@ def test_bins_have_equal_counts_keep_ties_together_and_ignore_the_order():
     np.testing.assert_allclose([own.human for own in again], [own.human for own in found], rtol=0, atol=1e-12)
 
 
+def test_scores_that_rounding_alone_sets_apart_share_a_bin():
+    """As a linear mapping makes them in two folds, or one CPU and not another."""
+    x, y = np.repeat([1.0, 2, 3], 10), np.tile(np.arange(10.0), 3)
+    rounded = x * np.where(np.arange(30) % 2, 1 + 4e-16, 1)
+    assert len(np.unique(rounded)) == 6
+    assert [own.n for own in calibration_curve(rounded, y, np.arange(30), 7)] == [10, 10, 10]
+    found = [expected_calibration_error(scores, y, no_draws(30), 7).value for scores in (x, rounded)]
+    assert found[1] == pytest.approx(found[0], abs=1e-12)
+
+
 def test_error_is_that_of_the_curve_and_of_repeated_items(monkeypatch: pytest.MonkeyPatch):
     x, y, groups = scores(seed=3)
     resamples = Resamples.draw(groups, 60, 2)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.eval.statistics.agreement import STATISTICS
+from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.system_level import SYSTEM_STATISTICS, system_agreement, system_means
+from scipy import stats
 
 
 @pytest.fixture
@@ -46,6 +47,26 @@ def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFr
             draws.append(STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy()).value)
     assert found.undefined_resamples == 100 - len(draws)
     low, high = np.percentile(np.array(draws, dtype=float), [2.5, 97.5])
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+@pytest.mark.parametrize("name", SYSTEM_STATISTICS)
+def test_intervals_draw_systems_where_these_are_the_groups(name: str, table: pd.DataFrame) -> None:
+    resamples = Resamples.draw(table["system"].to_numpy(), 100, seed=0)
+    score, human = table["score"].to_numpy(), table["human"].to_numpy()
+    found = system_agreement(table["system"].tolist(), score, human, resamples)[name]
+    means = by_system(table)
+    draws = []
+    for counts in resamples.counts:
+        drawn = means.iloc[np.repeat(np.arange(5), counts.astype(int))]
+        draws.append(STATISTICS[name](drawn["score"].to_numpy(), drawn["human"].to_numpy()).value)
+    defined = [own for own in draws if own is not None]
+    low, high = np.percentile(defined, [2.5, 97.5])
+    if name in CORRELATIONS:
+        value = STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy()).value
+        assert value is not None
+        error = np.sqrt(5 / 4) * np.std(defined, ddof=1) / (1 - value**2)  # of artanh
+        low, high = np.tanh(np.arctanh(value) + stats.t.ppf(0.975, 4) * error * np.array([-1, 1]))
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 

@@ -1,19 +1,21 @@
-"""Drawing raters beside items: what happens to single resamples, and how much wider the intervals become."""
+"""Intervals for other raters: centred on the value, wider than those for the same raters, and they cover."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules.rating_table import RatingTable
-from empathy_judge.eval.statistics.bootstrap import Resamples, statistic_draws
-from empathy_judge.eval.statistics.two_way import rater_draws, two_way_draws
+from empathy_judge.eval.statistics.agreement import Statistic, spearman
+from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples, statistic_draws
+from empathy_judge.eval.statistics.two_way import for_other_items_and_raters, for_other_raters
 from scipy import stats
 
 
 def panel(rng: np.random.Generator, items: int, raters: int, *, rated: float = 1.0) -> tuple[RatingTable, np.ndarray]:
-    """Raters with noise of their own, and a judge."""
+    """Raters whose noise differs, and a judge."""
     truth = rng.normal(size=items)
-    scores = truth[:, None] + rng.normal(size=(items, raters)) + rng.normal(scale=0.5, size=raters)
+    noise = rng.uniform(0.5, 1.5, raters)
+    scores = truth[:, None] + noise * rng.normal(size=(items, raters)) + rng.normal(scale=0.5, size=raters)
     there = rng.random((items, raters)) < rated
     there[:, 0] = True
     item, rater = np.nonzero(there)
@@ -21,47 +23,86 @@ def panel(rng: np.random.Generator, items: int, raters: int, *, rated: float = 1
     return table, truth + rng.normal(scale=0.7, size=items)
 
 
-def test_a_resample_is_spearman_with_the_drawn_ratings() -> None:
-    table, judge = panel(np.random.default_rng(0), 30, 5, rated=0.6)
-    draws = Resamples.draw([f"g{item // 3}" for item in range(30)], 25, seed=1)
-    found = two_way_draws(judge, table, draws, seed=2)
-    raters = Resamples.draw(table.rater_ids, 25, seed=2)
-    for value, counts, drawn in zip(found, draws.counts, raters.counts, strict=True):
-        pairs = []
-        for item in range(30):
-            own = [
-                (s, int(drawn[r])) for i, r, s in zip(table.items, table.raters, table.scores, strict=True) if i == item
-            ]
-            if total := sum(times for _, times in own):
-                mean = sum(score * times for score, times in own) / total
-                pairs += [(judge[item], mean)] * int(counts[draws.codes[item]])
-        assert value == pytest.approx(stats.spearmanr(*zip(*pairs, strict=True)).statistic, abs=1e-9)
+def same_raters(judge: np.ndarray, table: RatingTable, draws: Resamples) -> Estimate:
+    human = table.sums / table.counts
+    return Estimate.of(
+        spearman(judge, human), statistic_draws("spearman", judge, human, draws), draws, correlation=True
+    )
 
 
-def test_raters_alone_are_drawn_on_the_items_as_they_are() -> None:
+def ends(found: Statistic) -> np.ndarray:
+    """Ends and value on Fisher's scale."""
+    return np.arctanh(np.array([found.low, found.value, found.high], dtype=float))
+
+
+def test_other_raters_by_hand() -> None:
     table, judge = panel(np.random.default_rng(3), 40, 6, rated=0.7)
-    found = rater_draws(judge, table, 30, seed=4)
-    raters = Resamples.draw(table.rater_ids, 30, seed=4)
-    for value, drawn in zip(found, raters.counts, strict=True):
-        times = drawn[table.raters].astype(float)
-        count = np.bincount(table.items, times, 40)
-        means = np.round(np.bincount(table.items, times * table.scores, 40) / np.maximum(count, 1), 9)
+    found = for_other_raters(judge, table)
+    left = []
+    for rater in range(6):
+        kept = table.raters != rater
+        count = np.bincount(table.items[kept], minlength=40)
         seen = count > 0
-        assert value == pytest.approx(stats.spearmanr(judge[seen], means[seen]).statistic, abs=1e-9)
+        means = np.bincount(table.items[kept], table.scores[kept], 40)[seen] / count[seen]
+        left.append(np.arctanh(stats.spearmanr(judge[seen], means)[0]))
+    error = np.sqrt(5 / 6 * ((np.array(left) - np.mean(left)) ** 2).sum())
+    low, value, high = ends(found)
+    assert found.value == pytest.approx(stats.spearmanr(judge, table.sums / table.counts)[0], abs=1e-12)
+    assert high - value == pytest.approx(stats.t.ppf(0.975, 5) * error, abs=1e-9)
+    assert value - low == pytest.approx(high - value, abs=1e-9)
 
 
 def test_few_raters_widen_the_interval_and_many_do_not() -> None:
-    widths = {}
-    for raters in (3, 60):
-        table, judge = panel(np.random.default_rng(raters), 150, raters)
-        draws = Resamples.draw(np.arange(150).astype(str), 400, seed=0)
-        one_way = two_way_draws(judge, table, draws, seed=0).std()
-        widths[raters] = one_way / statistic_draws("spearman", judge, table.sums / table.counts, draws).std()
-    assert widths[3] > 1.25
-    assert 0.9 < widths[60] < 1.15
+    widths = {3: [], 60: []}
+    for raters, found in widths.items():
+        for seed in range(10):
+            table, judge = panel(np.random.default_rng([raters, seed]), 150, raters)
+            draws = Resamples.draw(np.arange(150).astype(str), 200, seed)
+            own = same_raters(judge, table, draws)
+            both = for_other_items_and_raters(judge, table, own, draws)
+            found.append(np.ptp(ends(both)) / np.ptp(ends(own.statistic)))
+    assert min(*widths[3], *widths[60]) > 0.99  # never narrower
+    assert np.mean(widths[3]) > 1.2
+    assert np.mean(widths[60]) < 1.1
 
 
-def test_too_few_raters_are_not_drawn() -> None:
+def test_intervals_are_centred_and_cover() -> None:
+    """Drawing raters with replacement would leave the interval 0.05 below the value, and nearly half of it."""
+    truth = []
+    for seed in range(60):
+        table, judge = panel(np.random.default_rng([9, seed]), 2000, 5)
+        truth.append(spearman(judge, table.sums / table.counts).value)
+    held, middles = [], []
+    for seed in range(100):
+        table, judge = panel(np.random.default_rng(seed), 100, 5)
+        draws = Resamples.draw(np.arange(100).astype(str), 100, seed)
+        found = for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws)
+        low, value, high = ends(found)
+        held.append(low <= np.arctanh(np.mean(truth)) <= high)
+        middles.append((low + high) / 2 - value)
+    assert np.mean(held) >= 0.9
+    assert np.mean(middles) == pytest.approx(0, abs=0.01)
+
+
+def test_two_raters_few_groups_and_a_constant_judge_have_no_interval() -> None:
     table, judge = panel(np.random.default_rng(0), 30, 2)
     draws = Resamples.draw(np.arange(30).astype(str), 20, seed=0)
-    assert np.isnan(two_way_draws(judge, table, draws, seed=0)).all()
+    for found in (
+        for_other_raters(judge, table),
+        for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws),
+    ):
+        assert (found.low, found.reason) == (None, "no interval: 2 raters, at least 3 needed")
+        assert found.value is not None
+    table, judge = panel(np.random.default_rng(0), 30, 4)
+    draws = Resamples.draw(["a", "b", "c"] * 10, 20, seed=0)
+    found = for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws)
+    assert (found.low, found.reason) == (None, "no interval: 3 groups, at least 5 needed")
+    found = for_other_raters(np.ones(30), table)
+    assert (found.value, found.reason) == (None, "the judge scores are constant")
+
+
+def test_many_raters_are_left_out_several_at_a_time() -> None:
+    table, judge = panel(np.random.default_rng(1), 60, 250, rated=0.1)
+    found = for_other_raters(judge, table)
+    assert found.low is not None
+    assert 0 < np.ptp(ends(found)) < 0.5

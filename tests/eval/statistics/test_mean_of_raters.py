@@ -1,20 +1,14 @@
-"""A judge that is the mean of k raters is worth k raters, by formula and by hand."""
+"""What the mean of k raters reaches against the mean of the others, by formula and by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules.rating_table import RatingTable
-from empathy_judge.eval.statistics.agreement import Statistic, spearman
-from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples, statistic_draws
+from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples
+from empathy_judge.eval.statistics.mean_of_raters import raters_ceiling, single_reliability
 from empathy_judge.eval.statistics.reliability import leave_one_rater_out, measure
-from empathy_judge.eval.statistics.worth import (
-    AS_GOOD_AS_TRUE_SCORES,
-    disattenuated,
-    raters_ceiling,
-    raters_worth,
-    single_reliability,
-)
 from scipy.stats import spearmanr
 
 NAN = float("nan")
@@ -34,27 +28,8 @@ def panel(n: int, raters: int, seed: int, noise: float = 1.0) -> np.ndarray:
     return truth + 0.3 * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
 
 
-def agreement(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Estimate:
-    return Estimate.of(spearman(score, human), statistic_draws("spearman", score, human, resamples), resamples)
-
-
 def estimate_of(value: float | None, draws: list[float], reason: str | None = None) -> Estimate:
     return Estimate(Statistic(value, n=12, reason=reason), np.array(draws))
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_mean_of_k_raters_is_worth_k(k: int) -> None:
-    found = []
-    for seed in range(2):
-        scores = panel(2000, 10 + k, seed)
-        table, judge = table_of(scores[:10]), scores[10:].mean(axis=0)
-        resamples = Resamples.draw(np.arange(2000) // 2, 40, 0)
-        reliability = measure(table, resamples, 0).panel_reliability
-        own = agreement(judge, table.sums / table.counts, resamples)
-        found.append(raters_worth(own, reliability, table, resamples))
-    assert np.mean([worth.value or NAN for worth in found]) == pytest.approx(k, rel=0.15)
-    assert all((worth.low or NAN) < k * 1.1 and (worth.high or NAN) > k / 1.1 for worth in found)
-    assert all((worth.low or NAN) < (worth.value or NAN) < (worth.high or NAN) for worth in found)
 
 
 def test_ceilings_of_k_raters_agree_with_theory_and_with_each_other() -> None:
@@ -118,58 +93,9 @@ def test_single_reliability_inverts_spearman_brown() -> None:
     np.testing.assert_allclose(found.draws, [0.5, 0.2, 0.0], rtol=0, atol=1e-12)
 
 
-def test_disattenuated_by_hand_and_beyond_one() -> None:
-    resamples = Resamples.draw(np.arange(12), 4, 0)
-    found = disattenuated(
-        estimate_of(0.6, [0.6, -0.3, 0.9, 0.5]), estimate_of(0.64, [0.64, 0.36, 0.81, 0.0]), resamples
-    )
-    assert found.statistic.value == pytest.approx(0.75, abs=1e-12)
-    np.testing.assert_allclose(found.draws, [0.75, -0.5, 1.0, NAN], rtol=0, atol=1e-12)
-    assert found.statistic.reason == "no interval: undefined in 1 of 4 resamples"
-    above = disattenuated(estimate_of(0.9, [0.9]), estimate_of(0.64, [0.64]), resamples)
-    assert above.statistic.value == pytest.approx(1.125, abs=1e-12)
-
-
-def test_worth_by_hand() -> None:
-    # rel_4 = 0.8, rel_1 = 0.5; r_t^2 = 0.75^2 = 0.5625, worth 0.5625 / 0.4375.
-    table, resamples = table_of(panel(12, 4, seed=7)), Resamples.draw(np.arange(12), 101, 0)
-    whole = estimate_of(0.8, [0.8] * 101)
-
-    def worth(true: float, draws: np.ndarray) -> Statistic:
-        own = estimate_of(true * np.sqrt(0.8), list(draws * np.sqrt(0.8)))
-        return raters_worth(own, whole, table, resamples)
-
-    found = worth(0.75, np.linspace(0.5, 0.9, 101))
-    assert found.value == pytest.approx(0.5625 / 0.4375, abs=1e-9)
-    # With rel_1 = 0.5 the share k / (1 + k) is r_t^2; percentiles 2.5 and 97.5 of it, and back.
-    low, high = np.percentile(np.linspace(0.5, 0.9, 101) ** 2, [2.5, 97.5])
-    assert (found.low, found.high) == pytest.approx((low / (1 - low), high / (1 - high)), abs=1e-9)
-    assert found.reason is None
-
-    wide = worth(0.9, np.linspace(0.7, 1.1, 101))
-    assert wide.value == pytest.approx(0.81 / 0.19, abs=1e-9)
-    assert wide.low is not None
-    assert wide.high is None
-    assert wide.reason == f"no upper end: within the interval it {AS_GOOD_AS_TRUE_SCORES}"
-
-    endless = worth(1.02, np.linspace(0.9, 1.1, 101))
-    assert (endless.value, endless.high, endless.reason) == (None, None, AS_GOOD_AS_TRUE_SCORES)
-    low = (0.904**2 + 0.906**2) / 2  # percentile 2.5 of 101 draws lies between two
-    assert endless.low == pytest.approx(low / (1 - low), abs=1e-9)
-
-    nothing = worth(-0.2, np.linspace(-0.4, 0.3, 101))
-    assert (nothing.value, nothing.low) == (0.0, 0.0)
-    assert nothing.high is not None
-    assert nothing.high > 0
-
-
-def test_no_worth_without_agreement_or_reliability() -> None:
+def test_nothing_is_expected_without_a_reliability() -> None:
     table, resamples = table_of(panel(12, 4, seed=8)), Resamples.draw(np.arange(12), 2, 0)
-    whole, none = estimate_of(0.8, [0.8, 0.8]), estimate_of(None, [NAN, NAN], "the halves of the panel do not agree")
-    constant = estimate_of(None, [NAN, NAN], "the judge scores are constant")
-    assert raters_worth(constant, whole, table, resamples).reason == "the judge scores are constant"
-    found = raters_worth(estimate_of(0.3, [0.3, 0.3]), none, table, resamples)
-    assert (found.value, found.reason) == (None, "no reliability: the halves of the panel do not agree")
+    none = estimate_of(None, [NAN, NAN], "the halves of the panel do not agree")
     assert raters_ceiling(table, none, resamples, 1, seed=0).expected.statistic.value is None
     assert raters_ceiling(table, none, resamples, 1, seed=0).measured.statistic.value is not None
 

@@ -1,28 +1,24 @@
-"""What a judge is worth in human raters, and what so many raters reach.
+"""What the mean of several raters reaches against the mean of the others.
 
 All of it is classical test theory (Lord and Novick, 1968): a rating is a true score plus noise. With rel_1 the
 reliability of a single rating, the mean of k ratings has the reliability rel_k = k rel_1 / (1 + (k - 1) rel_1)
 (Spearman, 1910; Brown, 1910) and correlates with the true scores by sqrt(rel_k). rel_1 comes from
 `Reliability.panel_reliability`, which is computed from ranks: the formulas are for Pearson's correlation and an
-approximation for Spearman's, as `reliability` describes. In simulated panels of 2000 items and 10 raters, the mean of
-k = 1, 2 or 5 other raters came out as worth k, give or take a tenth (standard deviation).
-
-The judge and the panel must share no noise: one that was trained on these very ratings seems worth more than it is.
+approximation for Spearman's, as `reliability` describes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
 
 from ...data_modules.rating_table import RatingTable
 from .agreement import Statistic
-from .bootstrap import Estimate, Resamples, row_pearson, statistic_draws
+from .bootstrap import Estimate, Resamples, row_statistic, statistic_draws
 from .reliability import MIN_RATER_ITEMS
 
 CHOICES = 100
@@ -30,8 +26,6 @@ CHOICES = 100
 
 CHOICES_IN_RESAMPLES = 10
 """The first of them, used in every resample; see `reliability.HALVINGS_IN_RESAMPLES`."""
-
-AS_GOOD_AS_TRUE_SCORES = "agrees with people as well as the true scores would"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,80 +94,8 @@ def raters_ceiling(
             np.sqrt(_of_mean(single, 1 / k) * _of_mean(single, others))
             for single in (expected.statistic.value, expected.draws)
         )
-        expected = Estimate.of(Statistic(float(value), n=len(items)), draws, seen)
+        expected = Estimate.of(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
     return RatersCeiling(expected, _measured(table, items, seen, k, seed))
-
-
-def disattenuated(agreement: Estimate, panel_reliability: Estimate, resamples: Resamples) -> Estimate:
-    """A judge's correlation with the true scores: that with the panel mean over the root of this mean's reliability.
-
-    Spearman (1904). It may exceed 1 and is given as it is: by chance, because the judge shares noise with the panel, or
-    because the reliability is too low an estimate.
-
-    Args:
-        agreement: The judge's Spearman with the panel mean.
-        panel_reliability: Of the mean over the same items, from the same draws, by `reliability.measure`.
-        resamples: These draws, over these items.
-    """
-    own, whole = agreement.statistic, panel_reliability.statistic
-    if own.value is None or whole.value is None or whole.value <= 0:
-        reason = own.reason if own.value is None else f"no reliability: {whole.reason or 'it is not above 0'}"
-        return Estimate.undefined(str(reason), resamples, own.n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = np.where(panel_reliability.draws > 0, agreement.draws / np.sqrt(panel_reliability.draws), np.nan)
-    return Estimate.of(Statistic(own.value / math.sqrt(whole.value), n=own.n, dropped=own.dropped), draws, resamples)
-
-
-def raters_worth(
-    agreement: Estimate, panel_reliability: Estimate, table: RatingTable, resamples: Resamples
-) -> Statistic:
-    """How many human raters a judge is worth: the mean of so many new ones would agree with the panel as it does.
-
-    With r_t the judge's correlation with the true scores (`disattenuated`) it is the k for which rel_k = r_t^2,
-    r_t^2 (1 - rel_1) / (rel_1 (1 - r_t^2)): in raters, not rounded. Where the Spearman is 0 or below it is 0.
-
-    Args:
-        agreement: The judge's Spearman with the panel mean.
-        panel_reliability: Of the mean over the same items, from the same draws, by `reliability.measure`.
-        table: The ratings of these items.
-        resamples: These draws, over these items.
-
-    Returns:
-        Without a value, and with the reason `AS_GOOD_AS_TRUE_SCORES`, where r_t is 1 or more: no number of raters is
-        enough. `low` then still says how many the judge is worth at least. Without `high`, and with the reason, where
-        the interval has no upper end.
-    """
-    true = disattenuated(agreement, panel_reliability, resamples)
-    single = single_reliability(panel_reliability, table, resamples)
-    if true.statistic.value is None or single.statistic.value is None:
-        return true.statistic
-    # The interval is that of k / (1 + k), which stays finite.
-    share = float(_share(true.statistic.value, single.statistic.value))
-    point = Estimate.of(
-        replace(true.statistic, value=share, low=None, high=None, reason=None),
-        _share(true.draws, single.draws),
-        resamples,
-    ).statistic
-    value, low, high = (_raters(end) for end in (share, point.low, point.high))
-    reason = point.reason
-    if value is None:
-        reason = AS_GOOD_AS_TRUE_SCORES
-    elif low is not None and high is None:
-        reason = f"no upper end: within the interval it {AS_GOOD_AS_TRUE_SCORES}"
-    return replace(point, value=value, low=low, high=high, reason=reason)
-
-
-def _share(true: np.ndarray | float, single: np.ndarray | float) -> np.ndarray:
-    """k / (1 + k) of a judge worth k raters, 0 to 1; NaN where either side is."""
-    true, single = np.asarray(true), np.asarray(single)
-    judge, rater = true**2 * (1 - single), single * (1 - true**2)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(true >= 1, 1.0, np.where(true <= 0, 0.0, judge / (judge + rater)))
-    return np.where(np.isnan(true) | np.isnan(single), np.nan, share)
-
-
-def _raters(share: float | None) -> float | None:
-    return None if share is None or share >= 1 else share / (1 - share)
 
 
 def _of_part(whole: np.ndarray | float, c: float) -> np.ndarray:
@@ -190,7 +112,7 @@ def _measured(table: RatingTable, items: np.ndarray, seen: Resamples, k: int, se
     values, resampled = [], []
     for order in _choices(len(table.rater_ids), k, np.random.default_rng(seed)):
         chosen, others = (means[items] for means in _means(table, order, k))
-        value = row_pearson(stats.rankdata(chosen)[None], stats.rankdata(others)[None])[0]  # Spearman
+        value = row_statistic("spearman", chosen[None], others[None])[0]
         if np.isnan(value):
             continue
         values.append(value)
@@ -200,7 +122,7 @@ def _measured(table: RatingTable, items: np.ndarray, seen: Resamples, k: int, se
         return Estimate.undefined("the ratings are constant", seen, len(items))
     # The first choices may be of better or worse raters than all are.
     draws = np.mean(resampled, axis=0) - np.mean(values[: len(resampled)]) + np.mean(values)
-    return Estimate.of(Statistic(float(np.mean(values)), n=len(items)), draws, seen)
+    return Estimate.of(Statistic(float(np.mean(values)), n=len(items)), draws, seen, correlation=True)
 
 
 def _choices(n_raters: int, k: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
