@@ -25,6 +25,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from ..eval.asking_words import notes
     from ..eval.evaluate import evaluate as measure
     from ..eval.pages.report import terminal_table, write_report
+    from ..eval.panel_view import panel_table
 
     dataset, [(judge, provenance)] = _open_judges([options.judge], options)
     if options.dry_run:
@@ -36,6 +37,8 @@ def evaluate(options: argparse.Namespace) -> int:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
         Console().print(terminal_table(measured.report))
+        judge, dimensions = measured.report["judge"], measured.report["dimensions"]
+        Console().print(panel_table((name, judge, own) for name, own in dimensions.items()))
         for note in notes(measured.report):
             Console().print(note, markup=False)
         print(f"report: {out / 'index.html'}")

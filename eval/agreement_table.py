@@ -55,7 +55,7 @@ from .statistics.bootstrap import Interval, Resamples, estimate, statistic_draws
 from .statistics.kappa import KappaDistance, kappa_estimate
 from .statistics.reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Cluster = Literal["group", "system"]
 

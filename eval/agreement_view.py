@@ -10,6 +10,7 @@ from rich.text import Text
 
 from . import numerals
 from .overall_view import overall_table
+from .panel_view import panel_table
 from .ranking_view import ranking_table, unranked
 from .report_schema import StatisticReport
 from .statistics.krippendorff import Distance
@@ -30,6 +31,9 @@ def agreement_views(found: Mapping[str, Any], alpha: Distance) -> Iterator[Table
     yield _people(found, alpha, notes)
     if found["judges"]:
         yield _judges(found, notes)
+        yield panel_table(
+            (_name(one), judge, own) for one in found["dimensions"] for judge, own in one["judges"].items()
+        )
     if found["overall"] is not None:
         yield overall_table(found["overall"])
         yield from found["overall"]["text"]
@@ -84,7 +88,7 @@ def _people(found: Mapping[str, Any], alpha: Distance, notes: dict[str, None]) -
 def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
     table = _table(
         "judges with the mean of the people",
-        ("judge", "n", "Spearman (95 %)", "bias", "share of one\nperson's (95 %)", "verdict"),
+        ("judge", "n", "Spearman (95 %)", "difference from\none person (95 %)", "verdict"),
     )
     for one in found["dimensions"]:
         table.add_section()
@@ -95,8 +99,7 @@ def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(judge),
                 str(own["n_items"]),
                 _ranged(own["spearman"], where, notes),
-                numerals.signed(own["bias"]["value"]),
-                _ranged(own["share_of_ceiling"], where, notes),
+                _beside(own["like_for_like"]["difference"], where, notes),
                 own["verdict"]["kind"].replace("_", " "),
             )
     return table
@@ -157,6 +160,11 @@ def _ranged(statistic: StatisticReport, where: str, notes: dict[str, None]) -> s
     """Value and interval; what is missing is noted with its reason."""
     _note(statistic, where, notes)
     return numerals.ranged(statistic)
+
+
+def _beside(difference: StatisticReport, where: str, notes: dict[str, None]) -> str:
+    _note(difference, where, notes)
+    return numerals.signed_ranged(difference)
 
 
 def _note(statistic: StatisticReport, where: str, notes: dict[str, None]) -> None:

@@ -114,7 +114,7 @@ def _left_and_drop(
     drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
     if left.value is not None and full.value is not None:
         drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, resamples)
-    return statistic_report(with_interval(left, left_draws, resamples)), statistic_report(drop)
+    return statistic_report(with_interval(left, left_draws, resamples, correlation=True)), statistic_report(drop)
 
 
 def _check(

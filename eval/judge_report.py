@@ -15,6 +15,7 @@ from .report_schema import (
     GroupLevelReport,
     ItemPairsReport,
     JudgeReport,
+    LikeForLikeReport,
     MappingReport,
     MeanOfRaters,
     ScaleUseReport,
@@ -23,9 +24,11 @@ from .report_schema import (
     statistic_report,
 )
 from .statistics.agreement import STATISTICS, Statistic, spearman, tau_c
-from .statistics.bootstrap import MIN_GROUPS, Estimate, Resamples, estimate, with_interval
+from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
 from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
 from .statistics.group_level import GroupLevel, group_correlation, top_1
+from .statistics.like_for_like import LikeForLike, like_for_like
+from .statistics.mean_of_raters import raters_ceiling
 from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate
 from .statistics.reliability import Reliability
 from .statistics.scale_use import SideScaleUse, scale_use
@@ -33,8 +36,7 @@ from .statistics.score_mapping import MAPPINGS, mapped_scores
 from .statistics.system_level import MIN_SYSTEMS, SYSTEM_STATISTICS, system_agreement, system_means
 from .statistics.system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
 from .statistics.tie_calibration import tie_calibration
-from .statistics.two_way import MIN_RATERS, rater_draws, two_way_draws
-from .statistics.worth import raters_ceiling, raters_worth
+from .statistics.two_way import for_other_items_and_raters, for_other_raters
 from .verdict import verdict
 
 MAX_KENDALL_ITEMS = 2000
@@ -60,12 +62,12 @@ def judge_report(
         panel: How well the raters agree on them.
         scale: Lowest and highest rating.
         higher_is_better: Which end of the scale is the good one.
-        seed: Of draws of raters, folds and permutations.
+        seed: Of folds and permutations.
     """
     score, human, draws = judged.score, judged.human, judged.resamples
     contexts = np.unique(judged.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
-    own = Estimate.of(spearman(score, human), judged.draws, draws)
+    own = Estimate.of(spearman(score, human), judged.draws, draws, correlation=True)
     sign = 1.0 if higher_is_better else -1.0
     report: JudgeReport = {
         "n_items": len(score),
@@ -75,15 +77,18 @@ def judge_report(
         "pearson": statistic_report(_agreement("pearson", judged)),
         "kendall": statistic_report(_agreement("kendall", judged)),
         "ccc": statistic_report(_agreement("ccc", judged)),
+        "icc_a1": statistic_report(_agreement("icc_a1", judged)),
+        "icc_c1": statistic_report(_agreement("icc_c1", judged)),
         "mae": statistic_report(_agreement("mae", judged)),
         "rmse": statistic_report(_agreement("rmse", judged)),
         "bias": statistic_report(_agreement("bias", judged)),
+        "loa_lower": statistic_report(_agreement("loa_lower", judged)),
+        "loa_upper": statistic_report(_agreement("loa_upper", judged)),
         "tau_c": statistic_report(_without_interval(tau_c(score, human), "none is computed for tau-c")),
-        "spearman_by_rater": statistic_report(_for_other_raters(judged, table, seed, other_items=False)),
-        "spearman_two_way": statistic_report(_for_other_raters(judged, table, seed, other_items=True)),
-        "share_of_ceiling": statistic_report(share_of_ceiling(own, panel.leave_one_rater_out, draws)),
-        "share_of_panel_ceiling": statistic_report(share_of_ceiling(own, panel.panel_mean, draws)),
-        "raters_worth": statistic_report(raters_worth(own, panel.panel_reliability, table, draws)),
+        "spearman_by_rater": statistic_report(for_other_raters(score, table)),
+        "spearman_two_way": statistic_report(for_other_items_and_raters(score, table, own, draws)),
+        "share_of_panel_ceiling": statistic_report(share_of_panel_ceiling(own, panel.panel_mean, draws)),
+        "like_for_like": like_for_like_report(like_for_like(score, table, draws)),
         "item_pairs": _item_pairs(score, human, few, seed),
         "within_group": {
             "spearman": _group_level(group_correlation("spearman", score, human, contexts, few)),
@@ -126,8 +131,25 @@ def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples,
     return rows
 
 
-def share_of_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> Statistic:
-    """The judge's Spearman as a share of a ceiling of the same items, from the same draws.
+def like_for_like_report(found: LikeForLike) -> LikeForLikeReport:
+    """The comparison with one rater as it stands in the file."""
+    return {
+        "judge": statistic_report(found.judge),
+        "rater": statistic_report(found.rater),
+        "difference": statistic_report(found.difference),
+        "ratio": statistic_report(found.ratio),
+        "effective_raters": statistic_report(found.effective_raters),
+        "p": found.p,
+        "verdict": found.verdict,
+        "n_items": found.n_items,
+        "n_raters": found.n_raters,
+        "n_groups": found.n_groups,
+        "left_out": dict(found.left_out),
+    }
+
+
+def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> Statistic:
+    """The judge's Spearman as a share of the best possible on the same items, from the same draws.
 
     Returns:
         Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
@@ -160,6 +182,11 @@ def system_level_report(judged: Judged, resamples: Resamples, seed: int) -> Syst
         "spearman": statistic_report(found["spearman"]),
         "pearson": statistic_report(found["pearson"]),
         "kendall": statistic_report(found["kendall"]),
+        "icc_a1": statistic_report(found["icc_a1"]),
+        "icc_c1": statistic_report(found["icc_c1"]),
+        "bias": statistic_report(found["bias"]),
+        "loa_lower": statistic_report(found["loa_lower"]),
+        "loa_upper": statistic_report(found["loa_upper"]),
         "pairwise_accuracy": statistic_report(system_pairwise_accuracy(systems, score, human, seen).statistic),
         "soft_pairwise_accuracy": {
             "accuracy": statistic_report(soft.accuracy),
@@ -190,23 +217,6 @@ def _agreement(name: str, judged: Judged) -> Statistic:
 
 def _without_interval(point: Statistic, why: str) -> Statistic:
     return point if point.value is None else replace(point, reason=f"no interval: {why}")
-
-
-def _for_other_raters(judged: Judged, table: RatingTable, seed: int, *, other_items: bool) -> Statistic:
-    point = spearman(judged.score, judged.human)
-    if point.value is None:
-        return point
-    if len(table.rater_ids) < MIN_RATERS:
-        return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_RATERS} needed")
-    draws = judged.resamples
-    if not other_items:
-        if len(table.rater_ids) < MIN_GROUPS:
-            return _without_interval(point, f"{len(table.rater_ids)} raters, at least {MIN_GROUPS} needed")
-        drawn = rater_draws(judged.score, table, draws.resamples, seed)
-        by_rater = Resamples(np.arange(len(table.rater_ids)), np.empty((len(drawn), 0)))
-        return with_interval(point, drawn, by_rater)
-    drawn = two_way_draws(judged.score, table, draws, seed)
-    return with_interval(point, drawn, draws.percentile(len(drawn)))
 
 
 def _distribution(values: np.ndarray) -> Distribution:

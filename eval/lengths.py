@@ -88,4 +88,4 @@ def _correlated(who: str, scores: np.ndarray, length: np.ndarray, seen: Resample
         if len(length) >= MIN_ITEMS:
             reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
         return Estimate.undefined(reason, seen, found.n)
-    return Estimate.of(found, statistic_draws("spearman", scores, length, seen), seen)
+    return Estimate.of(found, statistic_draws("spearman", scores, length, seen), seen, correlation=True)

@@ -18,9 +18,33 @@ def signed(value: float | None) -> str:
     return NONE if value is None else f"{value:+.2f}".replace("-", "−")
 
 
+def signed_ranged(statistic: StatisticReport) -> str:
+    """A difference with its interval: ``+0.03 [−0.02, +0.08]``."""
+    if statistic["value"] is None or statistic["low"] is None:
+        return signed(statistic["value"])
+    return f"{signed(statistic['value'])} [{signed(statistic['low'])}, {signed(statistic['high'])}]"
+
+
+def effective_raters(raters: StatisticReport) -> str:
+    """An effective number of raters and its interval; no upper end where no number is enough."""
+    low, high = raters["low"], raters["high"]
+    if raters["value"] is None:
+        return NONE if low is None else f"at least {low:.1f}"
+    if low is None:
+        return f"{raters['value']:.1f}"
+    return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
+
+
 def percent(value: float | None) -> str:
     """A share as whole percent."""
     return NONE if value is None else f"{100 * value:.0f} %".replace("-", "−")
+
+
+def p_value(p: float | None) -> str:
+    """A p value as it is printed; never 0."""
+    if p is None:
+        return NONE
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def ranged(statistic: StatisticReport) -> str:

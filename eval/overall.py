@@ -1,7 +1,8 @@
 """Judges over all dimensions of all datasets: who agrees best with people, is that certain, how far from the ceilings?
 
-Every dimension counts alike: the figure of a judge is the mean of its Spearman correlations. Its shares of the ceilings
-are ratios of such means; a mean of ratios would hang on those dimensions on which people hardly agree.
+Every dimension counts alike: the figure of a judge is the mean of its Spearman correlations. Its share of the best
+possible is a ratio of such means; a mean of ratios would hang on those dimensions on which people hardly agree. Beside
+one person it stands as in `like_for_like`, against the same other people.
 
 All stands on the same draws, so that differences and ratios are taken draw by draw. Whole groups are drawn within each
 dataset, once for all of its dimensions: these are ratings of the same items, and drawing each dimension on its own
@@ -11,18 +12,20 @@ would take them for independent and make the intervals too narrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from ..data_modules.rating_table import RatingTable
+from .judge_report import like_for_like_report
 from .overall_words import overall_words
 from .report_schema import OverallComparison, OverallJudge, OverallReport, statistic_report
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Estimate, Interval, Resamples, statistic_draws, with_interval
 from .statistics.clusters import Ranking, rank_tested
+from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
 from .statistics.reliability import Reliability, affordable_draws, measure
 from .statistics.significance import bootstrap_p
 
@@ -153,8 +156,8 @@ class _Overall:
     """What a judge reaches; see `report_schema.OverallJudge`."""
 
     spearman: Statistic
-    share_of_ceiling: Statistic
     share_of_panel_ceiling: Statistic
+    like_for_like: LikeForLike
 
 
 def _against_people(judge: str, drawn: DrawnBlocks) -> _Overall:
@@ -166,9 +169,21 @@ def _against_people(judge: str, drawn: DrawnBlocks) -> _Overall:
         panels.append(drawn.panel(place, kept))
     return _Overall(
         _mean(own, drawn.all).statistic,
-        _share(own, [panel.leave_one_rater_out for panel in panels], drawn.all),
         _share(own, [panel.panel_mean for panel in panels], drawn.all),
+        _beside_one_person(judge, drawn),
     )
+
+
+def _beside_one_person(judge: str, drawn: DrawnBlocks) -> LikeForLike:
+    found, places = [], [np.empty(0, dtype=np.intp)]
+    for block, place in zip(drawn.blocks, drawn.places, strict=True):
+        table = RatingTable.of(block.ratings, block.dimension, list(block.pair_ids))
+        score = block.scores.get(judge, np.full(table.n_items, np.nan))
+        found.append(held_out(score, table, drawn.all.select(place)))
+        places.append(place[found[-1].items])
+    counted = np.unique(np.concatenate(places))
+    beside = compared(pooled(found), drawn.all.select(counted), sum(1 for own in found if own.raters))
+    return replace(beside, n_items=len(counted))
 
 
 def _mean(estimates: Sequence[Estimate], resamples: Resamples) -> Estimate:
@@ -230,8 +245,8 @@ def _judges(found: Mapping[str, _Overall], ranking: Ranking) -> list[OverallJudg
             "cluster": cluster(judge),
             "n_dimensions": found[judge].spearman.n,
             "spearman": statistic_report(found[judge].spearman),
-            "share_of_ceiling": statistic_report(found[judge].share_of_ceiling),
             "share_of_panel_ceiling": statistic_report(found[judge].share_of_panel_ceiling),
+            "like_for_like": like_for_like_report(found[judge].like_for_like),
             "reason": ranking.unranked.get(judge),
         }
         for judge in (*ranking.judges, *ranking.unranked)

@@ -10,8 +10,16 @@ from rich.text import Text
 
 from . import numerals
 from .overall_words import turned
-from .report_schema import OverallReport
+from .panel_view import panel_table
+from .report_schema import JudgeReport, OverallReport
 from .terminal import new_table
+
+_MARKS = {
+    "better than one rater": "+",
+    "not told apart from one rater": "=",
+    "worse than one rater": "−",
+    "too few items to tell": "?",
+}
 
 
 def table_comparison_views(found: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -26,6 +34,11 @@ def table_comparison_views(found: Mapping[str, Any]) -> Iterator[Table | str]:
         yield from overall["text"]
         yield ""
     yield _by_dimension(found)
+    yield panel_table(
+        (one["dimension"] if one["dataset"] is None else f"{one['dataset']}/{one['dimension']}", judge, own)
+        for one in found["dimensions"]
+        for judge, own in one["judges"].items()
+    )
     if overall is None:
         for judge, own in found["dimensions"][0]["judges"].items():
             yield f"{judge}: {own['verdict']['text']}"
@@ -39,7 +52,7 @@ def overall_table(overall: OverallReport) -> Table:
     columns = (
         "cluster",
         "mean Spearman\n(95 %)",
-        "share of\none person's",
+        "difference from\none person",
         "share of the\nbest possible",
         "p to next\n(Holm)",
     )
@@ -53,20 +66,20 @@ def overall_table(overall: OverallReport) -> Table:
             Text(judge["judge"]),
             "none" if judge["cluster"] is None else str(judge["cluster"]),
             numerals.ranged(judge["spearman"]),
-            numerals.percent_ranged(judge["share_of_ceiling"]),
+            numerals.signed_ranged(judge["like_for_like"]["difference"]),
             numerals.percent_ranged(judge["share_of_panel_ceiling"]),
             "" if p is None else f"{p:.3f}",
         )
-    for label, name in (("one person with the others", "spearman"), ("best possible", "panel_mean")):
-        table.add_row(label, "", numerals.ranged(overall["people"][name]), "", "", "", style="bold")
+    table.add_row("best possible", "", numerals.ranged(overall["people"]["panel_mean"]), "", "", "", style="bold")
     return table
 
 
 def _by_dimension(found: Mapping[str, Any]) -> Table:
-    """Spearman of each judge beside the ceilings, a row for each dimension."""
-    table = new_table(f"Spearman with the mean of {', '.join(found['people'])}")
+    """Spearman of each judge and the verdict beside one person, a row for each dimension."""
+    marks = ", ".join(f"{mark} {verdict.replace('rater', 'person')}" for verdict, mark in _MARKS.items())
+    table = new_table(f"Spearman with the mean of {', '.join(found['people'])} ({marks})")
     table.add_column("dimension", overflow="fold", min_width=14)
-    for column in ("items", "one\nperson", "best\npossible", *found["judges"]):
+    for column in ("items", "best\npossible", *found["judges"]):
         table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=True)
     dataset = None
     for one in found["dimensions"]:
@@ -78,8 +91,11 @@ def _by_dimension(found: Mapping[str, Any]) -> Table:
         table.add_row(
             Text(one["dimension"]),
             str(one["people"]["n_items"]),
-            numerals.number(one["people"]["spearman"]["value"]),
             numerals.number(one["people"]["panel_mean"]["value"]),
-            *(numerals.NONE if own is None else numerals.ranged(own["spearman"]) for own in judges),
+            *(numerals.NONE if own is None else _marked(own) for own in judges),
         )
     return table
+
+
+def _marked(own: JudgeReport) -> str:
+    return f"{numerals.ranged(own['spearman'])} {_MARKS[own['like_for_like']['verdict']]}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from . import numerals
 from .report_schema import OverallComparison, OverallJudge, OverallReport, StatisticReport
 from .statistics.clusters import ALPHA
+from .verdict import beside_one_rater
 
 
 def overall_words(report: OverallReport) -> list[str]:
@@ -30,13 +31,6 @@ def turned(report: OverallReport, better: str, worse: str) -> OverallComparison:
     return {**found, "first": better, "second": worse, "difference": difference}
 
 
-def p_in_words(p: float | None) -> str:
-    """A p value; never 0."""
-    if p is None:
-        return numerals.NONE
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
-
-
 def _best(report: OverallReport, ranked: list[OverallJudge]) -> str:
     best, *others = ranked
     said = f"mean Spearman {numerals.ranged(best['spearman'])}"
@@ -58,7 +52,7 @@ def _told_apart(own: OverallComparison) -> bool:
 
 
 def _ahead(own: OverallComparison) -> str:
-    return f"{own['second']} (by {numerals.ranged(own['difference'])}, p {p_in_words(own['p_adjusted'])})"
+    return f"{own['second']} (by {numerals.ranged(own['difference'])}, p {numerals.p_value(own['p_adjusted'])})"
 
 
 def _beside_people(report: OverallReport, judge: OverallJudge) -> str:
@@ -66,21 +60,12 @@ def _beside_people(report: OverallReport, judge: OverallJudge) -> str:
 
 
 def _reached(report: OverallReport, judge: OverallJudge) -> Iterator[str]:
-    one, best = judge["share_of_ceiling"], judge["share_of_panel_ceiling"]
-    person, possible = (numerals.number(report["people"][name]["value"]) for name in ("spearman", "panel_mean"))
+    beside, best = judge["like_for_like"], judge["share_of_panel_ceiling"]
+    possible = numerals.number(report["people"]["panel_mean"]["value"])
     fewer = "" if judge["n_dimensions"] == report["n_dimensions"] else f" on {judge['n_dimensions']} dimensions"
-    if one["value"] is None:
-        yield f"stands beside no ceiling{fewer} ({one['reason']})"
+    if beside["difference"]["value"] is None:
+        yield f"stands beside nobody{fewer} ({beside['difference']['reason']})"
     else:
-        reached = f"{numerals.percent_ranged(one)} of what one person reaches with the others ({person})"
-        yield f"reaches{fewer} {reached}{_beyond(one)}"
+        yield f"is{fewer} {beside['verdict'].replace('rater', 'person')}: {beside_one_rater(beside)}"
     if best["value"] is not None:
-        yield f"{numerals.percent_ranged(best)} of the best possible ({possible})"
-
-
-def _beyond(share: StatisticReport) -> str:
-    if share["low"] is None or share["high"] is None:
-        return ""
-    if share["low"] > 1:
-        return ", clearly more than that,"
-    return ", clearly less than that," if share["high"] < 1 else ", not clearly more or less than that,"
+        yield f"reaches {numerals.percent_ranged(best)} of the best possible ({possible})"

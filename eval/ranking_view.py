@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import numerals
-from .report_schema import ComparisonReport, RankingReport, StatisticReport
+from .report_schema import ComparisonReport, RankingReport
 from .terminal import new_table
 
 
@@ -47,14 +47,6 @@ def unranked(rankings: Mapping[str, RankingReport]) -> Iterator[str]:
         for judge in ranking["judges"]:
             if judge["cluster"] is None:
                 yield f"{name}, {judge['judge']}: {judge['reason']}"
-
-
-def raters_worth(raters: StatisticReport) -> str:
-    """How many raters a judge is worth, and between which numbers."""
-    low, high = raters["low"], raters["high"]
-    if raters["value"] is None or low is None:
-        return "—" if low is None else f"at least {low:.1f}"
-    return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
 
 
 def _gaps(ranking: RankingReport) -> dict[str, tuple[str, str, str]]:

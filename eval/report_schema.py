@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from .statistics.agreement import Statistic
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class StatisticReport(TypedDict):
@@ -121,12 +121,17 @@ class SoftPairwiseReport(TypedDict):
 
 
 class SystemLevel(TypedDict):
-    """Agreement of system means; the ``n`` of these statistics counts systems."""
+    """Agreement of system means; the ``n`` of these statistics counts systems. Fields as in `JudgeReport`."""
 
     n_systems: int
     spearman: StatisticReport
     pearson: StatisticReport
     kendall: StatisticReport
+    icc_a1: StatisticReport
+    icc_c1: StatisticReport
+    bias: StatisticReport
+    loa_lower: StatisticReport
+    loa_upper: StatisticReport
     pairwise_accuracy: StatisticReport
     soft_pairwise_accuracy: SoftPairwiseReport
     systems: list[SystemReport]
@@ -209,7 +214,7 @@ class CalibrationReport(TypedDict):
 
 
 class MeanOfRaters(TypedDict):
-    """Spearman of the mean of ``k`` raters with the mean of the others; see `worth.raters_ceiling`."""
+    """Spearman of the mean of ``k`` raters with the mean of the others; see `mean_of_raters.raters_ceiling`."""
 
     k: int
     expected: StatisticReport
@@ -349,14 +354,38 @@ class EffortReport(TypedDict):
     measured: str
 
 
+class LikeForLikeReport(TypedDict):
+    """Judge and one rater against the same people; see `like_for_like`.
+
+    Means over raters of the Spearman of the ``judge``, and of the ``rater`` itself, with the mean of the other raters
+    on the items that this rater rated; their ``difference`` and ``ratio``, for a further rater of this kind, and the
+    ``effective_raters``: the mean of how many raters would agree with these targets as the judge does. ``p`` of no
+    difference; ``verdict`` from its interval; ``left_out``: rater -> why it is not compared.
+    """
+
+    judge: StatisticReport
+    rater: StatisticReport
+    difference: StatisticReport
+    ratio: StatisticReport
+    effective_raters: StatisticReport
+    p: float | None
+    verdict: str
+    n_items: int
+    n_raters: int
+    n_groups: int
+    left_out: dict[str, str]
+
+
 class JudgeReport(TypedDict):
     """One judge on one rated quality.
 
+    The judge and the mean of its raters as two raters: ``icc_a1`` and ``icc_c1``, intraclass correlations of absolute
+    agreement and of consistency (McGraw and Wong, 1996); ``bias`` and the limits of agreement around it, ``loa_lower``
+    and ``loa_upper`` (Bland and Altman, 1986), in rating points, judge minus people.
+
     ``spearman_by_rater``: the same value with an interval for other raters of the same items; ``spearman_two_way``:
-    for other items and other raters. ``share_of_ceiling``:
-    spearman over leave-one-rater-out; a judge can pass 1. ``share_of_panel_ceiling``: over the best possible; it is the
-    disattenuated correlation, that with the true scores (Spearman, 1904). ``raters_worth``: how many human raters the
-    judge is worth; see `worth`.
+    for other items and other raters. ``share_of_panel_ceiling``: spearman over the best possible; it is the
+    disattenuated correlation, that with the true scores (Spearman, 1904).
     """
 
     n_items: int
@@ -366,15 +395,18 @@ class JudgeReport(TypedDict):
     pearson: StatisticReport
     kendall: StatisticReport
     ccc: StatisticReport
+    icc_a1: StatisticReport
+    icc_c1: StatisticReport
     mae: StatisticReport
     rmse: StatisticReport
     bias: StatisticReport
+    loa_lower: StatisticReport
+    loa_upper: StatisticReport
     tau_c: StatisticReport
     spearman_by_rater: StatisticReport
     spearman_two_way: StatisticReport
-    share_of_ceiling: StatisticReport
     share_of_panel_ceiling: StatisticReport
-    raters_worth: StatisticReport
+    like_for_like: LikeForLikeReport
     item_pairs: ItemPairsReport
     within_group: WithinGroup
     scale_use: ScaleUseReport
@@ -447,15 +479,16 @@ class RankingReport(TypedDict):
 class OverallJudge(TypedDict):
     """A judge over ``n_dimensions`` on which its agreement is defined; ``cluster`` as in `RankedJudge`.
 
-    ``spearman``: mean of those of the dimensions. ``share_of_ceiling`` and ``share_of_panel_ceiling``: that mean over
-    the mean of what one person, and a judge that knew the true scores, reach there."""
+    ``spearman``: mean of those of the dimensions. ``share_of_panel_ceiling``: that mean over the mean of what a judge
+    that knew the true scores reaches there. ``like_for_like``: means over the dimensions; a person is one rater in all
+    of them."""
 
     judge: str
     cluster: int | None
     n_dimensions: int
     spearman: StatisticReport
-    share_of_ceiling: StatisticReport
     share_of_panel_ceiling: StatisticReport
+    like_for_like: LikeForLikeReport
     reason: str | None
 
 

@@ -63,4 +63,7 @@ def _surest_half(judged: Judged, error: np.ndarray) -> SurestHalfReport:
     gain = Statistic(None, n=own.n, reason=own.reason or full.reason)
     if own.value is not None and full.value is not None:
         gain = with_interval(Statistic(own.value - full.value, n=own.n), draws - judged.draws, resamples)
-    return {"spearman": statistic_report(with_interval(own, draws, resamples)), "gain": statistic_report(gain)}
+    return {
+        "spearman": statistic_report(with_interval(own, draws, resamples, correlation=True)),
+        "gain": statistic_report(gain),
+    }

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypedDict
 
 from . import numerals
-from .report_schema import Distribution, StatisticReport
+from .report_schema import Distribution, LikeForLikeReport, StatisticReport
 from .statistics.agreement import CONSTANT_TOLERANCE
 
 Kind = Literal[
     "no_scores",
     "constant",
     "undefined",
-    "undecided",
     "against",
-    "chance",
-    "below_one_rater",
-    "like_one_rater",
-    "above_one_rater",
-    "agrees",
-    "best_possible",
     "beyond_possible",
+    "better_than_one_rater",
+    "not_told_apart_from_one_rater",
+    "worse_than_one_rater",
+    "too_few_items_to_tell",
 ]
+
+Tone = Literal["good", "warn", "none"]
 
 
 class Agreement(TypedDict):
@@ -30,8 +30,8 @@ class Agreement(TypedDict):
     n_items: int
     judge: Distribution
     spearman: StatisticReport
-    share_of_ceiling: StatisticReport
     share_of_panel_ceiling: StatisticReport
+    like_for_like: LikeForLikeReport
 
 
 class Verdict(NamedTuple):
@@ -39,24 +39,32 @@ class Verdict(NamedTuple):
 
     Attributes:
         kind: For machines.
-        tone: ``good``, ``warn`` or ``none``, as pages colour it.
+        tone: As pages colour it.
         text: For people.
     """
 
     kind: Kind
-    tone: Literal["good", "warn", "none"]
+    tone: Tone
     text: str
+
+
+_TONES: dict[str, tuple[Kind, Tone]] = {
+    "better than one rater": ("better_than_one_rater", "good"),
+    "not told apart from one rater": ("not_told_apart_from_one_rater", "none"),
+    "worse than one rater": ("worse_than_one_rater", "warn"),
+    "too few items to tell": ("too_few_items_to_tell", "none"),
+}
 
 
 def verdict(found: Agreement) -> Verdict:
     """The first of these that holds.
 
-    No scores; all scores equal; undefined or without an interval; clearly below 0; not clearly above 0; clearly
-    beyond what even the true scores could reach with these ratings (the whole interval of the share of the best
-    possible is above 1: the judge has most likely seen the ratings); not clearly below the best possible, at a share
-    of at least 0.95; then beside one rater, by the interval of the share of what one rater reaches.
+    No scores; all scores equal; undefined; clearly below 0; clearly beyond what even the true scores could reach with
+    these ratings (the whole interval of the disattenuated correlation is above 1: the judge has most likely seen the
+    ratings); then beside one rater, by the interval of the like-for-like difference. A judge that is not clearly better
+    than chance is never called as good as a rater: where neither can be excluded there are too few items to tell.
     """
-    own, one, best = found["spearman"], found["share_of_ceiling"], found["share_of_panel_ceiling"]
+    own, best, beside = found["spearman"], found["share_of_panel_ceiling"], found["like_for_like"]
     if found["n_items"] == 0:
         return Verdict("no_scores", "warn", "No verdict: the judge gave no usable score for a rated item.")
     if _is_constant(found["judge"]):
@@ -64,38 +72,41 @@ def verdict(found: Agreement) -> Verdict:
         return Verdict("constant", "warn", text)
     if own["value"] is None:
         return Verdict("undefined", "none", f"No verdict: {own['reason']}.")
-    said = f"Spearman {numerals.number(own['value'])}"
-    if own["low"] is None or own["high"] is None:
-        return Verdict("undecided", "none", f"Undecided: {said}, {own['reason']}.")
-    said += f" (95 % interval {numerals.number(own['low'])} to {numerals.number(own['high'])})"
-    if own["high"] < 0:
+    said = f"Spearman with the panel mean {_between(own, numerals.number)}"
+    if own["high"] is not None and own["high"] < 0:
         return Verdict("against", "warn", f"Orders items against people: {said}.")
-    if own["low"] <= 0:
-        return Verdict("chance", "warn", f"Not clearly better than chance: {said}.")
     if best["low"] is not None and best["low"] > 1:
         text = f"Better than a judge that knew the true scores could be: {said}. It has most likely seen these ratings."
         return Verdict("beyond_possible", "warn", text)
     if best["value"] is not None:
         said += f", {numerals.percent(best['value'])} of the best possible"
-    if best["value"] is not None and best["high"] is not None and best["high"] >= 1 and best["value"] >= NEARLY:
-        return Verdict("best_possible", "good", f"Agrees with people as well as these ratings can show: {said}.")
-    return _beside_one_rater(one, said)
+    result, chance = beside["verdict"], own["low"] is None or own["low"] <= 0
+    if chance and result == "not told apart from one rater":
+        result = "too few items to tell"
+    start = f"{result[0].upper()}{result[1:]}"
+    if chance and own["low"] is not None:
+        start += ", not clearly better than chance"
+    kind, tone = _TONES[result]
+    return Verdict(kind, tone, f"{start}: {beside_one_rater(beside)}. {said}.")
 
 
-NEARLY = 0.95
-"""Least share of the best possible that may be called as good as it."""
+def beside_one_rater(found: LikeForLikeReport) -> str:
+    """The like-for-like comparison in words, with items, raters and groups."""
+    n = ", ".join(
+        numerals.counted(found[key], what)
+        for key, what in (("n_items", "item"), ("n_raters", "rater"), ("n_groups", "group"))
+    )
+    if found["difference"]["value"] is None:
+        return f"{found['difference']['reason']} ({n})"
+    reached = f"with the mean of the other raters {numerals.number(found['judge']['value'])}, one of them "
+    reached += numerals.number(found["rater"]["value"])
+    why = "" if found["difference"]["reason"] is None else f"; {found['difference']['reason']}"
+    return f"{reached}, difference {_between(found['difference'], numerals.signed)}{why} ({n})"
 
 
-def _beside_one_rater(one: StatisticReport, said: str) -> Verdict:
-    if one["low"] is None or one["high"] is None:
-        return Verdict(
-            "agrees", "none", f"Agrees with people beyond chance: {said}; how far one rater does is unknown."
-        )
-    if one["low"] > 1:
-        return Verdict("above_one_rater", "good", f"Agrees with the panel better than one of its raters does: {said}.")
-    if one["high"] < 1:
-        return Verdict("below_one_rater", "warn", f"Agrees with the panel less than one of its raters does: {said}.")
-    return Verdict("like_one_rater", "good", f"Agrees with the panel about as well as one of its raters does: {said}.")
+def _between(found: StatisticReport, shown: Callable[[float | None], str]) -> str:
+    ends = "" if found["low"] is None else f" (95 % interval {shown(found['low'])} to {shown(found['high'])})"
+    return shown(found["value"]) + ends
 
 
 def _is_constant(scores: Distribution) -> bool:

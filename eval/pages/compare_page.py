@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ...data_modules.folders import replace_file
 from .. import numerals
 from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences
+from ..panel_view import PANEL_HEAD, PANEL_MEANS, panel_rows
 from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
 from ..statistics.clusters import ALPHA
 from . import charts, wording
@@ -67,6 +68,8 @@ def render_comparison(reports: Sequence[AgreementReport], rankings: Mapping[str,
         drawn=drawn_whole(first),
         dimensions=[_section(name, ranking, reports) for name, ranking in rankings.items()],
         alone=_scored_by_one(reports, rankings),
+        panel_head=PANEL_HEAD,
+        panel_means=PANEL_MEANS,
         asked_head=ASKED_HEAD,
         seconds_mean=SECONDS_MEAN,
         asked=asked_rows(reports),
@@ -104,6 +107,7 @@ def _section(name: str, ranking: RankingReport, reports: Sequence[AgreementRepor
         ],
         "unranked": [entry for entry in entries if entry["cluster"] is None],
         "chart": _chart(name, [judge for judge in ranking["judges"] if judge["cluster"] is not None], found),
+        "panel": [(judge, panel_rows(own)) for judge, own in found.items()],
         "comparisons": [
             _comparison_view(own) for own in ranking["comparisons"] if not unranked & {own["first"], own["second"]}
         ],
@@ -148,21 +152,14 @@ def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
         "better": own["second"] if turned else own["first"],
         "worse": own["first"] if turned else own["second"],
         "difference": difference,
-        "p": p_value(own["p"]),
-        "p_adjusted": p_value(own["p_adjusted"]),
+        "p": numerals.p_value(own["p"]),
+        "p_adjusted": numerals.p_value(own["p_adjusted"]),
         "told_apart": own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA,
         "needed": numerals.NONE if needed is None else f"{needed:,}",
         "between": between,
         "n_items": own["n_items"],
         "n_groups": own["n_groups"],
     }
-
-
-def p_value(p: float | None) -> str:
-    """A p value as it is printed; never 0."""
-    if p is None:
-        return numerals.NONE
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _scored_by_one(

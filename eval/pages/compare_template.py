@@ -59,7 +59,7 @@ The numbers show that the pipeline works; they say nothing about agreement with 
 {% if d.chart %}
 <div class="card"><h3>Agreement with people</h3><div class="figure dots">{{ d.chart }}</div>
 <p class="note">Dots: Spearman with the panel mean; lines: 95 % intervals; frames: clusters, each clearly better
-than the next, inside which the data do not tell every judge apart from every other; dashed: what people reach
+than the next, inside which the data do not tell every judge apart from every other; dashed: the best possible
 on the items of the first judge. Intervals may overlap between judges that are told apart: they are compared
 item by item.</p></div>
 {% endif %}
@@ -72,6 +72,19 @@ item by item.</p></div>
 <div class="cluster none"><h3>Without a rank</h3>
 {% for entry in d.unranked %}{{ judge(entry) }}{% endfor %}
 </div>
+{% endif %}
+{% if d.panel %}
+<div class="card"><h3>Judge and panel mean as two raters</h3><div class="scroll" tabindex="0"><table>
+<thead><tr><th scope="col">judge</th>
+{% for name in panel_head %}<th scope="col"{% if not loop.first %} class="number"{% endif %}>{{ name }}</th>
+{% endfor %}</tr></thead><tbody>
+{% for judge, rows in d.panel %}{% for row in rows %}
+<tr><th scope="row">{{ judge }}</th>
+{% for cell in row %}<td{% if not loop.first %} class="number"{% endif %}>{{ cell }}</td>
+{% endfor %}</tr>
+{% endfor %}{% endfor %}
+</tbody></table></div>
+<p class="note">{{ panel_means }}</p></div>
 {% endif %}
 {% if d.comparisons %}
 <div class="card"><h3>Judge against judge</h3><div class="scroll" tabindex="0"><table>

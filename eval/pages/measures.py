@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .. import numerals
-from ..report_schema import AskedDimension, DimensionReport, GroupLevelReport, StatisticReport
+from ..report_schema import (
+    AskedDimension,
+    DimensionReport,
+    GroupLevelReport,
+    LikeForLikeReport,
+    StatisticReport,
+    SystemLevel,
+)
 from . import wording
 
 _MAPPINGS = {"linear": "a straight line", "isotonic": "a rising curve"}
@@ -43,6 +50,8 @@ def measure_groups(
     """Heading -> rows. Systems only where there are two of them, voice and words only where they were measured."""
     groups = {
         "The judge": [*map(_measure, wording.judge_measures(dimension)), *_for_other_raters(dimension)],
+        "The judge beside one rater": _beside_one_rater(dimension["like_for_like"]),
+        "Judge and panel mean as two raters": _two_raters(dimension, "a score"),
         "Pairs of items": _item_pairs(dimension),
         "Responses to one context": _within_group(dimension),
         "Use of the scale": _scale_use(dimension),
@@ -87,7 +96,29 @@ def _for_other_raters(dimension: DimensionReport) -> list[Measure]:
             dimension["spearman_two_way"],
             "interval for other items and other raters of their kind",
         ),
-        Measure("worth in raters", dimension["raters_worth"], "so many new raters together would agree as well"),
+    ]
+
+
+def _beside_one_rater(own: LikeForLikeReport) -> list[Measure]:
+    p = "" if own["p"] is None else f"; p {numerals.p_value(own['p'])}"
+    return [
+        Measure("judge", own["judge"], "Spearman with the mean of the others, for each rater left out"),
+        Measure("one rater", own["rater"], "the same of the rater left out, on the same items"),
+        Measure("difference", own["difference"], f"above 0 = better than one rater{p}"),
+        Measure("ratio", own["ratio"], "judge / one rater; above 1 = better than one rater"),
+        Measure(
+            "effective number of raters", own["effective_raters"], "the mean of so many raters would agree as well"
+        ),
+    ]
+
+
+def _two_raters(level: DimensionReport | SystemLevel, what: str) -> list[Measure]:
+    return [
+        Measure("ICC(A,1)", level["icc_a1"], f"absolute agreement of {what}; 1 = the same numbers"),
+        Measure("ICC(C,1)", level["icc_c1"], "consistency: a bias costs nothing"),
+        Measure("bias", level["bias"], "rating points above the panel mean; positive = generous"),
+        Measure("lower limit of agreement", level["loa_lower"], "bias − 1.96 standard deviations of the differences"),
+        Measure("upper limit of agreement", level["loa_upper"], "95 % of the differences lie between (Bland, Altman)"),
     ]
 
 
@@ -138,6 +169,7 @@ def _systems(dimension: DimensionReport) -> list[Measure]:
         Measure("Spearman", own["spearman"], f"order of {own['n_systems']} system means"),
         Measure("Pearson", own["pearson"], "the same on a straight line"),
         Measure("Kendall tau-b", own["kendall"], "the same in pairs"),
+        *_two_raters(own, "a system mean"),
         Measure("pairwise accuracy", own["pairwise_accuracy"], "pairs of systems in the right order"),
         Measure("soft pairwise accuracy", soft["accuracy"], f"as sure as people which of two systems is better{of}"),
     ]

@@ -111,7 +111,8 @@ _PIECES = """{% macro interval(s) %}
 {% endmacro %}
 {% macro statistic(s) %}
 {% if s.value is none %}undefined<small>{{ s.reason }}</small>
-{% else %}{{ s.value | two }}<small>{{ interval(s) or s.reason or "" }}</small>
+{% elif s.low is none %}{{ s.value | two }}<small class="why">{{ s.reason or "" }}</small>
+{% else %}{{ s.value | two }}<small>{{ interval(s) }}</small>
 {% endif %}
 {% endmacro %}
 """

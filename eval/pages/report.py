@@ -98,7 +98,8 @@ def terminal_table(report: AgreementReport) -> Table:
         "Spearman": lambda d: numerals.ranged(d["spearman"]),
         "best possible (panel mean)": lambda d: numerals.ranged(d["ceiling"]["panel_mean"]),
         "share of the best possible": lambda d: numerals.percent(d["share_of_panel_ceiling"]["value"]),
-        "one rater against the others": lambda d: numerals.ranged(d["ceiling"]["spearman"]),
+        "difference from one rater": lambda d: numerals.signed_ranged(d["like_for_like"]["difference"]),
+        "effective number of raters": lambda d: numerals.effective_raters(d["like_for_like"]["effective_raters"]),
         "CCC": lambda d: numerals.ranged(d["ccc"]),
         "mean absolute error": lambda d: numerals.ranged(d["mae"]),
     }

@@ -10,6 +10,7 @@ import pandas as pd
 
 from .. import numerals
 from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences, notes
+from ..panel_view import PANEL_HEAD, PANEL_MEANS, panel_rows
 from ..report_schema import AgreementReport, RankingReport, StatisticReport
 from . import wording
 from .listening import listening_sentence
@@ -64,7 +65,7 @@ def markdown_report(report: AgreementReport) -> str:
             numerals.ranged(own["spearman"]),
             numerals.ranged(own["ceiling"]["panel_mean"]),
             numerals.percent(own["share_of_panel_ceiling"]["value"]),
-            numerals.ranged(own["ceiling"]["spearman"]),
+            numerals.signed_ranged(own["like_for_like"]["difference"]),
             own["verdict"]["text"],
             listening_sentence(checks_of(report, name), own["spearman"]).text,
         ]
@@ -72,9 +73,11 @@ def markdown_report(report: AgreementReport) -> str:
     ]
     head = [
         "dimension", "items / groups / raters", "Spearman [95 %]", "best possible [95 %]", "share of it",
-        "one rater [95 %]", "verdict", "does it listen?",
+        "difference from one rater [95 %]", "verdict", "does it listen?",
     ]  # fmt: skip
-    lines += [*_table(head, rows, numbers=range(1, 6)), ""]
+    lines += [*_table(head, rows, numbers=range(1, 6)), "", PANEL_MEANS, ""]
+    rows = [[name, *row] for name, own in report["dimensions"].items() for row in panel_rows(own)]
+    lines += [*_table(["dimension", *PANEL_HEAD], rows, numbers=range(2, 7)), ""]
     checks = [
         [
             name,
@@ -132,6 +135,15 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
         "Judges of one cluster are not told apart from all the others of it (paired permutation, Holm, 0.05).",
         "",
     ]
+    rows = [
+        [name, report["judge"], *row]
+        for name in dict.fromkeys(name for report in reports for name in report["dimensions"])
+        for report in reports
+        if name in report["dimensions"]
+        for row in panel_rows(report["dimensions"][name])
+    ]
+    head = ["dimension", "judge", *PANEL_HEAD]
+    lines += [PANEL_MEANS, "", *_table(head, rows, numbers=range(3, 8)), ""]
     lengths = [
         f"- {_plain(report['judge'])}, {_plain(name)}: {_plain(sentence)}"
         for report in reports

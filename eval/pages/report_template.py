@@ -16,7 +16,7 @@ h4.expects-title { margin-top: 22px; }
 h2 + .card > p:first-child { margin-top: 0; }
 .card > p:last-child { margin-bottom: 0; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(135px, 1fr)); }
-.measures td small { white-space: nowrap; }
+.measures td small:not(.why) { white-space: nowrap; }
 .measures td + td { min-width: 14em; }
 .card > details { margin-top: 12px; }
 @media (max-width: 600px) { .card { padding: 14px; } main { padding: 20px 12px 48px; } }
@@ -76,10 +76,10 @@ The numbers show that the pipeline works; they say nothing about agreement with 
 <span>of the best possible<br>
 {% if d.report.share_of_panel_ceiling.low is not none %}{{ d.report.share_of_panel_ceiling.low | percent }} to
 {{ d.report.share_of_panel_ceiling.high | percent }}{% endif %}</span></div>
-<div class="tile"><b>{{ d.report.ceiling.spearman.value | two }}</b>
-<span>one rater and the others<br>{{ interval(d.report.ceiling.spearman) }}</span></div>
-<div class="tile"><b>{{ d.report.raters_worth.value | two }}</b>
-<span>raters it is worth<br>{{ interval(d.report.raters_worth) }}</span></div>
+<div class="tile"><b>{{ d.report.like_for_like.difference.value | signed }}</b>
+<span>difference from one rater<br>{{ interval(d.report.like_for_like.difference) }}</span></div>
+<div class="tile"><b>{{ d.report.like_for_like.effective_raters.value | two }}</b>
+<span>effective number of raters<br>{{ interval(d.report.like_for_like.effective_raters) }}</span></div>
 <div class="tile"><b>{{ d.report.n_items }}</b>
 <span>items in {{ d.report.n_groups }} groups,<br>{{ d.report.n_raters }} raters,
 {{ d.report.n_ratings }} ratings</span></div>
@@ -91,7 +91,7 @@ The numbers show that the pipeline works; they say nothing about agreement with 
 {% if d.checks %}
 <div class="card"><h3>Does it listen?</h3><div class="figure dots">{{ d.bars }}</div>
 <p class="note">Bars: Spearman with the same human scores when something is taken away from the judge's input.
-Dark lines: 95 % intervals. Dashed: what people reach. A missing context may be something the judge has never
+Dark lines: 95 % intervals. Dashed: the best possible. A missing context may be something the judge has never
 met; a swapped one is as real as its own, so that check weighs more.</p></div>
 <div class="card grouped">
 {% for group in d.checks %}

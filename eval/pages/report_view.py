@@ -126,9 +126,9 @@ def scale_of(dimension: DimensionReport) -> tuple[float, float]:
 
 
 def ceiling_lines(dimension: DimensionReport) -> list[tuple[str, float]]:
-    """The reference lines of a plot: what people reach."""
-    lines = {"one rater": dimension["ceiling"]["spearman"], "best possible": dimension["ceiling"]["panel_mean"]}
-    return [(label, own["value"]) for label, own in lines.items() if own["value"] is not None]
+    """The reference line of a plot of agreement with the panel mean."""
+    best = dimension["ceiling"]["panel_mean"]["value"]
+    return [] if best is None else [("best possible", best)]
 
 
 def bar(label: str, own: StatisticReport) -> charts.Bar:

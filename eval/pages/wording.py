@@ -55,10 +55,6 @@ def headline(report: AgreementReport, dimension: DimensionReport) -> str:
             f" Against these {raters}, who disagree among themselves, even a perfect judge can expect no "
             f"more than {number(top['value'])}: the judge reaches {percent(share['value'])} of that."
         )
-    single = dimension["ceiling"]["spearman"]
-    if single["value"] is not None:
-        beside = _beside_one_rater(dimension["share_of_ceiling"])
-        text += f" One rater agrees with the mean of the others at {number(single['value'])}{beside}."
     return text
 
 
@@ -151,13 +147,11 @@ def judge_measures(dimension: DimensionReport) -> list[tuple[str, StatisticRepor
     return [
         ("Spearman", dimension["spearman"], "same order of items as the panel mean"),
         ("share of the best possible", dimension["share_of_panel_ceiling"], "Spearman / best possible"),
-        ("share of one rater", dimension["share_of_ceiling"], "Spearman / one rater; a judge can pass 1"),
         ("Pearson", dimension["pearson"], "on a straight line with the panel mean"),
         ("Kendall tau-b", dimension["kendall"], "surplus of item pairs in the right order"),
         ("CCC", dimension["ccc"], "the same scores, not only the same order (Lin)"),
         ("mean absolute error", dimension["mae"], "rating points between judge and panel mean"),
         ("root mean squared error", dimension["rmse"], "the same, large errors weigh more"),
-        ("bias", dimension["bias"], "rating points above the panel mean; positive = generous"),
     ]
 
 
@@ -177,11 +171,3 @@ def _between(statistic: StatisticReport) -> str:
     if statistic["low"] is None:
         return f" ({statistic['reason']})" if statistic["reason"] else ""
     return f" (95 % interval {number(statistic['low'])} to {number(statistic['high'])})"
-
-
-def _beside_one_rater(share: StatisticReport) -> str:
-    if share["low"] is None or share["high"] is None:
-        return ""
-    if share["low"] > 1:
-        return ", less than the judge does"
-    return ", more than the judge does" if share["high"] < 1 else ", not clearly different from the judge"

@@ -16,10 +16,14 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.eval import numerals
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.agreement_view import agreement_views
 from empathy_judge.eval.annotations import Annotations, read_annotations
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, tau_c
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.icc import icc
 from empathy_judge.eval.statistics.kappa import weighted_kappa
 from empathy_judge.eval.statistics.reliability import reliability
 from rich.console import Console
@@ -120,19 +124,23 @@ def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole: dict[str, Any], t
     assert half["ceiling"]["value"] == pytest.approx(alone["value"], abs=1e-12)
     assert half["ceiling"]["value"] != perfect["ceiling"]["value"]
     for judged in (half, perfect):
-        share = judged["spearman"]["value"] / judged["ceiling"]["value"]
-        assert judged["share_of_ceiling"]["value"] == pytest.approx(share, abs=1e-12)
-        assert judged["share_of_ceiling"]["low"] < share < judged["share_of_ceiling"]["high"]
+        share = judged["spearman"]["value"] / judged["panel_ceiling"]["value"]
+        assert judged["share_of_panel_ceiling"]["value"] == pytest.approx(share, abs=1e-12)
+        assert judged["share_of_panel_ceiling"]["low"] < share < judged["share_of_panel_ceiling"]["high"]
+        beside = judged["like_for_like"]
+        assert (beside["n_items"], beside["n_raters"]) == (judged["n_items"], 3)
+        assert beside["rater"]["value"] == pytest.approx(judged["ceiling"]["value"], abs=1e-12)
 
 
 def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
     judges = whole["judges"]
     assert judges["perfect"]["spearman"]["value"] == pytest.approx(1.0)
-    assert judges["perfect"]["share_of_ceiling"]["value"] > 1
+    assert judges["perfect"]["like_for_like"]["ratio"]["value"] > 1
     assert judges["perfect"]["mae"]["value"] == pytest.approx(0.0, abs=1e-12)
     assert judges["constant"]["spearman"]["value"] is None
     assert judges["constant"]["spearman"]["reason"] == "the judge scores are constant"
-    assert judges["constant"]["share_of_ceiling"]["reason"] == "the judge scores are constant"
+    reason = "no rater can be compared: this rater, the judge or the mean of the others is constant"
+    assert judges["constant"]["like_for_like"]["difference"]["reason"] == reason
     assert judges["constant"]["mae"]["value"] > 0.5
     assert judges["silent"]["n_unscored"] == N_ITEMS
     assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
@@ -152,6 +160,46 @@ def test_systems(whole: dict[str, Any], tmp_path: Path) -> None:
     assert level["pearson"]["value"] == pytest.approx(np.corrcoef(means["judge"], means["human"])[0, 1], abs=1e-12)
     without = measured(tmp_path, frame.drop(columns="system"), ["perfect"], resamples=0)
     assert without["judges"]["perfect"]["system_level"] is None
+
+
+def test_one_command_gives_every_icc_of_system_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seven dimensions, four judges and two forms: 56 from the raw table, as if the means had been taken by hand."""
+    rng = np.random.default_rng(1)
+    judges = [f"judge{number}" for number in range(4)]
+    rows = []
+    for dimension in range(7):
+        truth = rng.normal(3, 1, 60) + np.arange(60) % 6 / 3
+        for number, name in enumerate([*PEOPLE, *judges]):
+            scores = truth + rng.normal(0.3 * number, 1, 60)
+            rows += [(f"i{n}", name, f"d{dimension}", own, f"s{n % 6}") for n, own in enumerate(scores)]
+    frame = pd.DataFrame(rows, columns=pd.Index(["item", "annotator", "dimension", "score", "system"]))
+    frame.to_csv(tmp_path / "raw.csv", index=False)
+    table = str(tmp_path / "raw.csv")
+    assert main(["agreement", table, "--judges", *judges, "--resamples", "200", "--json"]) == 0
+    found = {one["dimension"]: one["judges"] for one in json.loads(capsys.readouterr().out)["dimensions"]}
+    seen = 0
+    for dimension, own in frame.groupby("dimension"):
+        means = own.pivot_table(index=["system", "item"], columns="annotator", values="score")
+        means = means.assign(panel=means[list(PEOPLE)].mean(axis=1)).groupby("system").mean()
+        for judge in judges:
+            level = found[str(dimension)][judge]["system_level"]
+            two = means[[judge, "panel"]].to_numpy()
+            items, raters = np.indices(two.shape)
+            expected = icc(
+                RatingTable(items.ravel(), raters.ravel(), two.ravel(), 6, ("a", "b")),
+                Resamples.draw(list("abcdef"), 0, 0),
+            )
+            for name, form in (("icc_a1", "ICC(A,1)"), ("icc_c1", "ICC(C,1)")):
+                assert level[name]["value"] == pytest.approx(expected[form].value, abs=1e-12)
+                assert level[name]["low"] < level[name]["value"] < level[name]["high"]
+                seen += 1
+            difference = means[judge] - means["panel"]
+            assert level["bias"]["value"] == pytest.approx(difference.mean())
+            assert level["loa_upper"]["value"] == pytest.approx(difference.mean() + 1.96 * difference.std())
+    assert seen == 56
+    assert main(["compare", *judges, "--table", table, "--resamples", "200"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{found['d6']['judge3']['system_level']['icc_a1']['value']:.2f} [" in printed
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])
@@ -229,10 +277,11 @@ def test_one_person_has_no_ceiling(tmp_path: Path) -> None:
     frame = made()
     judged = measured(tmp_path, frame.loc[frame["annotator"].isin(["ann", "half"])], ["half"])["judges"]["half"]
     assert judged["spearman"]["value"] > 0.5
-    assert judged["share_of_ceiling"]["value"] is None
-    assert judged["share_of_ceiling"]["reason"] == (
-        "no ceiling: no rater varies and shares at least 10 items with other raters"
+    assert judged["like_for_like"]["ratio"]["value"] is None
+    assert judged["like_for_like"]["ratio"]["reason"] == (
+        "no rater can be compared: shares 0 items with other raters, at least 10 needed"
     )
+    assert judged["verdict"]["kind"] == "too_few_items_to_tell"
 
 
 # ---------------------------------------------------------------- the table
@@ -289,8 +338,7 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width
     console.file.close()
     text = console.export_text()
     one = found["dimensions"][0]
-    interval = one["judges"]["half"]["share_of_ceiling"]
-    assert f"{interval['value']:.2f} [{interval['low']:.2f}, {interval['high']:.2f}]" in text
+    assert numerals.signed_ranged(one["judges"]["half"]["like_for_like"]["difference"]) in text
     assert f"{one['people']['alpha']['ordinal']['value']:.2f}" in text
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())

@@ -129,9 +129,13 @@ def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset: MakeDatas
         test.ratings, "empathy", {pair.pair_id: pair.group_id for pair in test.pairs}, resamples=200, seed=3
     )
     assert own["ceiling"] == {name: panel[name] for name in own["ceiling"]}
-    share, ceiling = own["share_of_ceiling"], own["ceiling"]["spearman"]["value"]
+    share, ceiling = own["share_of_panel_ceiling"], own["ceiling"]["panel_mean"]["value"]
     assert share["value"] == pytest.approx(own["spearman"]["value"] / ceiling)
     assert share["low"] < share["value"] < share["high"]
+    beside = own["like_for_like"]
+    assert beside["rater"]["value"] == pytest.approx(own["ceiling"]["spearman"]["value"])
+    assert beside["judge"]["value"] < own["spearman"]["value"]  # fewer raters are a noisier target
+    assert (beside["n_items"], beside["n_raters"], beside["n_groups"]) == (120, 4, own["n_groups"])
     assert items["score"].tolist() == pytest.approx(score)
     assert items["human_mean"].tolist() == pytest.approx(human)
     assert items["n_raters"].tolist() == [4] * 120
@@ -208,7 +212,7 @@ def test_a_constant_judge_has_errors_but_no_correlation(make_dataset: MakeDatase
     own = report["dimensions"]["empathy"]
     human = dataset.subset("test").mean_scores()["empathy"].to_numpy()
     constant = dataset.subset("train").mean_scores()["empathy"].mean()
-    for name in ("spearman", "pearson", "kendall", "ccc", "share_of_ceiling", "share_of_panel_ceiling"):
+    for name in ("spearman", "pearson", "kendall", "ccc", "icc_a1", "icc_c1", "share_of_panel_ceiling"):
         assert own[name]["value"] is None, name
         assert own[name]["reason"] == "the judge scores are constant", name
     assert own["mae"]["value"] == pytest.approx(np.abs(constant - human).mean())
@@ -236,7 +240,8 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(
     assert empty["judge"] == {"mean": None, "sd": None}
     for name in DEFINED:
         assert (empty[name]["value"], empty[name]["reason"]) == (None, "0 items")
-    assert empty["share_of_ceiling"]["reason"] == "0 items"
+    assert empty["share_of_panel_ceiling"]["reason"] == "0 items"
+    assert empty["like_for_like"]["difference"]["reason"] == "no rater can be compared: there are no ratings"
     assert empty["ceiling"]["panel_mean"]["value"] is None
     assert report["slices"]["setting"]["tone_variant"]["warmth"]["n_items"] == 0
     assert report["checks"]["silent"]["warmth"]["n"] == 0
@@ -306,8 +311,9 @@ def test_other_raters_of_the_same_items_and_of_other_items(make_dataset: MakeDat
     ).report["dimensions"]["empathy"]
     width = {name: own[name]["high"] - own[name]["low"] for name in ("spearman_by_rater", "spearman_two_way")}  # type: ignore[literal-required]
     assert 0 < width["spearman_by_rater"] < width["spearman_two_way"]
-    few = evaluate(make_judge(), make_dataset(noise=0.5), split="test", probes=(), resamples=50).report
-    assert few["dimensions"]["empathy"]["spearman_by_rater"]["reason"] == "no interval: 4 raters, at least 5 needed"
+    few = evaluate(make_judge(), make_dataset(noise=0.5, raters=2), split="test", probes=(), resamples=50).report
+    for name in ("spearman_by_rater", "spearman_two_way"):
+        assert few["dimensions"]["empathy"][name]["reason"] == "no interval: 2 raters, at least 3 needed"
 
 
 def test_a_tag_of_very_many_values_is_a_slice_on_demand_only(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
@@ -431,7 +437,8 @@ def test_bca_intervals_reach_every_statistic(make_dataset: MakeDataset, make_jud
         evaluate(judge, dataset, split="test", probes=("silent",), interval=interval).report
         for interval in ("percentile", "bca")
     )
-    for name in ("spearman", "ccc", "mae", "share_of_ceiling"):
+    assert plain["dimensions"]["empathy"]["spearman"] == bca["dimensions"]["empathy"]["spearman"]  # t in both
+    for name in ("mae", "loa_upper", "share_of_panel_ceiling"):
         one, other = plain["dimensions"]["empathy"][name], bca["dimensions"]["empathy"][name]
         assert one["value"] == other["value"]
         assert one["low"] != other["low"]

@@ -1,4 +1,4 @@
-"""What is said in words of judges whose worth is known."""
+"""What is said in words of judges of known quality."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from empathy_judge.eval.verdict import Agreement, verdict
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
+
+NEAR_0 = NONE | {"value": 0.3, "low": -0.1, "high": 0.6, "reason": None}
+
+
+def beside(verdict: str) -> dict[str, Any]:
+    some = NONE | {"value": 0.1, "reason": None}
+    n = {"n_items": 1, "n_raters": 2, "n_groups": 1}
+    return {"judge": some, "rater": some, "difference": some, "verdict": verdict, **n}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "truth": truth,
         "another person": truth + rng.normal(0, 1.0, N),
         "deaf": truth + rng.normal(0, 4.0, N),
-        "good": truth + rng.normal(0, 0.55, N),
+        "good": truth + rng.normal(0, 0.4, N),
         "backwards": -truth,
     }
     rows = [
@@ -55,21 +63,21 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ("judge", "kind", "words"),
     [
         ("constant", "constant", "No verdict on agreement: the judge gives every item the same score"),
-        ("random", "chance", "Not clearly better than chance: Spearman"),
+        ("random", "worse_than_one_rater", "Worse than one rater, not clearly better than chance: "),
         ("nan", "no_scores", "No verdict: the judge gave no usable score for a rated item."),
         ("perfect", "beyond_possible", "It has most likely seen these ratings."),
-        ("truth", "best_possible", "Agrees with people as well as these ratings can show: Spearman 0.9"),
-        ("another person", "like_one_rater", "about as well as one of its raters does: Spearman 0.6"),
-        ("deaf", "below_one_rater", "less than one of its raters does: Spearman 0."),
-        ("good", "above_one_rater", "better than one of its raters does: Spearman 0.7"),
-        ("backwards", "against", "Orders items against people: Spearman \N{MINUS SIGN}0."),
+        ("truth", "better_than_one_rater", "Better than one rater: with the mean of the other raters 0.9"),
+        ("another person", "not_told_apart_from_one_rater", "(300 items, 6 raters, 100 groups). Spearman with the"),
+        ("deaf", "worse_than_one_rater", "Worse than one rater: with the mean of the other raters 0.1"),
+        ("good", "better_than_one_rater", "Better than one rater: with the mean of the other raters 0.8"),
+        ("backwards", "against", "Orders items against people: Spearman with the panel mean \N{MINUS SIGN}0."),
     ],
 )
 def test_known_judges(table: dict[str, Any], judge: str, kind: str, words: str) -> None:
     found = table["judges"][judge]["verdict"]
     assert found["kind"] == kind, found
     assert words in found["text"]
-    assert (found["tone"] == "good") == (kind in ("best_possible", "like_one_rater", "above_one_rater"))
+    assert (found["tone"] == "good") == (kind == "better_than_one_rater")
 
 
 def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
@@ -80,21 +88,24 @@ def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
         "constant": "the judge scores are constant",
         "nan": f"0 items, {N} dropped as NaN",
     }
-    worth = {name: own["raters_worth"]["value"] for name, own in table["judges"].items()}
-    assert worth["another person"] == pytest.approx(1, abs=0.4)
-    assert worth["good"] == pytest.approx(1 / 0.55**2, abs=1.5)
-    assert worth["backwards"] == 0
+    effective = {name: own["like_for_like"]["effective_raters"]["value"] for name, own in table["judges"].items()}
+    assert effective["another person"] == pytest.approx(1, abs=0.4)
+    assert effective["good"] == pytest.approx(1 / 0.4**2, abs=2)
+    assert effective["backwards"] == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
         ({"spearman": NONE}, "undefined"),
-        ({"spearman": NONE | {"value": 0.5}}, "undecided"),
-        ({"share_of_ceiling": NONE, "share_of_panel_ceiling": NONE}, "agrees"),
+        ({"like_for_like": beside("too few items to tell")}, "too_few_items_to_tell"),
+        ({"like_for_like": beside("not told apart from one rater")}, "not_told_apart_from_one_rater"),
+        # Neither chance nor one rater is excluded
+        ({"like_for_like": beside("not told apart from one rater"), "spearman": NEAR_0}, "too_few_items_to_tell"),
     ],
 )
 def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kind: str) -> None:
     own: Agreement = {**table["judges"]["good"], **changes}
     found = verdict(own)
     assert (found.kind, found.tone) == (kind, "none")
+    assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found.text

@@ -148,7 +148,12 @@ def _price(value: str) -> Price:
         raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10") from None
 
 
-def _address(value: str) -> str:
+def server_address(value: str) -> str:
+    """An address without its last slash.
+
+    Raises:
+        ValueError: If it is none, or holds a user name or a password; says what is accepted.
+    """
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise ValueError("http://HOST/... or https://HOST/... without a user name or a password")
@@ -168,7 +173,7 @@ _READERS = {
     "concurrency": _whole(1, 1000),
     "timeout": _real(0.1, 3600),
     "price": _price,
-    "base_url": _address,
+    "base_url": server_address,
 }
 _OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
 

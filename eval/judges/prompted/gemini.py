@@ -8,7 +8,7 @@ from typing import Any
 
 from ....data_modules.errors import UserError
 from .asking import Asking
-from .keys import keys_for, redact
+from .keys import redact, server_for
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, AnswerMode, Message, Question, Reply, Text, Trouble, Usage
 
 _OFFICIAL = "https://generativelanguage.googleapis.com"
@@ -23,8 +23,7 @@ class GeminiProvider:
 
     Args:
         model: As Google names it.
-        asking: `Asking.base_url` is another server, which gets no key of Google's: its key, if it wants one, is in the
-            variable ``EMPATHY_JUDGE_API_KEY``.
+        asking: `Asking.base_url`, or the variable ``GOOGLE_GEMINI_BASE_URL``, is another server: see `server_for`.
 
     Raises:
         UserError: If the SDK or the key is missing.
@@ -45,10 +44,11 @@ class GeminiProvider:
             raise UserError("gemini: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
         self._genai, self._errors, self._types = genai, errors, types
         self.model = model
-        self._base_url = asking.base_url or _OFFICIAL
-        self._keys = keys_for(f"gemini:{model}", asking.base_url is not None, "GEMINI_API_KEY", "GOOGLE_API_KEY")
+        variables = ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+        server = server_for(f"gemini:{model}", asking.base_url, _OFFICIAL, *variables)
+        self._base_url, self._keys = server.url, server.keys
+        self.elsewhere, self.place, self.told = server.elsewhere, server.place, server.told
         self._timeout = asking.timeout
-        self.place = self._base_url.split("://")[-1].rstrip("/")
         self._client: Any = None
 
     def request(self, question: Question) -> dict[str, Any]:

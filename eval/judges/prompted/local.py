@@ -38,6 +38,8 @@ class LocalProvider:
     """
 
     name = "local"
+    elsewhere = False
+    told = ""
     free = True
     modes: tuple[AnswerMode, ...] = ("logprobs", "text")
     audio_tokens_per_second = 0.0

@@ -18,7 +18,7 @@ def notice(judge: PromptedJudge, plan: Plan, passes: int) -> str:
         passes: Over the pairs: one, and one for each listening check.
     """
     session, missing = judge.session, plan.missing
-    lines = [f"{judge.name} asks {session.provider.place}"]
+    lines = [f"{judge.name} asks {session.provider.place}{session.provider.told}"]
     if session.provider.free:
         lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {session.manner.mode}")
     elif plan.example is not None:
@@ -71,7 +71,7 @@ def check_budget(judge: PromptedJudge, plan: Plan) -> None:
     if session.provider.free or not missing.requests:
         return
     if session.bill.price is None:
-        if session.manner.asking.base_url is None:
+        if not session.provider.elsewhere:
             raise UserError(
                 f"judge {judge.name}: no price is known of this model, so that no budget can be kept; accepted: "
                 "price=TEXT_IN:AUDIO_IN:OUT in the spec, dollars for a million tokens"

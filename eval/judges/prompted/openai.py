@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from ....data_modules.audio import Clip
 from ....data_modules.errors import UserError
 from .asking import Asking, sound_of
-from .keys import keys_for, redact
+from .keys import redact, server_for
 from .provider import (
     ANSWERED,
     BLOCKED,
@@ -40,8 +39,7 @@ class OpenAIProvider:
 
     Args:
         model: As the server names it.
-        asking: `Asking.base_url` is another server, which gets no key of OpenAI's: its key, if it wants one, is in the
-            variable ``EMPATHY_JUDGE_API_KEY``.
+        asking: `Asking.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `server_for`.
 
     Raises:
         UserError: If the SDK or the key is missing.
@@ -60,12 +58,11 @@ class OpenAIProvider:
             raise UserError("openai: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
         self._sdk = openai
         self.model = model
-        self._base_url = asking.base_url or os.environ.get("OPENAI_BASE_URL") or _OFFICIAL
-        self._keys = keys_for(f"openai:{model}", asking.base_url is not None, "OPENAI_API_KEY")
-        self._official = self._base_url.rstrip("/") == _OFFICIAL
+        server = server_for(f"openai:{model}", asking.base_url, _OFFICIAL, "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        self._base_url, self._keys, self._official = server.url, server.keys, not server.elsewhere
+        self.elsewhere, self.place, self.told = server.elsewhere, server.place, server.told
         self._audio = self._official and "audio" in model
         self._timeout = asking.timeout
-        self.place = self._base_url.split("://")[-1].rstrip("/").removesuffix("/v1")
         # audio models take functions and no schema (their model page); of other servers only words can be relied on
         best: AnswerMode = "function" if self._audio else "schema" if self._official else "text"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")

@@ -91,7 +91,7 @@ def open_prompted(
 def _name(session: Session) -> str:
     """For reports: the model, its server if it is not the vendor's, and the settings that answers depend on."""
     provider, asking = session.provider, session.manner.asking
-    server = f"@{provider.place}" if asking.base_url is not None else ""
+    server = f"@{provider.place}" if provider.elsewhere else ""
     chosen, usual = dataclasses.asdict(asking), dataclasses.asdict(Asking())
     settings = [f"{name}={chosen[name]}" for name in _TELLING if chosen[name] != usual[name]]
     return ",".join([f"{provider.name}:{provider.model}{server}", *settings])

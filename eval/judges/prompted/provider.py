@@ -163,6 +163,8 @@ class Provider(Protocol):
         name: ``openai``, ``gemini`` or ``local``.
         model: As the spec names it.
         place: Where questions go: a host name, or this machine.
+        elsewhere: Whether that is another server than the vendor's.
+        told: What the disclosure says of it after its place.
         free: Whether nothing is paid and nothing leaves this machine.
         modes: Ways to impose the form of an answer, the one that is best with this model first.
         audio_tokens_per_second: For estimates of cost.
@@ -173,6 +175,8 @@ class Provider(Protocol):
     name: str
     model: str
     place: str
+    elsewhere: bool
+    told: str
     free: bool
     modes: tuple[AnswerMode, ...]
     audio_tokens_per_second: float

@@ -52,7 +52,7 @@ class Session:
         self.provider = provider
         self.manner = Manner(asking, mode, provider.max_tokens)
         self._store = store
-        price = asking.price or (PRICES.get(f"{provider.name}:{provider.model}") if asking.base_url is None else None)
+        price = asking.price or (PRICES.get(f"{provider.name}:{provider.model}") if not provider.elsewhere else None)
         self.bill = Bill(provider, price, budget)
 
     def ask(self, jobs: Sequence[Job], title: str) -> list[Outcome]:

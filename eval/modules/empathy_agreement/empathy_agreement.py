@@ -12,11 +12,12 @@ from empathy_judge.data_modules.errors import DataError, shown
 from empathy_judge.data_modules.rating_table import RatingTable
 from empathy_judge.eval.statistics.agreement import STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.like_for_like import like_for_like
 from empathy_judge.eval.statistics.reliability import measure
 
 _DESCRIPTION = """Spearman and other agreement of a judge with human ratings, each with a 95 % interval from a bootstrap
-over groups, and beside it what the raters allow: one rater against the others, and the best that any judge can
-expect."""
+over groups, and beside it what the raters allow: one rater against the others, the judge beside one
+rater, and the best that any judge can expect."""
 
 _INPUTS = """
 Args:
@@ -27,9 +28,10 @@ Args:
     seed: Of the resamples and of the halvings of the panel.
 
 Returns:
-    For each of spearman, pearson, kendall, ccc, mae, rmse, bias the value, and under ``<name>_low``, ``<name>_high``
-    its interval; ``n`` and ``dropped``. With lists of ratings also ``one_rater`` (leave-one-rater-out ceiling) and
-    ``best_possible`` (highest Spearman to expect). What is undefined is None; ``reason`` says why Spearman is.
+    For each of `agreement.STATISTICS` (spearman, ..., loa_upper) the value, and under ``<name>_low``, ``<name>_high``
+    its interval; ``n`` and ``dropped``. With lists of ratings also ``one_rater`` (leave-one-out human
+    agreement), ``difference_from_one_rater`` (judge and rater against the mean of the other raters) with its interval,
+    and ``best_possible`` (highest Spearman to expect). What is undefined is None; ``reason`` says why Spearman is.
 """
 
 
@@ -84,7 +86,11 @@ def _ceilings(panel: list[np.ndarray], score: np.ndarray, draws: Resamples, seed
     scores = ratings[kept][items, rater]
     table = RatingTable(items, rater, scores, int(kept.sum()), tuple(f"rater {number}" for number in range(raters)))
     found = measure(table, draws.select(kept), seed)
+    beside = like_for_like(score[kept], table, draws.select(kept)).difference
     return {
         "one_rater": found.leave_one_rater_out.statistic.value,
+        "difference_from_one_rater": beside.value,
+        "difference_from_one_rater_low": beside.low,
+        "difference_from_one_rater_high": beside.high,
         "best_possible": found.panel_mean.statistic.value,
     }

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval import numerals
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.constant import ConstantJudge
-from empathy_judge.eval.pages.compare_page import p_value, render_comparison, write_comparison
+from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
 from empathy_judge.eval.pages.comparison_words import comparison_words
 from empathy_judge.eval.report_schema import ComparisonReport, RankingReport
 
@@ -133,4 +134,4 @@ def test_a_cluster_may_hold_a_judge_that_is_told_apart_from_the_best() -> None:
 
 
 def test_p_values_are_never_zero() -> None:
-    assert [p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]
+    assert [numerals.p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]

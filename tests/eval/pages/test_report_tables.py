@@ -58,9 +58,9 @@ def test_every_statistic_of_the_report_is_one_row(evaluation: Evaluation) -> Non
             assert (row["value"], row["low"], row["n"]) == (wanted["value"], wanted["low"], wanted["n"])
 
 
-def rows_of(markdown: str) -> list[list[str]]:
-    """Cells of the first table."""
-    lines = [line for line in markdown.split("\n\n### ")[0].splitlines() if line.startswith("|")]
+def rows_of(markdown: str, table: int = 0) -> list[list[str]]:
+    """Cells of a table."""
+    lines = [part for part in markdown.split("\n\n") if part.startswith("|")][table].splitlines()
     return [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in lines]
 
 
@@ -74,7 +74,14 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Evaluati
     assert rows[2][4] == numerals.percent(own["share_of_panel_ceiling"]["value"])
     assert own["verdict"]["text"] in text
     assert "synthetic ratings, not given by people" in text
-    assert text.count("| empathy |") == 1 + 4
+    assert text.count("| empathy |") == 1 + 2 + 4
+    items, systems = rows_of(text, 1)[2:4]
+    assert items[:4] == ["empathy", "items", str(own["n_items"]), numerals.ranged(own["icc_a1"])]
+    level = own["system_level"]
+    assert systems[1:3] == ["systems", str(level["n_systems"])]
+    assert systems[3:6] == [numerals.ranged(level[name]) for name in ("icc_a1", "icc_c1", "bias")]
+    limits = [numerals.signed(level[name]["value"]) for name in ("loa_lower", "loa_upper")]
+    assert systems[6] == " to ".join(limits)
     check = evaluation.report["checks"]["response_only"]["empathy"]
     assert f"| {numerals.ranged(check['drop'])} |" in text
 
@@ -87,6 +94,7 @@ def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_jud
     report = evaluate(judge, data, split="test", probes=(), resamples=10).report
     text = markdown_report(report)
     assert {len(row) for row in rows_of(text)} == {8}
+    assert {len(row) for row in rows_of(text, 1)} == {7}
     assert "<img" not in text.replace("\\<", "")
     assert "[x](" not in text
     text = markdown_comparison([report], {})
@@ -97,11 +105,16 @@ def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any
     good, other, constant = make_judge(0.1), make_judge(3.0), ConstantJudge({"empathy": 3.0})
     good.name, other.name = "good", "noisy"
     found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
-    rows = rows_of(markdown_comparison(found.reports, found.rankings))
+    text = markdown_comparison(found.reports, found.rankings)
+    rows = rows_of(text)
     assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (numerals.NONE, "constant")]
     assert rows[4][6].startswith("Not ranked: ")
     reported = found.reports[2]["dimensions"]["empathy"]["spearman"]
     assert rows[2][4] == numerals.ranged(reported)
+    panel = rows_of(text, 1)[2:]
+    assert [row[1:3] for row in panel[::2]] == [[name, "items"] for name in ("constant", "noisy", "good")]
+    assert panel[0][4:6] == [numerals.NONE, numerals.NONE]
+    assert panel[4][4] == numerals.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
 
 
 def test_numbers_come_back_from_csv(evaluation: Evaluation, tmp_path: Any) -> None:

@@ -15,11 +15,14 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
 from empathy_judge.eval.judges.prompted.asking import Asking, Manner, Price, parse_asking, score_question
 from empathy_judge.eval.judges.prompted.forms import Preferred, Scores, Unread, expected_score
+from empathy_judge.eval.judges.prompted.notice import notice
 from empathy_judge.eval.judges.prompted.opening import choose_examples, open_prompted
 from empathy_judge.eval.judges.prompted.provider import Sound, Text
 from empathy_judge.eval.judges.prompted.rubric import RUBRICS, describe
+from empathy_judge.eval.judges.prompted.runner import key_of
 
 from .conftest import EMPATHY, clip
+from .servers import Response, gemini_answer, openai_answer, serve
 
 Pairs = Callable[[int], list[Pair]]
 
@@ -175,3 +178,72 @@ def test_probabilities_need_single_digits(store: Any) -> None:
     dataset = PairDataset(wide.root, card, wide.pairs, wide.ratings)
     with pytest.raises(UserError, match="single digits"):
         open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], store)
+
+
+VENDORS = {
+    "openai": ("gpt-audio-1.5", "OPENAI_BASE_URL", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "gemini": (
+        "gemini-3.1-pro-preview", "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY",
+        "https://generativelanguage.googleapis.com",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_another_server_is_another_one_however_it_was_named(
+    vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name, price, disclosure and answers that are kept are those of the server; only the key differs."""
+    model, variable, key, official = VENDORS[vendor]
+    monkeypatch.setenv(key, "sk-of-the-vendor")
+    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", "sk-of-another")
+
+    def opened(*settings: str) -> Any:
+        return open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], store)
+
+    def told(judge: Any) -> str:
+        return notice(judge, judge.session.plan(judge.jobs(make_pairs(1))), 1).splitlines()[0]
+
+    usual, in_settings = opened(), opened("base_url=http://host:8000/v1/")
+    monkeypatch.setenv(variable, "http://host:8000/v1/")
+    in_variable = opened()
+    monkeypatch.setenv(variable, f"{official}/")
+    assert opened().name == opened(f"base_url={official}/").name == usual.name == f"{vendor}:{model}"
+    assert told(usual) == f"{vendor}:{model} asks {official.split('/')[2]}, with the key in {key}"
+    assert usual.session.bill.price is not None
+    for judge, chosen, own in (
+        (in_settings, "", ("EMPATHY_JUDGE_API_KEY", "sk-of-another")),
+        (in_variable, f", as {variable} says", (key, "sk-of-the-vendor")),
+    ):
+        assert judge.name == f"{vendor}:{model}@host:8000"
+        assert judge.session.bill.price is None
+        assert told(judge) == f"{judge.name} asks host:8000{chosen}, with the key in {own[0]}"
+        assert judge.session.provider._keys == [own[1]]
+    question = in_settings.jobs(make_pairs(1))[0].build()
+    kept = [key_of(judge.session.provider, question, 0) for judge in (usual, in_settings, in_variable)]
+    assert kept[0] != kept[1] == kept[2]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
+    vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, variable, key, _ = VENDORS[vendor]
+    answers = {"openai": openai_answer, "gemini": gemini_answer}
+    good = Response(answers[vendor]('{"reason": "warm", "vocal_empathy": 4}'))
+    with serve(lambda request: good) as server:
+        monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
+        for value in ("sk-of-the-vendor", None):
+            monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
+            judge = open_prompted(f"{vendor}:{model},samples=1", rated(22), ["train"], store)
+            assert judge.score(make_pairs(1 if value else 2))["score"].iloc[-1] == 4
+            assert notice(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
+    sent = [{**request.headers} for request in server.requests]
+    assert "sk-of-the-vendor" in str(sent[0])
+    assert "sk-of-the-vendor" not in str(sent[1:])
+
+
+def test_a_variable_without_an_address_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
+    with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; accepted: http://HOST"):
+        open_prompted("openai:m", rated(22), ["train"], store)
