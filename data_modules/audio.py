@@ -60,7 +60,8 @@ class Clip:
         if self.samples.ndim != 1 or not np.issubdtype(self.samples.dtype, np.floating):
             raise AudioError(
                 f"samples have shape {self.samples.shape} and type {self.samples.dtype}; "
-                "accepted: one-dimensional float samples, full scale 1.0"
+                "accepted: one-dimensional float samples, full scale 1.0",
+                "not supported",
             )
         _check_rate(self.rate, _name(self))
         object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
@@ -151,7 +152,7 @@ def audio_hash(source: AudioSource) -> str:
         with open(source, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise AudioError(f"{source}: cannot be read ({error.strerror})") from None
+        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
 
 
 def _here(source: AudioSource) -> str | Path | bytes | Clip:
@@ -170,20 +171,23 @@ def _name(source: AudioSource) -> str:
 def _opened(source: str | Path | bytes, name: str) -> Iterator[soundfile.SoundFile]:
     """Opens encoded audio; what is no usable audio file is refused before anything is decoded."""
     if not isinstance(source, bytes) and not Path(source).is_file():
-        raise AudioError(f"{name}: {'not a file' if Path(source).exists() else 'no such file'}")
+        if Path(source).exists():
+            raise AudioError(f"{name}: not a file", "cannot be read")
+        raise AudioError(f"{name}: no such file", "no such file")
     try:
         if (len(source) if isinstance(source, bytes) else Path(source).stat().st_size) == 0:
-            raise AudioError(f"{name}: the file is empty (0 bytes)")
+            raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
         sound = soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
     except OSError as error:
-        raise AudioError(f"{name}: cannot be read ({error.strerror})") from None
+        raise AudioError(f"{name}: cannot be read ({error.strerror})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
-        raise AudioError(f"{name}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au") from None
+        text = f"{name}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"
+        raise AudioError(text, "not a sound file") from None
     with sound:
         _check_rate(sound.samplerate, name)
         _check_complete(sound, name)
         if sound.frames <= 0:
-            raise AudioError(f"{name}: the file holds no samples")
+            raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound
 
 
@@ -192,9 +196,10 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
         if missing > 0 and int(declared) < _STREAMED_BYTES:
-            raise AudioError(f"{name}: the file is cut off, its last {missing} bytes are missing")
+            text = f"{name}: the file is cut off, its last {missing} bytes are missing"
+            raise AudioError(text, "the file is cut off")
     if "Ogg: Junk after the last page" in sound.extra_info:
-        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page")
+        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
 def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> np.ndarray:
@@ -206,26 +211,29 @@ def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> n
             blocks.append(block.mean(axis=1))
             frames += len(block)
     except soundfile.SoundFileError as error:
-        raise AudioError(f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})") from None
+        text = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
+        raise AudioError(text, "the file is damaged") from None
     allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
     if abs(frames - sound.frames) > allowed:
-        raise AudioError(f"{name}: the file is cut off, {frames} of {sound.frames} samples are there")
+        text = f"{name}: the file is cut off, {frames} of {sound.frames} samples are there"
+        raise AudioError(text, "the file is cut off")
     return np.concatenate(blocks)
 
 
 def _check_rate(rate: int, name: str) -> None:
     if not RATE_RANGE[0] <= rate <= RATE_RANGE[1]:
-        raise AudioError(f"{name}: sample rate {rate} Hz; accepted: {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz")
+        text = f"{name}: sample rate {rate} Hz; accepted: {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
+        raise AudioError(text, "not supported")
 
 
 def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) -> None:
     if frames == 0:
-        raise AudioError(f"{name}: there are no samples")
+        raise AudioError(f"{name}: there are no samples", "the file is empty")
     seconds = frames / rate
     if seconds < MIN_SECONDS:
-        raise AudioError(f"{name}: lasts {seconds:.3f} s; accepted: at least {MIN_SECONDS} s")
+        raise AudioError(f"{name}: lasts {seconds:.3f} s; accepted: at least {MIN_SECONDS} s", "too short")
     if max_seconds is not None and seconds > max_seconds:
-        raise AudioError(f"{name}: lasts {seconds:.1f} s; accepted: at most {max_seconds:g} s")
+        raise AudioError(f"{name}: lasts {seconds:.1f} s; accepted: at most {max_seconds:g} s", "too long")
 
 
 def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
@@ -234,7 +242,8 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
         first = int(bad.argmax())
         raise AudioError(
             f"{name}: sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such "
-            "samples; accepted: finite samples with full scale 1.0"
+            "samples; accepted: finite samples with full scale 1.0",
+            "not finite or not scaled",
         )
 
 
@@ -251,4 +260,4 @@ def _resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
     import torchaudio
 
     with torch.inference_mode():
-        return torchaudio.functional.resample(torch.from_numpy(samples), source_rate, rate).numpy()
+        return torchaudio.functional.resample(torch.tensor(samples), source_rate, rate).numpy()

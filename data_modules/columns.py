@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from .rows import TAG_PREFIX
@@ -32,6 +32,15 @@ def is_column(name: str) -> bool:
 def read_column(pair: Pair, name: str) -> str | None:
     """The value of a column of which `is_column` holds; None where there is none."""
     return pair.tag(name.removeprefix(TAG_PREFIX)) if name.startswith(TAG_PREFIX) else COLUMNS[name](pair)
+
+
+def value_number(pair: Pair, column: str | None, values: Sequence[str]) -> int:
+    """Position in `values` of the pair's value of a column; -1 without a column.
+
+    Raises:
+        ValueError: If it is not among them.
+    """
+    return -1 if column is None else values.index(str(read_column(pair, column)))
 
 
 def tag_columns(pairs: Iterable[Pair]) -> list[str]:

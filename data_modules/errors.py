@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
 ASKED_TO_STOP = 75
 """Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
+
+AudioErrorKind = Literal[
+    "no such file",
+    "cannot be read",
+    "the file is empty",
+    "not a sound file",
+    "the file is cut off",
+    "the file is damaged",
+    "not what was imported",
+    "not supported",
+    "too short",
+    "too long",
+    "not finite or not scaled",
+    "too large for the memory",
+    "cannot be used",
+]
+"""What is wrong with a clip; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 2_000
@@ -30,8 +48,20 @@ class DataError(UserError):
     """A table, a card or a folder breaks the data contract."""
 
 
+class OutsideError(DataError):
+    """A path leaves the folder that it has to stay in."""
+
+
 class AudioError(UserError):
-    """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long."""
+    """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long.
+
+    Attributes:
+        kind: The same for all clips with the same fault, for counting and for programs; the text is for people.
+    """
+
+    def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
+        super().__init__(message)
+        self.kind: AudioErrorKind = kind
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..data_modules.errors import UserError
 from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from .changes import backbone_mark
 from .formats import format_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ WORDS = {
     "manifest": "manifest (SHA-256",
     "judge": "judge (SHA-256",
     "level": "level of intervals (",
+    "backbone": "backbone (",
     "quantization": "quantization (",
+    "files": "way to tell files apart (",
     "format": "format (",
     "version": "version of this program (",
 }
@@ -41,6 +44,7 @@ class Job:
         quantization: As `Scorer.from_pretrained` has it.
         batch_size: As `Scorer.from_pretrained` has it.
         cache: As `Scorer.from_pretrained` has it.
+        checksums: Files that changed are known by their content instead of size and modification time.
     """
 
     judge: Path
@@ -51,6 +55,7 @@ class Job:
     quantization: Quantization | None = None
     batch_size: int | None = None
     cache: str | None = None
+    checksums: bool = False
 
     def __post_init__(self) -> None:
         format_of(self.out)
@@ -78,7 +83,8 @@ class Job:
         return scorer
 
     def identity(self, manifest: str) -> dict[str, str]:
-        """All that scores depend on, given the hash of the manifest; audio files are taken to stay what they are.
+        """All that scores depend on, given the hash of the manifest, but for audio files: those that a part was made
+        of are noted with it (`Parts.write`).
 
         Raises:
             UserError: If there is no judge.
@@ -87,7 +93,9 @@ class Job:
             "manifest": manifest,
             "judge": judge_hash(self.judge),
             "level": "usual" if self.level is None else f"{self.level:g}",
+            "backbone": "as in training" if self.backbone is None else backbone_mark(self.backbone, self.checksums),
             "quantization": self.quantization or "as in training",
+            "files": "by content" if self.checksums else "by size and time",
             "format": self.out.suffix.lower(),
             "version": __version__,
         }

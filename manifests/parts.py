@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,9 +74,10 @@ class Parts:
 
     def hold_something(self) -> bool:
         """Whether a part is done, or somebody works on one."""
-        return any(self.folder.glob("part-*")) or self._in_use()
+        return any(self.folder.glob("part-*")) or self.in_use()
 
-    def _in_use(self) -> bool:
+    def in_use(self) -> bool:
+        """Whether a process is at work here."""
         for path in self.folder.glob("lock-*"):
             try:
                 with FileLock(path, blocking=False):
@@ -90,7 +92,7 @@ class Parts:
         Raises:
             UserError: If somebody works on it.
         """
-        if self._in_use():
+        if self.in_use():
             raise UserError(f"{self.folder}: other processes are at work; accepted: stop them first")
         (self.folder / _PLAN).unlink(missing_ok=True)
         for path in self.folder.iterdir():
@@ -135,7 +137,12 @@ class Parts:
         self._write(_COLUMNS, [column._asdict() for column in columns])
 
     def write(
-        self, chunk: Chunk, columns: Sequence[Column], rows: Sequence[Sequence[Value]], failed: Mapping[str, int]
+        self,
+        chunk: Chunk,
+        columns: Sequence[Column],
+        rows: Sequence[Sequence[Value]],
+        failed: Mapping[str, int],
+        audio: str,
     ) -> None:
         """The part of a chunk.
 
@@ -144,10 +151,31 @@ class Parts:
             columns: Of scores.
             rows: Values of `row_columns`.
             failed: How many rows have no score, by kind.
+            audio: The files that it was made of, as `AudioMarks` has them.
         """
-        head = json.dumps({"rows": len(rows), "failed": dict(failed)}, ensure_ascii=False)
+        head = json.dumps({"rows": len(rows), "failed": dict(failed), "audio": audio}, ensure_ascii=False)
         piece = self._format.piece(row_columns(columns), rows)
         self._replace(self.path(chunk), f"{head}\n".encode() + piece)
+
+    def audio(self, chunk: Chunk) -> str | None:
+        """What `write` was told of the files that a part was made of; None = nothing, by an earlier version."""
+        with open(self.path(chunk), "rb") as part:
+            return json.loads(part.readline()).get("audio")
+
+    def drop(self, chunk: Chunk) -> None:
+        """Delete a part."""
+        self.path(chunk).unlink(missing_ok=True)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Within, other processes see that somebody is at work here."""
+        path = self.folder / f"lock-{uuid.uuid4().hex}"
+        with FileLock(path):
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    path.unlink()
 
     def join(self, chunks: Sequence[Chunk]) -> Counter[str]:
         """Put all parts together; `out` appears when it is complete.

@@ -48,7 +48,7 @@ def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None)
     """
     started = not ray.is_initialized()
     if started:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        _start()
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
@@ -57,6 +57,19 @@ def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None)
     finally:
         if started:
             ray.shutdown()
+
+
+def _start() -> None:
+    """Start Ray, or join a cluster, without a line of its core: it warns of the actors that Ray Data makes."""
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    shown = os.dup(2)
+    with open(os.devnull, "wb") as nothing:  # the core says, outside Python's logging, that it was told to be silent
+        os.dup2(nothing.fileno(), 2)
+    try:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
 
 
 def _run(parts: Parts, left: Sequence[Chunk], meter: Meter, workers: int | None, device: str | None) -> None:

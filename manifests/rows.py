@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, DataError, shown
+from ..data_modules.errors import DataError, OutsideError, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.intake.records import is_text
 from ..data_modules.intake.tables import plain_text
@@ -18,7 +17,6 @@ from ..data_modules.schema import Pair, Turn
 from .records import Record, where
 
 _CLIPS_KEPT = 4096  # one context is often answered several times
-_LONGEST_KIND = 60
 _CLIP_FIELDS = {"bytes", "path", "sha256"}  # as in Hugging Face datasets, and in ours
 
 
@@ -136,9 +134,10 @@ class RowReader:
             raise _Unusable("a path", f"{place}: value {shown(value)} is a path; accepted: bytes, or name the folder")
         try:
             return self._resolve(value)
+        except OutsideError as error:
+            raise _Unusable("leaves the folder", f"{place}{error}") from None
         except DataError as error:
-            leaves = str(error).removeprefix(f": value {shown(value)}").startswith(" leaves")
-            raise _Unusable("leaves the folder" if leaves else "no such file", f"{place}{error}") from None
+            raise _Unusable("no such file", f"{place}{error}") from None
 
     def _resolved(self, value: str) -> Path:
         assert self._folder is not None
@@ -151,12 +150,3 @@ def _text(value: Any, place: str) -> str | None:
     if not is_text(value):
         raise _Unusable("not text", f"{place}: value {shown(value)}; accepted: text")
     return value
-
-
-def audio_problem(error: AudioError, pair: Pair) -> Problem:
-    """What is wrong with the audio of a pair; the kind is the reason without names and numbers."""
-    reason = text = str(error)
-    for clip in (pair.response, *(turn.audio for turn in pair.context)):
-        reason = reason.removeprefix(f"{clip}: ") if isinstance(clip, str | Path) else reason
-    reason = re.sub(r"^<\d+ (bytes of audio|samples)>: |\s*\([^)]*\)", "", reason)
-    return Problem(re.sub(r"-?\d[\d.e+-]*", "N", re.split("[;,]", reason)[0])[:_LONGEST_KIND], text)

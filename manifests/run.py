@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,13 +19,17 @@ from types import FrameType
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.signals import SCHEDULER_SIGNALS, listen, restore
-from .index import Chunk, file_hash, index, open_table
+from .changes import AudioMarks
+from .index import Chunk, file_hash, index, open_table, read_chunk
 from .job import Job, first_difference
 from .meter import Meter
 from .parts import Parts
 from .places import Place
+from .records import Record, Table
+from .rows import RowReader
 
 STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
+_LOOKING = 16  # threads
 Engine = Callable[[Parts, Meter], None]
 """Scores what is left of a job that was planned; returns when every part is there."""
 
@@ -68,7 +73,8 @@ def score_manifest(job: Job, engine: Engine, place: Place = Place(), restart: bo
 
     Every row of the manifest becomes a row of `job.out`, in the same order, with scores or with a status that says why
     there are none. What is done is kept in `OUT.parts` until all is; the same call goes on after any end. Any number of
-    processes that see the folder may do the same job at a time.
+    processes that see the folder may do the same job at a time. Parts of audio files that changed since are scored
+    again; a file of scores that is complete stays as it is for processes that come late.
 
     Args:
         job: What to score with what.
@@ -84,17 +90,20 @@ def score_manifest(job: Job, engine: Engine, place: Place = Place(), restart: bo
     if restart and place.world > 1:
         raise UserError(f"--restart in several processes; accepted: delete {parts.folder} beforehand")
     try:
-        with parts.locked():
-            complete = _begin(parts, place, restart)
-        if complete is not None:
-            parts.remove()
-            return complete
-        chunks = parts.chunks()
-        rows = sum(chunk.rows for chunk in chunks)
-        before = sum(chunk.rows for chunk in parts.done(chunks))
-        if before < rows:
-            with Meter(rows, lambda: _rows(parts, chunks), quiet=place.rank > 0) as meter:
-                engine(parts, meter)
+        with ExitStack() as until_done:
+            with parts.locked():
+                complete = _begin(parts, place, restart)
+                if complete is None:
+                    until_done.enter_context(parts.at_work())
+            if complete is not None:
+                parts.remove()
+                return complete
+            chunks = parts.chunks()
+            rows = sum(chunk.rows for chunk in chunks)
+            before = sum(chunk.rows for chunk in parts.done(chunks))
+            if before < rows:
+                with Meter(rows, lambda: _rows(parts, chunks), quiet=place.rank > 0) as meter:
+                    engine(parts, meter)
     except BaseException:
         if place.world == 1 and not parts.hold_something():
             parts.remove()
@@ -113,7 +122,28 @@ def _begin(parts: Parts, place: Place, restart: bool) -> Summary | None:
             return complete
     if not parts.exist() or not _is_begun(parts):
         parts.plan(index(table))
+    elif not parts.in_use():  # else whoever is at work has looked
+        _drop_changed(parts, table)
     return None
+
+
+def _drop_changed(parts: Parts, table: Table) -> None:
+    """Delete parts of audio files that have changed since, or that could not be used and now can."""
+    if table.embeds:  # clips in the manifest are known by its hash
+        return
+    reader, done = RowReader(parts.job.manifest.parent), parts.done(parts.chunks())
+
+    def look(chunk: Chunk, records: Sequence[Record]) -> None:
+        marks = AudioMarks(parts.job.checksums)
+        for record in records:
+            marks.add(reader.of_record(record, table.path))
+        if marks.hexdigest() != parts.audio(chunk):
+            parts.drop(chunk)
+
+    with ThreadPoolExecutor(_LOOKING) as threads:  # what takes time is the answer of a network file system
+        for first in range(0, len(done), _LOOKING):
+            some = done[first : first + _LOOKING]
+            list(threads.map(look, some, [list(read_chunk(table, chunk)) for chunk in some]))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ..data_modules.schema import Pair
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
 from .columns import Column, Value, flat_row, flat_scores
-from .rows import Problem, Row, audio_problem
+from .rows import Problem, Row
 
 
 class ScoredRow(NamedTuple):
@@ -44,7 +44,7 @@ def score_rows(
         while waiting[0].pair is not pair:
             yield without_scores(waiting.popleft(), columns)
         waiting.popleft()
-        problem = audio_problem(found, pair) if isinstance(found, AudioError) else _not_finite(found)
+        problem = Problem(found.kind, str(found)) if isinstance(found, AudioError) else _not_finite(found)
         if problem is None and isinstance(found, Assessment):
             yield ScoredRow(flat_row(pair.pair_id, flat_scores(found, columns), "ok", columns), None)
         else:

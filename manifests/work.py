@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from ..scorer import Scorer
 from .attempts import Attempts
+from .changes import AudioMarks
 from .columns import score_columns
 from .index import Chunk, open_table, read_chunk
 from .parts import Parts
@@ -39,6 +40,7 @@ class Worker:
         self._columns = score_columns(scorer)
         self._table = open_table(parts.job.manifest)
         self._reader = RowReader(parts.job.manifest.parent)
+        self._audio = AudioMarks(parts.job.checksums)
         parts.set_columns(self._columns)
 
     def run(self) -> None:
@@ -51,19 +53,22 @@ class Worker:
         self._scorer.forget()  # so that a part does not depend on what was scored before it
         attempts = Attempts(self._parts.path(chunk, "starts"))
         attempts.begin()
+        self._audio = AudioMarks(self._parts.job.checksums)
         try:
             rows = self._carefully(chunk, attempts) if attempts.careful else self._at_once(chunk)
         except (KeyboardInterrupt, SystemExit):
             attempts.withdraw()
             raise
         failed = Counter(row.problem.kind for row in rows if row.problem is not None)
-        self._parts.write(chunk, self._columns, [row.values for row in rows], failed)
+        self._parts.write(chunk, self._columns, [row.values for row in rows], failed, self._audio.hexdigest())
         attempts.end()
         self._tell(Progress(0, {}, 1))
 
     def _rows(self, chunk: Chunk) -> Iterator[Row]:
         for record in read_chunk(self._table, chunk):
-            yield self._reader.of_record(record, self._table.path)
+            row = self._reader.of_record(record, self._table.path)
+            self._audio.add(row)  # before it is heard: a change meanwhile is noticed next time
+            yield row
 
     def _at_once(self, chunk: Chunk) -> list[ScoredRow]:
         if self._table.embeds:  # the clips of a whole chunk are not held in memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import struct
 from pathlib import Path
 
@@ -129,18 +130,19 @@ def test_missing_empty_and_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
     (tmp_path / "text.raw").write_text("pair_id,score\n" * 50)
     write(tmp_path / "none.wav", np.zeros(0))
-    for name, message in {
-        "missing.wav": "no such file",
-        "zero.wav": r"empty \(0 bytes\)",
-        "text.wav": "not a sound file; accepted: wav",
-        "text.raw": "not a sound file; accepted: wav",
-        "none.wav": "no samples",
-        ".": "not a file",
-    }.items():
+    for name, message, kind in (
+        ("missing.wav", "no such file", "no such file"),
+        ("zero.wav", r"empty \(0 bytes\)", "the file is empty"),
+        ("text.wav", "not a sound file; accepted: wav", "not a sound file"),
+        ("text.raw", "not a sound file; accepted: wav", "not a sound file"),
+        ("none.wav", "no samples", "the file is empty"),
+        (".", "not a file", "cannot be read"),
+    ):
         with pytest.raises(AudioError, match=message) as caught:
             decode(tmp_path / name, 16_000)
         assert str(tmp_path / name) in str(caught.value)
         assert "\n" not in str(caught.value)
+        assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 32_767.0])
@@ -148,19 +150,22 @@ def test_samples_that_are_no_amplitudes(tmp_path: Path, value: float) -> None:
     samples = sine(0.5, 16_000)
     samples[800] = value
     path = write(tmp_path / "a.wav", samples, subtype="FLOAT")
-    with pytest.raises(AudioError, match=r"a\.wav: sample 800 \(at 0\.05 s\).*accepted: finite samples"):
+    with pytest.raises(AudioError, match=r"a\.wav: sample 800 \(at 0\.05 s\).*accepted: finite samples") as caught:
         decode(path, 16_000)
+    assert caught.value.kind == "not finite or not scaled"
     with pytest.raises(AudioError, match="sample 800"):
         decode(Clip(samples, 16_000), 16_000)
 
 
 def test_too_short_and_too_long(tmp_path: Path) -> None:
-    with pytest.raises(AudioError, match=r"lasts 0\.049 s; accepted: at least 0\.05 s"):
+    with pytest.raises(AudioError, match=r"lasts 0\.049 s; accepted: at least 0\.05 s") as short:
         decode(write(tmp_path / "a.wav", sine(0.049, 16_000)), 16_000)
+    assert short.value.kind == "too short"
     assert len(decode(write(tmp_path / "a.wav", sine(0.05, 16_000)), 16_000)) == 800
     long = write(tmp_path / "long.wav", np.zeros(300 * 8_000), 8_000)
-    with pytest.raises(AudioError, match=r"long\.wav: lasts 300\.0 s; accepted: at most 30 s"):
+    with pytest.raises(AudioError, match=r"long\.wav: lasts 300\.0 s; accepted: at most 30 s") as too_long:
         decode(long, 16_000, max_seconds=30)
+    assert too_long.value.kind == "too long"
     assert len(decode(long, 16_000, max_seconds=300)) == 300 * 16_000
 
 

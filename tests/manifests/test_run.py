@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -146,6 +147,8 @@ def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
     for changed, text in (
         ({"level": 0.5}, r"begun with another level of intervals \(usual, now 0\.5\)"),
         ({"judge": other}, r"begun with another judge \(SHA-256 [0-9a-f]{12}, now [0-9a-f]{12}\)"),
+        ({"backbone": "org/model"}, r"another backbone \(as in traini, now org/model\)"),
+        ({"checksums": True}, r"another way to tell files apart \(by size and , now by content\)"),
         ({"quantization": "nf4"}, r"another quantization \(as in traini, now nf4\)"),
         ({"manifest": job.manifest.with_name("longer.csv")}, r"another manifest \(SHA-256"),
     ):
@@ -156,6 +159,77 @@ def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
     assert len(Parts(job).left()) == 2
     changed = dataclasses.replace(job, manifest=job.manifest.with_name("longer.csv"))
     assert score_manifest(changed, in_process, restart=True).rows == 151
+
+
+def test_a_backbone_with_other_files_is_another(write, make_job, in_process, scorer, backbone_folder, tmp_path):
+    own = Path(shutil.copytree(backbone_folder, tmp_path / "own"))
+    job = make_job(write(rows_with_bad_ones()), backbone=str(own))
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 1))
+    elsewhere = tmp_path / "elsewhere"
+    own.rename(elsewhere)
+    moved = dataclasses.replace(job, backbone=str(elsewhere))
+    with pytest.raises(Killed):  # the same files in another place
+        score_manifest(moved, stopping_after(scorer, 1))
+    (elsewhere / "processor_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"begun with another backbone \([0-9a-f]{12}, now [0-9a-f]{12}\)"):
+        score_manifest(moved, _fail)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_what_was_made_of_audio_that_changed_is_scored_again(checksums, write, make_job, in_process, scorer, clips):
+    rows = [row(number, response_audio=f"r{number // 64}.wav") for number in range(192)]
+    rows[70]["response_audio"] = "late.wav"
+    manifest = write(rows)
+    job = make_job(manifest, checksums=checksums)
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    for name in ("r0.wav", "r1.wav"):  # their times alone
+        os.utime(clips / name, ns=(1, 1))
+    if checksums:
+        score_done(job, in_process, [128])
+        with pytest.raises(Killed):
+            score_manifest(job, stopping_after(scorer, 2))
+        shutil.copyfile(clips / "r3.wav", clips / "r0.wav")
+        os.utime(clips / "r0.wav", ns=(1, 1))
+        score_done(job, in_process, [64])
+    else:
+        score_done(job, in_process, [0])
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    shutil.copyfile(clips / "r3.wav", clips / "late.wav")  # its row can be scored now, and is in the second part
+    score_done(job, in_process, [64])
+    whole = make_job(manifest, "whole.csv")
+    score_manifest(whole, in_process)
+    assert job.out.read_bytes() == whole.out.read_bytes()
+
+
+def score_done(job, engine, before: list[int]) -> None:
+    """Score a job that was begun, of which so many rows are taken as done."""
+    assert [score_manifest(job, engine).done_before] == before
+
+
+def test_who_comes_while_others_are_at_work_does_not_look_again(write, make_job, scorer, clips):
+    job = make_job(write(rows_with_bad_ones()))
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    os.utime(clips / "c.wav", ns=(1, 1))
+    left = []
+
+    def second(parts, meter):
+        left.append(len(parts.left()))
+        raise Killed
+
+    def first(parts, meter):
+        left.append(len(parts.left()))
+        parts.path(parts.chunks()[0]).write_bytes(b"{}\n")  # as if it were done again
+        with pytest.raises(Killed):
+            score_manifest(job, second)
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(job, first)
+    assert left == [3, 2]
 
 
 def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_several(write, make_job, in_process, clips):
@@ -205,7 +279,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process
         worker.score(parts.chunks()[0])
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", full)
-            parts.write(parts.chunks()[1], worker._columns, [], {})
+            parts.write(parts.chunks()[1], worker._columns, [], {}, "")
 
     with pytest.raises(UserError, match=r"part-000001: cannot be written \(No space left on device\)"):
         score_manifest(job, run)
