@@ -135,7 +135,8 @@ class EmpathyReward:
             (None if context is None else _hash(context), _hash(response), situation)
             for context, response, situation in zip(heard, spoken, situations, strict=True)
         ]
-        found = {key: self._known[key] for key in keys if key in self._known}
+        with self._lock:  # another thread may forget a key between the question and the answer
+            found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: number for number, key in enumerate(keys) if key not in found}
         pairs = [make_pair(str(n), heard[n], spoken[n], situations[n]) for n in new.values()]
         for key, (pair, own) in zip(new, self.scorer.assess_pairs(pairs), strict=True):

@@ -27,8 +27,9 @@ def score(options: argparse.Namespace) -> int:
     not grow with the manifest.
 
     With --out what is done is kept in OUT.parts: after a kill, a crash or a signal (exit code 75) the same command goes
-    on. There is a worker for each GPU. Any number of processes on any number of machines that see the folder share
-    the work: start the command with torchrun, accelerate launch or srun, or just several times (see launch/).
+    on, and scores again what was made of audio files that changed since. There is a worker for each GPU. Any number of
+    processes on any number of machines that see the folder share the work: start the command with torchrun, accelerate
+    launch or srun, or just several times (see launch/).
 
     Exit code: 0 = all rows have scores, 1 = some have none, 75 = asked to stop.
     """
@@ -65,7 +66,7 @@ def _print_scores(options: argparse.Namespace) -> int:
     from ..manifests.places import find_place
     from ..manifests.stream import print_scores
 
-    for name in ("workers", "restart", "json"):
+    for name in ("workers", "restart", "checksums", "json"):
         if getattr(options, name):
             raise UserError(f"score: --{name} without --out; accepted: JUDGE --manifest FILE --out FILE --{name}")
     if find_place().world > 1 or options.engine != "local":
@@ -105,6 +106,7 @@ def _score_into_file(options: argparse.Namespace) -> int:
         quantization=options.quantization,
         batch_size=options.batch_size,
         cache=options.cache,
+        checksums=options.checksums,
     )
     place = find_place()
     with stopped_by_signals(job):
@@ -162,7 +164,8 @@ def export(options: argparse.Namespace) -> int:
     where this package is installed.
 
     --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
-    (NF4; bitsandbytes). Activations keep their precision.
+    (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
+    with the same scores on each kind, but unpack them anew in every pass.
 
     What merging and quantizing do to the scores is measured on pairs, printed, and kept in judge.json and on the card.
     Beyond the bounds nothing is written and the exit code is 1: differences of 1e-5 of the width of the scale where
@@ -243,10 +246,14 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
 
 
 def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
-    """What is measured of one judge does not go on the card of another."""
+    """What is measured of one judge does not go on the card of another, nor what an older version measured."""
+    from ..eval.report_schema import SCHEMA_VERSION
+
     judged = (report.get("provenance") or {}).get("provenance")
     if judged != loaded.description["provenance"]:
         raise UserError(f"--report: it is of another judge ({report.get('judge')}); accepted: one of this judge")
+    if report.get("schema_version") != SCHEMA_VERSION:
+        raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
 
 
 def _push(options: argparse.Namespace) -> str:

@@ -251,7 +251,8 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
 def _add_interval_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--interval", choices=["percentile", "bca"], default="percentile",
-        help="kind of bootstrap intervals; bca: bias-corrected and accelerated (default: percentile)",
+        help="kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations "
+        "have t intervals (default: percentile)",
     )  # fmt: skip
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
 

@@ -94,6 +94,10 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
     one.add_argument(
+        "--checksums", action="store_true",
+        help="tell by their content, not by size and modification time, which files changed since an earlier command",
+    )  # fmt: skip
+    one.add_argument(
         "--batch-size", type=whole_number, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
     )
     one.add_argument(

@@ -38,15 +38,17 @@ def decode_safely(data: bytes, name: str, max_seconds: float | None) -> Clip:
     """
     info = probe(data, name)
     if info.channels > MAX_CHANNELS:
-        raise AudioError(f"{name}: {info.channels} channels; accepted: at most {MAX_CHANNELS}")
+        raise AudioError(f"{name}: {info.channels} channels; accepted: at most {MAX_CHANNELS}", "not supported")
     samples = info.seconds * info.rate * info.channels
     # a clip that is too long in seconds is told so by load_clip, before anything is decoded
     if samples > MAX_SAMPLES and (max_seconds is None or info.seconds <= max_seconds):
-        raise AudioError(f"{name}: holds {samples:.0f} samples; accepted: at most {MAX_SAMPLES}")
+        raise AudioError(f"{name}: holds {samples:.0f} samples; accepted: at most {MAX_SAMPLES}", "too long")
     try:
         return load_clip(data, max_seconds, name)
     except MemoryError:
-        raise AudioError(f"{name}: takes more than {MAX_MEMORY >> 20} MiB to decode") from None
+        raise AudioError(
+            f"{name}: takes more than {MAX_MEMORY >> 20} MiB to decode", "too large for the memory"
+        ) from None
 
 
 def main() -> None:
@@ -63,7 +65,7 @@ def main() -> None:
         try:
             clip = decode_safely(data, asked["name"], asked["max_seconds"])
         except AudioError as error:
-            _send(replies, {"error": str(error)})
+            _send(replies, {"error": str(error), "kind": error.kind})
         else:
             _send(replies, {"rate": clip.rate, "samples": len(clip.samples)}, clip.samples.tobytes())
 

@@ -145,7 +145,7 @@ class _Worker:
         await process.stdin.drain()
         reply = await _read_head(process)
         if "error" in reply:
-            raise AudioError(reply["error"])
+            raise AudioError(reply["error"], reply["kind"])
         samples = await process.stdout.readexactly(4 * reply["samples"])
         return Clip(np.frombuffer(samples, dtype=np.float32), reply["rate"], name)
 

@@ -6,6 +6,8 @@ import importlib.util
 import io
 import json
 import math
+import threading
+from collections import OrderedDict
 from pathlib import Path
 from unittest import mock
 
@@ -72,6 +74,30 @@ def test_what_was_heard_is_not_heard_again(scorer, voices):
         again = reward(["p"] * 2, ["0", "2"], situation=["Late.", None])
     assert [len(call.args[0]) for call in asked.call_args_list] == [3, 1]
     assert first[0] == first[2] == again[0] != first[3]
+
+
+def test_another_thread_may_forget_what_is_being_looked_up(scorer, voices, monkeypatch):
+    """Between the question whether a reward is known and the answer, a second thread has a full memory make room."""
+    monkeypatch.setattr("empathy_judge.reward._KEPT", 1)
+    reward = reward_of(scorer, voices)
+    others: list[threading.Thread] = []
+
+    class Interrupted(OrderedDict):
+        def __contains__(self, key: object) -> bool:
+            known = super().__contains__(key)
+            if known and not others:
+                others.append(threading.Thread(target=reward, args=(["p"], ["1"])))
+                others[0].start()
+                others[0].join(timeout=2)  # longer than a pair takes, if it can be stored
+            return known
+
+    first = reward(["p"], ["0"])
+    reward._known = Interrupted(reward._known)
+    assert reward(["p"], ["0"]) == first
+    (other,) = others
+    other.join(timeout=30)
+    assert not other.is_alive()
+    assert len(reward._known) == 1
 
 
 def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices, tmp_path):

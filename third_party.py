@@ -1,0 +1,37 @@
+"""What other libraries say and the user of a command cannot act on: silenced here alone, line by line."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+_LOGGERS = {
+    "bitsandbytes.backends.cpu.ops": logging.ERROR,  # misses a kernel for a packing that is not used (models.loading)
+    "lightning.fabric": logging.WARNING,  # which process has which rank
+    "lightning.pytorch": logging.WARNING,  # which devices there are, and advertisements
+}
+_WARNINGS = (
+    r".*`is_gradient_checkpointing` is deprecated",  # PEFT asks transformers
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning asks PyTorch
+    # What Lightning says about things that are meant
+    r".*module\(s\) in eval mode",  # the frozen backbone
+    r".*overridden `transfer_batch_to_device`",
+    r".*does not have many workers",
+    r".*Checkpoint directory .* exists and is not empty",  # resuming
+    r".*number of training batches",
+    r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
+    r".*sync_dist=True",  # what is logged of a validation is the same on every rank
+)
+
+
+def hush() -> None:
+    """Silence these lines and no others; warnings that a user can act on stay.
+
+    Lightning sets the levels of its loggers when it is imported: call this once more afterwards.
+    """
+    for name, level in _LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
+    known = {entry[1].pattern for entry in warnings.filters if entry[0] == "ignore" and entry[1] is not None}
+    for message in _WARNINGS:
+        if message not in known:
+            warnings.filterwarnings("ignore", message=message)
