@@ -169,6 +169,7 @@ class AnsweringModel:
         inputs = replace(
             _continued(ids),
             audio_index=torch.arange(sum(counts)),
+            audio_places=(ids[0] == backbone.chat.audio_token_id).nonzero()[:, 0],
             clips=backbone.prepare_clips(clips) if clips else None,
         ).to(self._device)
         return _Read(inputs, ids.shape[1] - sum(counts), sum(counts))
@@ -185,7 +186,8 @@ class AnsweringModel:
 def _continued(ids: Tensor) -> Inputs:
     """Tokens `(1, tokens)` without audio."""
     nothing = torch.zeros(0, dtype=torch.long, device=ids.device)
-    return Inputs(ids, torch.ones_like(ids), torch.zeros_like(ids, dtype=torch.bool), nothing)
+    nobody = torch.zeros_like(ids, dtype=torch.bool)
+    return Inputs(ids, torch.ones_like(ids), nobody, nothing, nothing, padding_last=True)
 
 
 def _ends(checkpoint: Checkpoint, tokenizer: Any) -> set[int]:

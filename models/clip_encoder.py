@@ -85,7 +85,7 @@ class ClipEncoder:
             if encoded is None:
                 seconds = sum(map(len, windows)) / self.judge.backbone.sampling_rate
                 reason = f"clip of {seconds:.1f} s: too long for the memory of {self.judge.device}"
-                found.failed[source] = AudioError(reason)
+                found.failed[source] = AudioError(reason, "too large for the memory")
                 continue
             found.states[source] = encoded
             self._keep(key, encoded)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -23,5 +26,10 @@ def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "i
     layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
     layers = [layer for layer in layers if all(layer is not other for other in leave)]
     for layer in layers:
-        layer.compile(dynamic=True, backend=backend)
+        forward = layer.forward
+        if isinstance(forward, partial):  # of `recompute_activations`: dynamo gives up a checkpoint around a layer
+            inner = torch.compile(forward.args[0], dynamic=True, backend=backend)
+            layer.forward = partial(forward.func, inner, **forward.keywords)
+        else:
+            layer.forward = torch.compile(forward, dynamic=True, backend=backend)
     return len(layers)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from torch import nn
+from torch import Tensor, nn
 
 from ..data_modules.errors import UserError
 from .backbones.common.base import Backbone, PartName
@@ -92,12 +92,28 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     )
     in_float32 = settings.dtype == "float32"
     handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
+    if in_float32 and settings.method != "dora":  # which takes lengths of rows in the precision of the states
+        for module in backbone.network.modules():
+            if isinstance(module, LoraLayer):
+                module._cast_input_dtype = _as_autocast_would  # pyright: ignore[reportAttributeAccessIssue] its overloads
     # Of a model type that it knows as mixture of experts, PEFT 0.21 makes bare names of the pattern
     adapted = {layer for layer, module in backbone.network.named_modules() if isinstance(module, LoraLayer)}
     if wrong := sorted(adapted.symmetric_difference(expected)):
         state = "got LoRA unasked" if wrong[0] in adapted else "got no LoRA"
         raise RuntimeError(f"{wrong[0]} {state}: PEFT did not keep to {pattern}")
     return handle
+
+
+def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """What an adapter in float32 reads of states `(batch, tokens, size)` of a backbone in bfloat16.
+
+    PEFT casts them to float32 first. Under autocast the product casts them back, to the same values: two passes over
+    memory for each of seven layers of a block, and copies that are kept for the backward pass. Without autocast, as in
+    scoring, the adapter computes in float32.
+    """
+    # a dry run computes on "meta", which knows no autocast; to ask torch which devices do breaks a compiled layer
+    cast = not states.is_meta and torch.is_autocast_enabled(states.device.type)
+    return states if cast else states.to(dtype)
 
 
 def _linears(backbone: Backbone, pattern: str) -> list[str]:

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .backbones.common.audio_language_model import AudioLanguageModel
 from .backbones.common.base import Backbone, Inputs
+from .backbones.common.padding import on_device
 from .backbones.common.reading_on import remembered
 
 _WORTH = 0.2
@@ -18,33 +19,25 @@ _WORTH = 0.2
 
 
 class _Plan(NamedTuple):
-    """How the rows of a batch are read in two passes.
+    """How the rows of a batch are read in two passes; made on the CPU.
 
     Attributes:
-        beginnings: Distinct beginnings, padded on the left, so that each ends where the rest begins.
-        group: For each row, its beginning `(batch,)`.
-        rests: What follows in each row, padded on the right.
-        is_beginning: Tokens of the batch that stand in a beginning `(batch, tokens)`.
-        is_rest: Those that follow.
+        beginnings: Distinct beginnings, padded on the left, so that each ends where the rest begins; without audio
+            states.
+        group: For each row, its beginning.
+        rests: What follows in each row, padded on the right, without audio states.
+        begun: Tokens of each row's beginning.
+        left: Tokens of each row's rest.
     """
 
     beginnings: Inputs
-    group: Tensor
+    group: list[int]
     rests: Inputs
-    is_beginning: Tensor
-    is_rest: Tensor
-
-    def to(self, device: torch.device) -> _Plan:
-        return _Plan(
-            self.beginnings.to(device),
-            self.group.to(device),
-            self.rests.to(device),
-            self.is_beginning.to(device),
-            self.is_rest.to(device),
-        )
+    begun: list[int]
+    left: list[int]
 
 
-def hidden_states(backbone: Backbone, inputs: Inputs, device: torch.device) -> Tensor:
+def hidden_states(backbone: Backbone, inputs: Inputs, moved: Inputs) -> Tensor:
     """As `Backbone.hidden_states`, but what several rows begin with is computed once where that saves much.
 
     A causal model's states of the beginning do not depend on what follows, so that the result is the same. What the
@@ -53,24 +46,25 @@ def hidden_states(backbone: Backbone, inputs: Inputs, device: torch.device) -> T
     Args:
         backbone: Any; one without a causal language model computes everything in one pass.
         inputs: With audio states, on the CPU.
-        device: Where they are computed.
+        moved: The same on the device where they are computed.
 
     Returns:
         `(batch, tokens, hidden)`; zeros at padding where beginnings were shared.
     """
     plan = _plan(backbone, inputs) if isinstance(backbone, AudioLanguageModel) else None
     if plan is None:
-        return backbone.hidden_states(inputs.to(device))
-    plan = plan.to(device)
+        return backbone.hidden_states(moved)
+    device, audio = moved.input_ids.device, moved.audio_states
     language_model = backbone.network.get_submodule(backbone.parts["language_model"].path)
     with remembered(language_model) as memory:
-        begun = backbone.hidden_states(plan.beginnings)
-        memory.select(plan.group)
-        rest = backbone.hidden_states(plan.rests)
-    hidden = begun.new_zeros(*inputs.input_ids.shape, begun.shape[-1])
-    hidden[plan.is_beginning] = begun[plan.group][plan.beginnings.attention_mask[plan.group].bool()]
-    hidden[plan.is_rest] = rest[plan.rests.attention_mask.bool()]
-    return hidden
+        begun = backbone.hidden_states(replace(plan.beginnings.to(device), audio_states=audio))
+        memory.select(on_device(plan.group, device))
+        rest = backbone.hidden_states(replace(plan.rests.to(device), audio_states=audio))
+    rows = [
+        torch.cat([begun[first, begun.shape[1] - before :], own[:after]])
+        for first, own, before, after in zip(plan.group, rest, plan.begun, plan.left, strict=True)
+    ]
+    return pad_sequence(rows, batch_first=True, padding_side="right" if inputs.padding_last else "left")
 
 
 def _plan(backbone: AudioLanguageModel, inputs: Inputs) -> _Plan | None:
@@ -95,24 +89,24 @@ def _plan(backbone: AudioLanguageModel, inputs: Inputs) -> _Plan | None:
     padding = backbone.chat.tokenizer.pad_token_id
     rests = [(ids[row, own], states[row, own]) for row, own in enumerate(is_rest)]
     return _Plan(
-        beginnings=_inputs(inputs, first, "left", padding),
-        group=torch.tensor(group, device=ids.device),
-        rests=_inputs(inputs, rests, "right", padding),
-        is_beginning=is_beginning,
-        is_rest=is_rest,
+        beginnings=_inputs(first, "left", padding),
+        group=group,
+        rests=_inputs(rests, "right", padding),
+        begun=is_beginning.sum(-1).tolist(),
+        left=is_rest.sum(-1).tolist(),
     )
 
 
-def _inputs(whole: Inputs, rows: list[tuple[Tensor, Tensor]], side: str, padding: int) -> Inputs:
-    """Rows of token ids and audio states, padded on a side, with the audio of the whole."""
+def _inputs(rows: list[tuple[Tensor, Tensor]], side: str, padding: int) -> Inputs:
+    """Rows of token ids and audio states, padded on a side."""
     ids = pad_sequence([own for own, _ in rows], batch_first=True, padding_value=padding, padding_side=side)
     mask = pad_sequence([torch.ones_like(own) for own, _ in rows], batch_first=True, padding_side=side)
     states = pad_sequence([own for _, own in rows], batch_first=True, padding_value=-1, padding_side=side)
-    return replace(
-        whole,
+    return Inputs(
         input_ids=ids,
         attention_mask=mask,
         response_mask=torch.zeros_like(mask, dtype=torch.bool),
         audio_index=states[states >= 0],
-        shares=None,
+        audio_places=(states.flatten() >= 0).nonzero()[:, 0],
+        padding_last=bool(mask.all()) or side == "right",
     )

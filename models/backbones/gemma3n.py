@@ -25,6 +25,7 @@ from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
+from .common.padding import on_device
 from .common.speech_processor import SpeechProcessor
 
 PARTS: Mapping[PartName, Part] = {
@@ -60,7 +61,7 @@ class Gemma3nForAudio(Gemma3nPreTrainedModel):
 
     def project(self, states: Tensor) -> Tensor:
         """Embeddings `(states, hidden)` of audio states; a state of zeros is one that a short clip leaves over."""
-        last = torch.tensor([[self.language_model.vocab_size - 1]], device=states.device)
+        last = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
         left_over = self.embed_audio(input_ids=last)[0]
         return torch.where(states.any(-1, keepdim=True), self.embed_audio(inputs_embeds=states), left_over)
 
@@ -111,7 +112,7 @@ class ConformerEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made alone: padding would become frames of its own."""
         made = [torch.from_numpy(self._extractor([clip])["input_features"][0]) for clip in clips]
-        return Clips(pad_sequence(made, batch_first=True), torch.tensor([len(frames) for frames in made]))
+        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
@@ -120,10 +121,10 @@ class ConformerEars:
         # one by one: what the first convolution makes of padding is not zero, and the second would look at it
         rows = [
             tower.subsample_conv_projection(row[None, :frames])[0]
-            for row, frames in zip(features, clips.lengths.tolist(), strict=True)
+            for row, frames in zip(features, clips.lengths, strict=True)
         ]
         states = pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows], device=states.device)
+        lengths = on_device([len(row) for row in rows], states.device)
         padding = torch.arange(states.shape[1], device=states.device) >= lengths[:, None]
         for block in tower.conformer:
             states = block(states, padding)

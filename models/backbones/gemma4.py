@@ -21,6 +21,7 @@ from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Rea
 from .common.base import Checkpoint, Clips, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
+from .common.padding import on_device, without_padding
 from .common.speech_processor import SpeechProcessor
 
 PARTS: Mapping[PartName, Part] = {
@@ -59,14 +60,14 @@ class ConformerEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`."""
         made = self._extractor(list(clips), return_tensors="pt")
-        return Clips(made["input_features"], made["input_features_mask"].sum(-1))
+        return Clips(made["input_features"], made["input_features_mask"].sum(-1).tolist())
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(states, audio size)`."""
         features = clips.features.to(self._tower.output_proj.weight.dtype)
-        real = torch.arange(features.shape[1], device=features.device) < clips.lengths[:, None]
-        heard = self._tower(features, real)
-        return heard.last_hidden_state[heard.attention_mask]
+        frames = on_device(clips.lengths, features.device)[:, None]
+        heard = self._tower(features, torch.arange(features.shape[1], device=features.device) < frames)
+        return without_padding(heard.last_hidden_state, [-(-length // 4) for length in clips.lengths])
 
 
 def load(checkpoint: Checkpoint) -> AudioLanguageModel:

@@ -117,17 +117,16 @@ class GraniteSpeechEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made of its clip alone; zeros fill up the shorter ones."""
         made = [self._extractor([clip])["input_features"][0] for clip in clips]
-        lengths = torch.tensor([len(features) for features in made])
-        return Clips(nn.utils.rnn.pad_sequence(made, batch_first=True), lengths)
+        return Clips(nn.utils.rnn.pad_sequence(made, batch_first=True), [len(features) for features in made])
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(states, audio size)`."""
         features = clips.features.to(dtype=self._tower.input_linear.weight.dtype)
         states: list[Tensor] = [features] * len(features)
-        for length in clips.lengths.unique().tolist():
-            (rows,) = (clips.lengths == length).nonzero(as_tuple=True)
-            frames = self._tower(features[rows, :length]).last_hidden_state
+        for length in sorted(set(clips.lengths)):
+            rows = [row for row, own in enumerate(clips.lengths) if own == length]
+            frames = self._tower(torch.stack([features[row, :length] for row in rows])).last_hidden_state
             windows = nn.functional.pad(frames, (0, 0, 0, -length % self.window)).unflatten(1, (-1, self.window))
-            for row, made in zip(rows.tolist(), windows.flatten(2), strict=True):
+            for row, made in zip(rows, windows.flatten(2), strict=True):
                 states[row] = made
         return torch.cat(states)

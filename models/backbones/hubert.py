@@ -13,7 +13,7 @@ from ...data_modules.errors import UserError
 from .common.base import Checkpoint, Part
 from .common.loading import load_feature_extractor
 from .common.pair_encoder import PairEncoder, load_tower
-from .common.wave_ears import WaveEars, layer_states
+from .common.wave_ears import FRONT_END, WaveEars, layer_states
 
 PART = Part(
     "encoder",
@@ -32,7 +32,7 @@ def load(checkpoint: Checkpoint) -> PairEncoder:
     config = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
     if config.conv_pos_batch_norm:
         raise UserError(f"backbone {checkpoint.name!r}: conv_pos_batch_norm lets padding in; accepted: false")
-    tower = load_tower(HubertModel, checkpoint, config)
+    tower = load_tower(HubertModel, checkpoint, config, float32_parts=[FRONT_END])
     extractor = load_feature_extractor(checkpoint)
     ears = WaveEars(
         tower, extractor, lambda features, real: layer_states(tower, tower.feature_projection(features), real)

@@ -23,11 +23,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
-from .common.audio_language_model import AudioLanguageModel, Read, decoder
+from .common.audio_language_model import AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
 from .common.loading import load_model
 from .common.own_adapter import merge_own_adapter
+from .common.padding import real_places, without_padding
 from .common.prompt import Message, as_text
 from .common.speech_processor import SpeechProcessor
 
@@ -80,27 +81,23 @@ class ConformerEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made alone."""
         made = [self._extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
-        return Clips(pad_sequence(made, batch_first=True), torch.tensor([len(frames) for frames in made]))
+        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(states, audio size)`."""
         tower = self._tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
         # one by one: what a convolution makes of padding is not zero, and the next would look at it
-        rows = [
-            tower.embed(row[None, :length], None)[0][0]
-            for row, length in zip(frames, clips.lengths.tolist(), strict=True)
-        ]
+        rows = [tower.embed(row[None, :length], None)[0][0] for row, length in zip(frames, clips.lengths, strict=True)]
         windows = [window for row in rows for window in _windows(row)]
         states = pad_sequence(windows, batch_first=True)
-        lengths = torch.tensor([len(window) for window in windows], device=states.device)
-        padding = torch.arange(states.shape[1], device=states.device) >= lengths[:, None]
-        bias = tower.relative_attention_bias_layer(states)
-        mask = bias.masked_fill(padding[:, None, None], torch.finfo(bias.dtype).min)
+        real = real_places([len(window) for window in windows], states.shape[1], states.device)
+        mask = tower.relative_attention_bias_layer(states)
+        if real is not None:
+            mask = mask.masked_fill(~real[:, None, None], torch.finfo(mask.dtype).min)
         for layer in tower.encoders:
             states = layer(states, mask)
-        real = [len(piece) for row in rows for piece in row.split(WINDOW)]
-        return torch.cat([window[:length] for window, length in zip(states, real, strict=True)])
+        return without_padding(states, [len(piece) for row in rows for piece in row.split(WINDOW)])
 
 
 def _windows(row: Tensor) -> Sequence[Tensor]:
@@ -143,7 +140,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         chat=Chat(processor, processor.tokenizer.audio_token, render=renderer(processor.tokenizer.audio_token)),
         embed=model.get_input_embeddings(),
         project=network["projector"],
-        read=reader(network["language_model"]),
+        read=decoder(network["language_model"]),
         hidden_size=config.hidden_size,
         layout=LAYOUT,
     )
@@ -164,9 +161,12 @@ def refuse_own_code(checkpoint: Checkpoint) -> None:
 
 
 def take_apart(model: Any) -> nn.ModuleDict:
-    """The three parts side by side; in the official class two of them lie in the embeddings of the third."""
+    """The three parts side by side; in the official class two of them lie in the embeddings of the third. Positions are
+    scaled row by row."""
     audio = model.embed_tokens_extend.audio_embed
     del model.embed_tokens_extend
+    if (longest_short := model.config.rope_parameters.get("original_max_position_embeddings")) is not None:
+        model.rotary_emb = RotaryByRow(model.rotary_emb, longest_short)
     layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
     return nn.ModuleDict({"language_model": model, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
@@ -181,17 +181,17 @@ def renderer(audio_token: str) -> Callable[[Sequence[Message]], str]:
     return render
 
 
-def reader(language_model: Any) -> Read:
-    """The language model, long pairs apart from short ones where the length decides how positions are scaled."""
-    read = decoder(language_model)
-    longest_short = language_model.config.rope_parameters.get("original_max_position_embeddings")
+class RotaryByRow(nn.Module):
+    """The official rotary embedding, which scales a whole batch by its longest row, for each row by its own length."""
 
-    def by_length(ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        if longest_short is None or ids.shape[1] <= longest_short:
-            return read(ids, embeddings, mask, positions)
-        long = positions.amax(-1) >= longest_short
-        groups = [rows for rows in (long.nonzero()[:, 0], (~long).nonzero()[:, 0]) if len(rows)]
-        hidden = [read(ids[rows], embeddings[rows], mask[rows], positions[rows]) for rows in groups]
-        return torch.cat(hidden)[torch.cat(groups).argsort()]
+    def __init__(self, official: nn.Module, longest_short: int) -> None:
+        super().__init__()
+        self.official, self._longest_short = official, longest_short
 
-    return by_length
+    def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, ...]:
+        """Cosine and sine `(batch, tokens, size)` of positions `(batch, tokens)`."""
+        beyond = torch.full_like(position_ids[:, :1], self._longest_short)
+        short = self.official(hidden, position_ids.clamp(max=self._longest_short - 1))
+        long = self.official(hidden, torch.cat([position_ids, beyond], -1))
+        is_long = (position_ids.amax(-1) >= self._longest_short)[:, None, None]
+        return tuple(torch.where(is_long, one[:, :-1], other) for one, other in zip(long, short, strict=True))

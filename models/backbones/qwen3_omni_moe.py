@@ -29,9 +29,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerTextModel,
 )
 
+from .common.attention import attend_in_rows
 from .common.audio_language_model import AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Layout, Part, PartName
 from .common.chat import Chat
+from .common.padding import on_device, real_places, without_padding
 from .common.speech_processor import SpeechProcessor
 from .common.thinker import load_thinker
 
@@ -73,6 +75,8 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
     tower, text = network.audio_tower, network.language_model
     network.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
     del tower.proj1, tower.act, tower.proj2
+    for layer in tower.layers:
+        attend_in_rows(layer.self_attn)
     return AudioLanguageModel(
         network,
         checkpoint,
@@ -123,40 +127,40 @@ class ChunkEars:
             for clip in clips
         ]
         padded = pad_sequence([spectrogram.T for spectrogram in made], batch_first=True).transpose(1, 2)
-        return Clips(padded, torch.tensor([spectrogram.shape[1] for spectrogram in made]))
+        return Clips(padded, [spectrogram.shape[1] for spectrogram in made])
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(states, audio size)`."""
-        tower, chunk, lengths = self._tower, self._chunk, clips.lengths.tolist()
+        tower, chunk, device = self._tower, self._chunk, clips.features.device
         pieces = [
             piece
-            for spectrogram, length in zip(clips.features, lengths, strict=True)
+            for spectrogram, length in zip(clips.features, clips.lengths, strict=True)
             for piece in spectrogram[:, :length].T.split(chunk)
         ]
         # the last chunk of a clip is padded to the length of its first; what is behind that does not exist
-        widths = [min(length, chunk) for length in lengths for _ in range(-(-length // chunk))]
+        widths = [min(length, chunk) for length in clips.lengths for _ in range(-(-length // chunk))]
         padded = pad_sequence(pieces, batch_first=True).transpose(1, 2)
         states = torch.cat(
             [
                 self._convolve(part, width)
                 for part, width in zip(
                     padded.split(tower.conv_chunksize),
-                    torch.tensor(widths, device=padded.device).split(tower.conv_chunksize),
+                    on_device(widths, device).split(tower.conv_chunksize),
                     strict=True,
                 )
             ]
         )
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
-        counts = torch.tensor([_thrice_halved(len(piece)) for piece in pieces], device=states.device)
-        states = states[torch.arange(states.shape[1], device=states.device) < counts[:, None]]
+        states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
         window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
-        bounds = [0]
-        for count in (self.audio_tokens(length * self._extractor.hop_length) for length in lengths):
-            bounds += [bounds[-1] + min(end, count) for end in range(window, count + window, window)]
-        limits = torch.tensor(bounds, dtype=torch.int32, device=states.device)
+        counts = [self.audio_tokens(length * self._extractor.hop_length) for length in clips.lengths]
+        # each window is a row from here on: attention does not reach beyond it
+        sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
+        states = pad_sequence(list(states.split(sizes)), batch_first=True)
+        real = real_places(sizes, states.shape[1], device)
         for layer in tower.layers:
-            states = layer(states, limits)[0]
-        return tower.ln_post(states)
+            states = layer(states, None if real is None else real[:, None, None])[0]
+        return tower.ln_post(without_padding(states, sizes))
 
     def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
         """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""

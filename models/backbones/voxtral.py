@@ -11,12 +11,16 @@ needed; its chat template is written out below.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import is_offline_mode
 from torch import Tensor
 from transformers import VoxtralForConditionalGeneration
+from transformers.utils.hub import cached_file
 
 from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
 from .common.base import Checkpoint, Clips, Part, PartName
@@ -44,7 +48,7 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         VoxtralForConditionalGeneration, checkpoint, unquantized=["audio_tower", "multi_modal_projector"]
     ).model
     # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
-    processor = load_processor(checkpoint, mistral_format=False)
+    processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
     tokenizer = processor.tokenizer
     special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
     tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
@@ -62,6 +66,24 @@ def load(checkpoint: Checkpoint) -> AudioLanguageModel:
         hidden_size=network.language_model.config.hidden_size,
         heard=ears.heard_tokens,
     )
+
+
+def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as the folder that it has in the hub's cache, where the hub must not be asked.
+
+    transformers 5.23 looks for a `tekken.json` in the list of a repository's files, which it gets from the hub or from
+    a folder, but not from the cache: with HF_HUB_OFFLINE, as on many compute nodes, it finds no tokenizer.
+    """
+    if not is_offline_mode():
+        return checkpoint
+    found = cached_file(
+        checkpoint.name,
+        "tekken.json",
+        revision=checkpoint.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return checkpoint if found is None else replace(checkpoint, name=str(Path(found).parent), revision=None)
 
 
 def render(chat: Sequence[Message]) -> str:
@@ -117,7 +139,7 @@ class VoxtralEars:
                 return_tensors="pt",
             )["input_features"]
             windows += made[0].split(extractor.nb_max_frames, dim=-1)
-        return Clips(torch.stack(windows), torch.full((len(windows),), extractor.nb_max_frames))
+        return Clips(torch.stack(windows), [extractor.nb_max_frames] * len(windows))
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all windows one after the other `(states, audio size)`."""

@@ -11,7 +11,7 @@ from transformers import AutoConfig, Wav2Vec2Model
 from .common.base import Checkpoint
 from .common.loading import load_feature_extractor
 from .common.pair_encoder import PairEncoder, load_tower
-from .common.wave_ears import WaveEars, layer_states
+from .common.wave_ears import FRONT_END, WaveEars, layer_states
 from .hubert import PART
 
 # of models with a head: what tells frames apart in pre-training, recognizers and classifiers, what shortens their input
@@ -28,7 +28,7 @@ def load(checkpoint: Checkpoint) -> PairEncoder:
     """
     config = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
     config.add_adapter = False  # it stands behind the states that are read
-    tower = load_tower(Wav2Vec2Model, checkpoint, config, left_behind=LEFT_BEHIND)
+    tower = load_tower(Wav2Vec2Model, checkpoint, config, left_behind=LEFT_BEHIND, float32_parts=[FRONT_END])
     extractor = load_feature_extractor(checkpoint)
     ears = WaveEars(
         tower, extractor, lambda features, real: layer_states(tower, tower.feature_projection(features)[0], real)

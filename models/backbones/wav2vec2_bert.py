@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import AutoConfig, Wav2Vec2BertModel
 
 from .common.base import Checkpoint, Clips, Part
 from .common.loading import load_feature_extractor
+from .common.padding import real_places
 from .common.pair_encoder import MAX_SECONDS, PairEncoder, load_tower, pack
 
 PART = Part(
@@ -61,10 +61,11 @@ class ConformerEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Log-mel features, normalised clip by clip `(rows, states, bins * stride)`."""
         made = self._extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return Clips(made["input_features"], made["attention_mask"].sum(-1))
+        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
 
     def encode(self, clips: Clips) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self._tower.dtype)
-        real = torch.arange(features.shape[1], device=features.device) < clips.lengths[:, None]
-        return pack(self._tower(features, attention_mask=real, output_hidden_states=True).hidden_states, real)
+        real = real_places(clips.lengths, features.shape[1], features.device)
+        states = self._tower(features, attention_mask=real, output_hidden_states=True).hidden_states
+        return pack(states, clips.lengths)

@@ -18,7 +18,7 @@ from transformers import AutoConfig, WavLMModel
 from .common.base import Checkpoint, Part
 from .common.loading import load_feature_extractor
 from .common.pair_encoder import PairEncoder, load_tower
-from .common.wave_ears import WaveEars, embedded
+from .common.wave_ears import FRONT_END, WaveEars, embedded
 
 PART = Part(
     "encoder",
@@ -37,7 +37,7 @@ def load(checkpoint: Checkpoint) -> PairEncoder:
     config = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
     config.add_adapter = False  # it stands behind the states that are read
     kernel = "eager" if checkpoint.attention == "sdpa" else checkpoint.attention
-    tower = load_tower(WavLMModel, replace(checkpoint, attention=kernel), config)
+    tower = load_tower(WavLMModel, replace(checkpoint, attention=kernel), config, float32_parts=[FRONT_END])
     for layer in tower.encoder.layers:
         attention: Any = layer.attention
         attention.torch_multi_head_self_attention = partial(attend, attention)
@@ -47,7 +47,7 @@ def load(checkpoint: Checkpoint) -> PairEncoder:
     return PairEncoder(tower, checkpoint, extractor=extractor, ears=ears, layers=layers, part=PART)
 
 
-def layer_states(tower: Any, features: Tensor, real: Tensor) -> list[Tensor]:
+def layer_states(tower: Any, features: Tensor, real: Tensor | None) -> list[Tensor]:
     """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`."""
     projected, _ = tower.feature_projection(features)
     states, bias = [embedded(tower, projected, real)], None
@@ -57,7 +57,7 @@ def layer_states(tower: Any, features: Tensor, real: Tensor) -> list[Tensor]:
     return states
 
 
-def attend(attention: Any, hidden: Tensor, real: Tensor, bias: Tensor) -> tuple[Tensor, None]:
+def attend(attention: Any, hidden: Tensor, real: Tensor | None, bias: Tensor) -> tuple[Tensor, None]:
     """Self-attention through the layer's four linear modules.
 
     The official one hands their weights to a function and never calls them, so that LoRA on them would do nothing
@@ -66,7 +66,7 @@ def attend(attention: Any, hidden: Tensor, real: Tensor, bias: Tensor) -> tuple[
     Args:
         attention: A `WavLMAttention`.
         hidden: `(rows, frames, size)`.
-        real: True where a frame belongs to a clip `(rows, frames)`.
+        real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
         bias: Of the scores `(rows * heads, frames, frames)`.
 
     Returns:
@@ -78,6 +78,7 @@ def attend(attention: Any, hidden: Tensor, real: Tensor, bias: Tensor) -> tuple[
 
     query, key, value = (heads(linear(hidden)) for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
     bias = bias.unflatten(0, (len(hidden), attention.num_heads)).to(query)
-    bias = bias.masked_fill(~real[:, None, None], float("-inf"))
+    if real is not None:
+        bias = bias.masked_fill(~real[:, None, None], float("-inf"))
     mixed = scaled_dot_product_attention(query, key, value, bias)
     return attention.out_proj(mixed.transpose(1, 2).flatten(2)), None

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import AutoConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -63,11 +62,9 @@ class WhisperEars:
     def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
         """Log-mel spectrograms of the whole window `(rows, bins, frames)`; as lengths, the real states of each."""
         made = self._extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return Clips(made["input_features"], torch.tensor([self.audio_tokens(len(clip)) for clip in clips]))
+        return Clips(made["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
 
     def encode(self, clips: Clips) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self._tower.dtype)
-        layers = self._tower(features, output_hidden_states=True).hidden_states
-        real = torch.arange(layers[0].shape[1], device=features.device) < clips.lengths[:, None]
-        return pack(layers, real)
+        return pack(self._tower(features, output_hidden_states=True).hidden_states, clips.lengths)

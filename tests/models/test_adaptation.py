@@ -169,9 +169,16 @@ def test_a_configuration_can_assert_what_is_trained(make_judge):
         check_trainable(counts, {"decoder": 7})
 
 
+@pytest.fixture(params=[True, False], ids=["AVX512-BF16", "other CPUs"])
+def cpu(request, monkeypatch) -> None:
+    """Both ways in which bitsandbytes would pack 4 bits, whatever this CPU has."""
+    modules = pytest.importorskip("bitsandbytes.nn.modules")
+    monkeypatch.setattr(modules, "has_avx512bf16", lambda: request.param)
+
+
+@pytest.mark.usefixtures("cpu")
 @torch.no_grad()
 def test_four_bits_stay_near_the_full_scores(make_judge, pairs, tmp_path):
-    pytest.importorskip("bitsandbytes")
     judge = make_judge(LoraSettings(rank=4))
     inputs = judge.build_inputs(pairs)
     expected = judge(inputs)
@@ -186,8 +193,8 @@ def test_four_bits_stay_near_the_full_scores(make_judge, pairs, tmp_path):
     assert (moved < torch.tensor([0.8, 2.0])).all()
 
 
+@pytest.mark.usefixtures("cpu")
 def test_qlora_trains_adapters_on_four_bits(make_judge, pairs, tmp_path):
-    pytest.importorskip("bitsandbytes")
     judge = make_judge(LoraSettings(rank=4), quantization="nf4")
     trainable = judge.trainable()
     frozen = {name: weight.clone() for name, weight in judge.named_parameters() if name not in trainable}

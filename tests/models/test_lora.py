@@ -13,6 +13,7 @@ from empathy_judge.models.backbones.common.base import Checkpoint, Part
 from empathy_judge.models.lora import LoraSettings, adapt
 from empathy_judge.models.parts import count_parameters, parameter_table
 from peft import get_peft_model
+from peft.tuners.lora import LoraLayer
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
 LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
@@ -110,3 +111,35 @@ def test_layers_that_peft_adapts_against_the_pattern_are_refused(targets, messag
         pytest.raises(RuntimeError, match=f"^{message}: PEFT"),
     ):
         adapt(backbone, LoraSettings())
+
+
+@pytest.mark.parametrize("method", ["lora", "rslora"])
+def test_under_autocast_an_adapter_reads_the_states_that_are_there(method, make_judge, backbone_folder):
+    """PEFT's cast to float32 and back changes no bit of states and gradients; without it there are no such copies."""
+    judge = make_judge(LoraSettings(rank=4, method=method), dtype="bfloat16")
+    layers = [module for module in judge.network.modules() if isinstance(module, LoraLayer)]
+    layer = judge.network.language_model.layers[0].mlp.gate_proj
+    states = torch.randn(3, 5, 192, dtype=torch.bfloat16)
+    assert len(layers) == 28
+    found = []
+    for own in (True, False):
+        if not own:
+            for module in layers:
+                del module._cast_input_dtype
+        read = []
+        hook = layer.lora_A["default"].register_forward_pre_hook(lambda _, args, read=read: read.append(args[0].dtype))
+        x = states.clone().requires_grad_(True)
+        with torch.autocast("cpu", torch.bfloat16):
+            made = layer(x)
+        made.float().square().sum().backward()
+        weights = [weight for weight in layer.parameters() if weight.requires_grad]
+        found.append([made.detach(), x.grad, *(weight.grad for weight in weights)])
+        assert read == [torch.bfloat16 if own else torch.float32]
+        assert layer(states).dtype == torch.bfloat16
+        assert read[1] == torch.float32  # without autocast, as in scoring
+        for weight in weights:
+            weight.grad = None
+        hook.remove()
+    for own, peft in zip(*found, strict=True):
+        assert torch.equal(own, peft)
+    assert all(bool(own.any()) for own in found[0][:2])

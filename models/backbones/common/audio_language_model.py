@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ....data_modules.schema import Pair
+from .attention import padding_last
 from .base import Checkpoint, Clips, Inputs, Layout, Part, PartName
 from .chat import Chat
 from .halves import entered, layers_at
@@ -138,7 +139,8 @@ class AudioLanguageModel:
         if inputs.hidden is not None:
             path = self.parts["language_model"].layers
             assert path is not None
-            with entered(layers_at(self.network, path)[: inputs.first], inputs.hidden):
+            layers = layers_at(self.network, path)[: inputs.first]
+            with entered(layers, inputs.hidden), padding_last(inputs.padding_last):
                 return self._read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None and inputs.clips is not None:
@@ -146,9 +148,10 @@ class AudioLanguageModel:
         embeddings = self._embed(inputs.input_ids)
         if states is not None:  # a chat may be without audio, as is what continues one
             audio = self._project(states.to(embeddings.device, self._projector_dtype()))[inputs.audio_index]
-            is_audio = (inputs.input_ids == self.chat.audio_token_id)[..., None]
-            embeddings = embeddings.masked_scatter(is_audio, audio.to(embeddings))
-        return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+            flat = embeddings.flatten(0, 1).index_copy(0, inputs.audio_places, audio.to(embeddings))
+            embeddings = flat.view_as(embeddings)
+        with padding_last(inputs.padding_last):
+            return self._read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
 
     def _projector_dtype(self) -> torch.dtype:
         """Where the projector is trained in full, it is float32 beside a language model in bfloat16."""

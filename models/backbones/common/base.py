@@ -82,11 +82,11 @@ class Clips:
         features: One row for each clip, or for each window where the family itself cuts a long clip into windows
             (those of one clip then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)`
             or samples `(rows, samples)`, as the family has it.
-        lengths: Real frames (or samples) of each row `(rows,)`.
+        lengths: Real frames (or samples) of each row: numbers of the host, which slices by them.
     """
 
     features: Tensor
-    lengths: Tensor
+    lengths: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ class Inputs:
         response_mask: `(batch, tokens)`, True where an audio token stands that carries the response.
         audio_index: For each audio token of `input_ids` in reading order, its row after the projector
             `(audio tokens,)`.
+        audio_places: Where these tokens stand, the rows of `input_ids` counted as one `(audio tokens,)`.
         clips: The clips to encode; None where `audio_states` holds them encoded.
         audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
         shares: Where long clips are cut into windows, a pair has several rows, and this is the weight of each row in
@@ -106,17 +107,21 @@ class Inputs:
         hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
             ids; None = the model is computed from its beginning.
         first: See `hidden`.
+        padding_last: True where padding is known to stand behind the real tokens of every row, so that a causal model
+            needs no mask for it. False is always right.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     response_mask: Tensor
     audio_index: Tensor
+    audio_places: Tensor
     clips: Clips | None = None
     audio_states: Tensor | None = None
     shares: Tensor | None = None
     hidden: Tensor | None = None
     first: int = 0
+    padding_last: bool = False
 
     def to(self, device: torch.device) -> Inputs:
         """The same inputs on another device."""
@@ -131,7 +136,7 @@ class Inputs:
         for own in fields(self):
             value = getattr(self, own.name)
             if isinstance(value, Clips):
-                changed[own.name] = Clips(function(value.features), function(value.lengths))
+                changed[own.name] = Clips(function(value.features), value.lengths)
             elif isinstance(value, Tensor):
                 changed[own.name] = function(value)
         return replace(self, **changed)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoFeatureExtractor,
     AutoProcessor,
@@ -23,6 +24,7 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from ....data_modules.errors import UserError
+from .attention import KERNEL
 from .base import Checkpoint
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -40,6 +42,7 @@ def load_model(
     key_mapping: dict[str, str] | None = None,
     attention: dict[str, str] | None = None,
     own_adapter: bool = False,
+    float32_parts: Sequence[str] = (),
 ) -> Model:
     """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
 
@@ -57,18 +60,28 @@ def load_model(
         attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
             `checkpoint`.
         own_adapter: True where the family merges the adapter that lies beside its weights.
+        float32_parts: Modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8
+            significant bits, and would round away a quiet signal on top of a large constant.
 
     Raises:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
             them that nobody asked for, or the attention kernel is not installed.
     """
-    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": attention or checkpoint.attention}
+    kernels = attention or {"": checkpoint.attention}
+    ours = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
+    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if attention else ours[""]}
+    # `transformers` asks the class, while it reads: weights that were rounded first would stay rounded
+    kept = {"_keep_in_fp32_modules_strict": set(float32_parts), "__module__": model_class.__module__}
+    # the stubs know neither output_loading_info nor None for the default revision
+    loader: Any = type(model_class.__name__, (model_class,), kept) if float32_parts else model_class
     try:
         if not checkpoint.weights:
-            config_class: Any = model_class.config_class
-            config = config or config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+            config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):
-                return model_class._from_config(config, **options)
+                model = loader._from_config(config, **options)
+                for part in float32_parts:
+                    model.get_submodule(part).float()
+                return model
         if not own_adapter:
             _refuse_adapter(checkpoint)
         if config is not None:
@@ -80,7 +93,6 @@ def load_model(
         if checkpoint.quantization == "int8":
             options["quantization_config"] = int8([*unquantized, "lm_head"])
         with quiet_transformers(), _no_adapter():  # what it reports is an error below
-            loader: Any = model_class  # the stubs know neither output_loading_info nor None for the default revision
             model, report = loader.from_pretrained(
                 checkpoint.name,
                 revision=checkpoint.revision,
@@ -102,7 +114,22 @@ def load_model(
     except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
         raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
     check_report(checkpoint.name, report, left_behind)
+    _keep_packing(model)
     return model
+
+
+def _keep_packing(model: nn.Module) -> None:
+    """4-bit weights stay in the packing of QLoRA on every CPU: the same file, and the same scores, on all of them.
+
+    On CPUs with AVX512-BF16 bitsandbytes 0.50 would repack each weight in its first forward pass, which fails unless
+    rows divide by 64 and columns by 32, rounds activations and scales to bfloat16 whatever the compute dtype, and
+    changes weights that LoRA is being trained on. Without it a CPU dequantizes a weight each time it is used, as CPUs
+    without these instructions do.
+    """
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # of bitsandbytes' Linear4bit
+            module.support_avx512bf16_for_cpu = False
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from .audio_language_model import Ears
 from .base import Checkpoint, Clips, Inputs, Layout, Part, PartName
 from .joiner import OTHER, PADDING, RESPONSE, USER, WIDTH, Joiner
 from .loading import load_model
+from .padding import without_padding
 
 Tower = TypeVar("Tower", bound=PreTrainedModel)
 
@@ -106,10 +107,9 @@ class PairEncoder:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
         projected = self._joiner.project(states)
-        is_audio = (inputs.input_ids != PADDING)[..., None]
-        audio = projected.new_zeros(*inputs.input_ids.shape, WIDTH)
-        audio = audio.masked_scatter(is_audio, projected[inputs.audio_index])
-        return self._joiner(audio, inputs.input_ids)
+        nothing = projected.new_zeros(inputs.input_ids.numel(), WIDTH)
+        audio = nothing.index_copy(0, inputs.audio_places, projected[inputs.audio_index])
+        return self._joiner(audio.view(*inputs.input_ids.shape, WIDTH), inputs.input_ids)
 
     def save_processor(self, folder: str) -> None:
         """Write the feature extractor."""
@@ -123,6 +123,7 @@ def load_tower(
     *,
     left_behind: str = _LEFT_BEHIND,
     key_mapping: dict[str, str] | None = None,
+    float32_parts: Sequence[str] = (),
 ) -> Tower:
     """Load an encoder; by default, heads of recognizers and classifiers that sit on top of it are left behind.
 
@@ -132,6 +133,7 @@ def load_tower(
         config: Of the encoder.
         left_behind: See `load_model`.
         key_mapping: See `load_model`.
+        float32_parts: See `load_model`.
 
     Raises:
         UserError: As `load_model`; also if 4 bits are asked for.
@@ -142,14 +144,21 @@ def load_tower(
             "is an encoder alone; accepted: none"
         )
     config.mask_time_prob = config.mask_feature_prob = 0.0  # else there is a weight that only masked training reads
-    return load_model(model_class, checkpoint, config=config, left_behind=left_behind, key_mapping=key_mapping)
+    return load_model(
+        model_class,
+        checkpoint,
+        config=config,
+        left_behind=left_behind,
+        key_mapping=key_mapping,
+        float32_parts=float32_parts,
+    )
 
 
-def pack(layers: Sequence[Tensor], real: Tensor) -> Tensor:
+def pack(layers: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
     """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`.
 
     Args:
         layers: What each layer made.
-        real: True where a frame belongs to a clip `(rows, frames)`.
+        lengths: Frames of each row that belong to a clip.
     """
-    return torch.cat([layer[real] for layer in layers], -1)
+    return torch.cat([without_padding(layer, lengths) for layer in layers], -1)

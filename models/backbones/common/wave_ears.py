@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,27 +12,31 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
 from .base import Clips
+from .padding import real_places
 from .pair_encoder import MAX_SECONDS, pack
+
+FRONT_END = "feature_extractor"
+"""The convolutions over the waveform: in float32 whatever the precision of the rest is, weights and samples."""
 
 
 class WaveEars:
     """Implements `Ears`: the states of all layers, equal to those of each clip alone.
 
-    The convolutions run clip by clip: where they have a group norm (`feat_extract_norm: group`), it normalises over
-    time, so that padding would change every frame. The transformer runs on the batch, with its padding masked.
+    Where the convolutions have a group norm (`feat_extract_norm: group`), it normalises over time, so that padding
+    would change every frame: they run clip by clip. The transformer runs on the batch, with its padding masked.
     """
 
     tokens_per_state = 1
     max_seconds = MAX_SECONDS
 
-    def __init__(self, tower: Any, extractor: Any, run: Callable[[Tensor, Tensor], list[Tensor]]) -> None:
+    def __init__(self, tower: Any, extractor: Any, run: Callable[[Tensor, Tensor | None], list[Tensor]]) -> None:
         """Wrap a tower.
 
         Args:
             tower: With `feature_extractor`, and a configuration that tells its kernels and strides.
             extractor: A `Wav2Vec2FeatureExtractor`.
             run: From what the convolutions make of clips `(rows, frames, channels)` and the mask of real frames
-                `(rows, frames)` to the states of all layers, each `(rows, frames, size)`.
+                `(rows, frames)`, None = no padding, to the states of all layers, each `(rows, frames, size)`.
         """
         self._tower, self._extractor, self._run = tower, extractor, run
         self.sampling_rate: int = extractor.sampling_rate
@@ -50,37 +55,47 @@ class WaveEars:
             self._extractor(clip, sampling_rate=self.sampling_rate, return_tensors="pt")["input_values"][0]
             for clip in clips
         ]
-        lengths = torch.tensor([len(row) for row in rows])
-        return Clips(nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths)
+        return Clips(nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows])
 
     def encode(self, clips: Clips) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
-        samples = clips.features.to(self._tower.dtype)
-        rows = [
-            self._tower.feature_extractor(row[None, :length])[0].T
-            for row, length in zip(samples, clips.lengths.tolist(), strict=True)
-        ]
-        lengths = torch.tensor([len(row) for row in rows], device=samples.device)
-        features = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        real = torch.arange(features.shape[1], device=samples.device) < lengths[:, None]
-        return pack(self._run(features, real), real)
+        device = clips.features.device.type
+        # a tower that is trained is called under autocast, which would round the samples; "meta" has none
+        with (
+            torch.autocast(device, enabled=False)
+            if torch.amp.autocast_mode.is_autocast_available(device)
+            else nullcontext()
+        ):
+            features = self._convolved(clips)
+        features = features.to(self._tower.feature_projection.projection.weight.dtype)
+        lengths = [self.audio_tokens(length) for length in clips.lengths]
+        return pack(self._run(features, real_places(lengths, features.shape[1], features.device)), lengths)
+
+    def _convolved(self, clips: Clips) -> Tensor:
+        """What the convolutions make of samples, float32 `(rows, frames, channels)`."""
+        convolve, samples = self._tower.get_submodule(FRONT_END), clips.features.float()
+        if self._tower.config.feat_extract_norm != "group":
+            return convolve(samples).transpose(1, 2)
+        rows = [convolve(row[None, :length])[0].T for row, length in zip(samples, clips.lengths, strict=True)]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def embedded(tower: Any, hidden: Tensor, real: Tensor) -> Tensor:
+def embedded(tower: Any, hidden: Tensor, real: Tensor | None) -> Tensor:
     """What the first layer reads: projected features `(rows, frames, size)` and their position by convolution.
 
     Args:
         tower: With a transformer in `encoder`.
         hidden: Projected features.
-        real: True where a frame belongs to a clip `(rows, frames)`.
+        real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
     """
-    hidden = hidden.masked_fill(~real[..., None], 0.0)  # as the zeros that the convolution pads with
+    if real is not None:
+        hidden = hidden.masked_fill(~real[..., None], 0.0)  # as the zeros that the convolution pads with
     hidden = hidden + tower.encoder.pos_conv_embed(hidden)
     # with "stable" layer norm each layer has its own in front; the last one behind all layers is not in these states
     return hidden if tower.config.do_stable_layer_norm else tower.encoder.layer_norm(hidden)
 
 
-def layer_states(tower: Any, hidden: Tensor, real: Tensor) -> list[Tensor]:
+def layer_states(tower: Any, hidden: Tensor, real: Tensor | None) -> list[Tensor]:
     """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`; see `embedded`."""
     states = [embedded(tower, hidden, real)]
     mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from transformers.masking_utils import create_bidirectional_mask
 
 from .base import Clips, Part
+from .padding import real_places, without_padding
 
 WHISPER_TOWER = Part(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -62,7 +62,7 @@ class MaskedWhisperEars:
             return_attention_mask=True,
             return_tensors="pt",
         )
-        return Clips(made["input_features"], made["attention_mask"].sum(-1))
+        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
 
     def encode(self, clips: Clips) -> Tensor:
         """Audio states of all windows one after the other `(states, audio size)`."""
@@ -71,20 +71,20 @@ class MaskedWhisperEars:
         states = nn.functional.gelu(tower.conv1(features))
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)
         states = states + tower.embed_positions.weight[: states.shape[1]]
-        lengths = _after_convolutions(clips.lengths)
-        real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        lengths = [after_convolutions(length) for length in clips.lengths]
+        real = real_places(lengths, states.shape[1], states.device)
         mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
         for layer in tower.layers:
             states = layer(states, mask)
         states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
-        return states[torch.arange(states.shape[1], device=states.device) < _states(clips.lengths)[:, None]]
+        return without_padding(states, [_states(length) for length in clips.lengths])
 
 
-def _after_convolutions(frames):
+def after_convolutions(frames: int) -> int:
     """Encoder positions of so many spectrogram frames (the second convolution has stride 2)."""
     return (frames - 1) // 2 + 1
 
 
-def _states(frames):
+def _states(frames: int) -> int:
     """Audio states of so many spectrogram frames."""
-    return (_after_convolutions(frames) - 2) // 2 + 1
+    return (after_convolutions(frames) - 2) // 2 + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -32,6 +33,9 @@ from safetensors.torch import load_file, save_file
 
 RATE = 16_000
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
+IN_BFLOAT16 = 0.06
+"""Norm of the difference to float32 by the norm of hidden states: up to 0.037 on a CPU, in miniatures with large
+weights."""
 
 
 @pytest.fixture(scope="module")
@@ -166,54 +170,88 @@ def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folde
 
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_hidden_states_of_a_mixed_batch_equal_the_official_ones_of_each_pair(language_model, side, pairs, same):
-    judge = judge_of(language_model, padding_side=side)
+def test_hidden_states_of_a_mixed_batch_equal_the_official_ones_of_each_pair(
+    language_model, side, pairs, same, device, rounding
+):
+    """The official classes compute on the CPU, wherever ours do."""
+    judge = judge_of(language_model, padding_side=side).to(device)
     inputs = judge.build_inputs(pairs)
-    hidden = judge.backbone.hidden_states(inputs)
+    hidden = judge.backbone.hidden_states(inputs.to(device)).cpu()
     for row, pair in enumerate(pairs):
         ids, expected = language_model.official(pair)
         real = inputs.attention_mask[row].bool()
         assert torch.equal(inputs.input_ids[row][real], ids[0]), pair.pair_id
-        assert same(hidden[row][real], expected[0]), pair.pair_id
+        assert same(hidden[row][real], expected[0], rounding), pair.pair_id
 
 
 @torch.no_grad()
-def test_a_score_does_not_depend_on_the_batch(family, pairs):
-    judge = judge_of(family)
-    together = judge(judge.build_inputs(pairs))
-    alone = torch.cat([judge(judge.build_inputs([pair])) for pair in pairs])
-    assert (together - alone).abs().max() <= 1e-5
+def test_hidden_states_in_bfloat16_are_near_the_official_ones_in_float32(language_model, pairs, device):
+    judge = judge_of(language_model, dtype="bfloat16").to(device)
+    inputs = judge.build_inputs(pairs)
+    hidden = judge.backbone.hidden_states(inputs.to(device)).cpu().float()
+    for row, pair in enumerate(pairs):
+        expected = language_model.official(pair)[1][0]
+        found = hidden[row][inputs.attention_mask[row].bool()]
+        assert (found - expected).norm() <= IN_BFLOAT16 * expected.norm(), pair.pair_id
+
+
+@torch.no_grad()
+def test_a_score_does_not_depend_on_the_batch(family, pairs, device, rounding):
+    judge = judge_of(family).to(device)
+    together = judge(judge.build_inputs(pairs).to(device))
+    alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in pairs])
+    assert (together - alone).abs().max() <= rounding
     assert (together.std(0) > 1e-3).all()
     states = judge.encode_clips([[pairs[0].response.samples], [pairs[2].response.samples]])
     cached = judge.build_inputs([pairs[2]], {pairs[2].response: states[1]})
-    assert (judge(cached) - alone[2]).abs().max() <= 1e-5
+    assert (judge(cached.to(device)) - alone[2]).abs().max() <= rounding
+
+
+@torch.no_grad()
+def test_in_bfloat16_a_batch_moves_a_score_by_less_than_a_hundredth_of_its_scale(family, pairs):
+    judge = judge_of(family, dtype="bfloat16")
+    together, alone = (
+        torch.stack([found.score for _, found in PairScorer(judge, batch_size).predict(pairs)])
+        for batch_size in (len(pairs), 1)
+    )
+    again = torch.stack([found.score for _, found in PairScorer(judge, 1).predict(pairs[::-1])]).flip(0)
+    span = torch.tensor([scale.maximum - scale.minimum for scale in SCALES])
+    assert ((together - alone).abs() / span).max() <= 0.01
+    assert ((alone.std(0) / span) > 1e-3).all()
+    assert (again - alone).abs().max() <= 1e-5  # each alone: whatever else is scored
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("side", "pooling"), [("left", "attention"), ("right", "response_mean")])
-def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(family, pairs, noise, side, pooling):
-    judge = judge_of(family, padding_side=side, pooling=pooling)
+def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(
+    family, pairs, noise, side, pooling, device, rounding
+):
+    judge = judge_of(family, padding_side=side, pooling=pooling).to(device)
     responses = [Clip(noise(4_000 + 3_000 * number, 10 + number), RATE) for number in range(3)]
     # answered three times, once, twice, and alone; in no order
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{row}", response=responses[r]) for row, (first, r) in enumerate(rows)]
-    alone = torch.cat([judge(judge.build_inputs([pair])) for pair in asked])
+    alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in asked]).cpu()
     together_whatever_the_padding = mock.patch("empathy_judge.models.room._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
         found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))
     together = torch.stack([found[pair].score for pair in asked])
-    assert (together - alone).abs().max() <= 1e-5
+    assert (together - alone).abs().max() <= rounding
     assert (alone.std(0) > 1e-3).all()
     batches = [call.args[0].input_ids.shape[0] for call in read.call_args_list]
     assert batches == ([7] if family.is_encoder else [4, 7])
 
 
 @torch.no_grad()
-def test_attention_kernels_agree_and_one_that_is_not_installed_is_named(family, pairs):
-    plain = judge_of(family)
-    inputs = plain.build_inputs(pairs)
-    assert (judge_of(family, attention="eager")(inputs) - plain(inputs)).abs().max() <= 1e-4
+def test_attention_kernels_agree(family, pairs, device):
+    plain = judge_of(family).to(device)
+    inputs = plain.build_inputs(pairs).to(device)
+    assert (judge_of(family, attention="eager").to(device)(inputs) - plain(inputs)).abs().max() <= 1e-4
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="it is installed")
+def test_an_attention_kernel_that_is_not_installed_is_named(family):
     with pytest.raises(UserError, match=r"backbone '.*': .*[Ff]lash") as refused:
         load_backbone(Checkpoint(str(family.folder), dtype=torch.bfloat16, attention="flash_attention_2"))
     assert "\n" not in str(refused.value)
@@ -251,9 +289,9 @@ def test_adapters_sit_in_the_parts_that_were_named(family):
         assert all(name.startswith(f"network.{backbone.parts[part].path}") for name in adapted), part
 
 
-def test_everything_that_is_trained_gets_a_gradient(family, pairs):
-    judge = judge_of(family, family.lora_layers)
-    (judge(judge.build_inputs(pairs)) * torch.tensor([1.0, -0.7])).sum().backward()
+def test_everything_that_is_trained_gets_a_gradient(family, pairs, device):
+    judge = judge_of(family, family.lora_layers).to(device)
+    (judge(judge.build_inputs(pairs).to(device)) * torch.tensor([1.0, -0.7], device=device)).sum().backward()
     for name, weight in judge.trainable().items():
         assert weight.grad is not None, name
         assert weight.grad.isfinite().all(), name

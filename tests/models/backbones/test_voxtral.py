@@ -131,3 +131,15 @@ def test_the_response_is_pooled_over_what_was_said_and_not_over_the_silence_behi
     one = judge_of(family)
     states = one.encode_clips([one.decode(pair.response)])
     assert [(len(window.states), window.heard) for window in states[0]] == [(50, 32)]
+
+
+def test_the_tokenizer_of_a_downloaded_checkpoint_is_found_offline(on_the_hub, make_family):
+    on_the_hub("voxtral", "somebody/Voxtral", None)
+    clip = Clip(torch.zeros(RATE).numpy(), RATE)
+    pair = Pair("any", clip, (Turn("user", clip),))
+    downloaded, in_a_folder = (
+        load_backbone(Checkpoint(name)).prepare_text([pair], [[1, 1]], "right")[0]
+        for name in ("somebody/Voxtral", str(make_family("voxtral").folder))
+    )
+    assert (downloaded == 24).sum() == 2
+    assert torch.equal(downloaded, in_a_folder)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.common.base import Checkpoint, Clips
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
     HubertForCTC,
     HubertModel,
     Wav2Vec2BertForCTC,
+    Wav2Vec2Model,
     WavLMForCTC,
     WavLMForSequenceClassification,
     WavLMForXVector,
     WavLMModel,
 )
 
-OFFICIAL = {"hubert": HubertModel, "wavlm": WavLMModel}
+OFFICIAL = {"hubert": HubertModel, "wavlm": WavLMModel, "wav2vec2": Wav2Vec2Model}
 
 
 def rebuilt(family, folder, model_class, **changes) -> Path:
@@ -118,3 +120,67 @@ def test_positions_through_a_batch_norm_are_refused(make_family, tmp_path):
 def test_flash_attention_is_refused_where_positions_are_in_the_scores(make_family):
     with pytest.raises(UserError, match=r"(?i)flash"):
         load_backbone(Checkpoint(str(make_family("wavlm").folder), attention="flash_attention_2"))
+
+
+# ---------------------------------------------------------------- samples in float32, whatever the precision
+
+
+def half(folder) -> tuple[Any, Any]:
+    """A backbone in float32 whose transformer has the weights of the second, which is in bfloat16."""
+    exact = load_backbone(Checkpoint(str(folder)))
+    rounded = load_backbone(Checkpoint(str(folder), dtype=torch.bfloat16))
+    weights = {name: weight.float() for name, weight in rounded.network.state_dict().items()}
+    exact.network.load_state_dict(weights)
+    return exact, rounded
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["wav2vec2", "hubert", "wavlm"])
+def test_the_convolutions_over_the_waveform_are_float32_as_they_are_stored(make_family, name):
+    folder = make_family(name).folder
+    exact = load_backbone(Checkpoint(str(folder))).network["encoder"]
+    for weights in (True, False):
+        tower = load_backbone(Checkpoint(str(folder), dtype=torch.bfloat16, weights=weights)).network["encoder"]
+        convolutions = dict(tower.feature_extractor.named_parameters())
+        assert {weight.dtype for weight in convolutions.values()} == {torch.float32}
+        assert {weight.dtype for weight in tower.encoder.parameters()} == {torch.bfloat16}
+        for key, weight in exact.feature_extractor.named_parameters() if weights else ():
+            assert torch.equal(weight, convolutions[key])
+    assert any((weight != weight.bfloat16()).any() for weight in exact.feature_extractor.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["wav2vec2", "hubert", "wavlm"])
+def test_a_quiet_clip_on_top_of_a_constant_is_heard_in_bfloat16(make_family, name, noise, tmp_path):
+    """As the base sizes are built, whose first group norm takes the constant away and makes the rest loud. What the
+    states lose is what the bfloat16 of the layers above costs any clip; of rounded samples they lose far more."""
+    exact, rounded = half(
+        rebuilt(make_family(name), tmp_path, OFFICIAL[name], feat_extract_norm="group", do_stable_layer_norm=False)
+    )
+    quiet = torch.from_numpy(0.5 + 1e-2 * noise(16_000))[None]  # bfloat16 has steps of 1/512 there
+    loud = torch.from_numpy(noise(16_000))[None]
+
+    def lost(samples: torch.Tensor, heard: torch.Tensor) -> float:
+        """Root mean square of what the states of `heard` differ by from those of `samples`, as a share of theirs."""
+        expected = exact.encode_audio(Clips(samples, [samples.shape[1]]))
+        states = rounded.encode_audio(Clips(heard, [samples.shape[1]])).float()
+        return float((states - expected).norm() / (expected - expected.mean(0)).norm())
+
+    usual = lost(loud, loud)
+    assert lost(quiet, quiet) < 2 * usual
+    assert lost(quiet, quiet.bfloat16()) > 4 * usual
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["wav2vec2", "hubert", "wavlm"])
+def test_autocast_leaves_the_samples_of_a_tower_that_is_trained_alone(make_family, name, noise):
+    backbone = load_backbone(Checkpoint(str(make_family(name).folder)))
+    read = []
+    backbone.network["encoder"].feature_extractor.register_forward_hook(lambda _, args, made: read.append(made))
+    clips = backbone.prepare_clips([noise(8_000), noise(5_000, 1)])
+    backbone.encode_audio(clips)
+    plain = list(read)
+    read.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        backbone.encode_audio(clips)
+    assert all(torch.equal(one, other) for one, other in zip(plain, read, strict=True))

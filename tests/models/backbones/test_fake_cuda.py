@@ -1,0 +1,325 @@
+"""What a GPU runs, without one: every family on tensors that claim to be on CUDA and hold no values.
+
+Under `FakeTensorMode` two operands on different devices raise, and so does whatever needs a value on the host:
+`.item()`, `.tolist()`, `nonzero`, an index by booleans. On a GPU the latter wait until all that was launched is done.
+Backward passes and what `transformers` asks only of true tensors are run on the CPU, where `NoWaiting` refuses the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models import shared_prefix
+from empathy_judge.models.backbones.common.base import Inputs
+from empathy_judge.models.heads import HeadName, build_head
+from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.pooling import PoolingName, build_pooling
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.objective import OWN_LOSS, LossSettings, LossWeights, Objective, Supervision
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
+CUDA = torch.device("cuda:0")
+LOSSES = tuple(field.name for field in fields(LossWeights))
+OF_STEPS: dict[HeadName, tuple[str, ...]] = {
+    "regression": (),
+    "gaussian": ("gaussian_nll",),
+    "coral": ("ordinal", "histogram", "squared_emd"),
+    "corn": ("ordinal", "histogram", "squared_emd"),
+    "histogram": ("histogram", "squared_emd"),
+}
+
+
+def for_real(function: Callable[..., Any], *arguments: Any) -> Any:
+    with unset_fake_temporarily():
+        return function(*arguments)
+
+
+@contextmanager
+def bf16_mixed() -> Iterator[None]:
+    """Autocast as `precision: bf16-mixed` has it; `torch.autocast` itself refuses CUDA where there is none."""
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.clear_autocast_cache()
+
+
+def clip(seconds: float, seed: int) -> Clip:
+    samples = np.random.default_rng(seed).normal(scale=0.2, size=round(seconds * RATE))
+    return Clip(samples.astype(np.float32), RATE)
+
+
+PAIRS = [
+    Pair("context", clip(0.75, 0), (Turn("user", clip(1.25, 1)),)),
+    Pair("situation", clip(0.4, 2), (Turn("user", clip(0.6, 3)),), situation="Late."),
+    Pair("alone", clip(2.0, 4)),
+    Pair("turns", clip(0.5, 5), tuple(Turn(role, clip(0.4, 6)) for role in ("user", "assistant"))),
+]
+
+
+def judge_of(family, **settings) -> EmpathyJudge:
+    torch.manual_seed(0)
+    lora = LoraSettings(parts=[*family.lora_layers], rank=2)
+    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
+
+
+class OnCuda:
+    """A judge on a GPU that is not there.
+
+    Attributes:
+        mode: What its tensors belong to.
+        judge: With LoRA on every part; its head is on the GPU too.
+    """
+
+    def __init__(self, family, dtype: str) -> None:
+        self.judge = judge_of(family, dtype=dtype)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self.mode:
+            self.judge.to(CUDA)
+
+    def inputs(self, **settings) -> Inputs:
+        """Those of `PAIRS`, moved to the GPU. What the host does before is done for real."""
+        judge = self.judge
+        judge.settings = replace(judge.settings, **settings)
+        return self.fake(for_real(judge.build_inputs, PAIRS)).to(CUDA)
+
+    def fake(self, inputs: Inputs) -> Inputs:
+        """The same inputs without values, on the CPU."""
+        return inputs._each(self.mode.from_tensor)
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, OnCuda]:
+    return {}
+
+
+@pytest.fixture
+def on_cuda(family, made, monkeypatch) -> OnCuda:
+    """As GPU recipes have it: a backbone in bfloat16, its adapters and head in float32."""
+    # experts ask what the GPU can do: one that has grouped matrix products
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    # numbers that the host has just written down would be computed with for real, on a GPU that is not there
+    monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
+    if family.name not in made:
+        made[family.name] = OnCuda(family, "bfloat16")
+    return made[family.name]
+
+
+def said_of(rows: int, counts: bool) -> Supervision:
+    """Ratings of the first rows; the last two are compared."""
+    targets = torch.full((rows, len(SCALES)), 3.0, device=CUDA)
+    steps = max(scale.steps for scale in SCALES)
+    return Supervision(
+        targets=targets,
+        weights=torch.ones_like(targets),
+        counts=torch.ones(rows, len(SCALES), steps, dtype=torch.int32, device=CUDA) if counts else None,
+        groups=torch.zeros(rows, dtype=torch.int64, device=CUDA),
+        campaigns=torch.full((rows,), -1, device=CUDA),
+        raters=torch.full((rows,), -1, device=CUDA),
+        chosen=torch.arange(rows - 2, rows - 1, device=CUDA),
+        rejected=torch.arange(rows - 1, rows, device=CUDA),
+        strengths=torch.ones(1, len(SCALES), device=CUDA),
+    )
+
+
+def on_gpu(*tensors: torch.Tensor | None) -> bool:
+    return all(tensor is None or tensor.device == CUDA for tensor in tensors)
+
+
+# ---------------------------------------------------------------- what is run, of 15 families in two precisions
+
+
+def encode(gpu: OnCuda) -> None:
+    inputs = gpu.inputs()
+    assert inputs.clips is not None
+    assert len(set(inputs.clips.lengths)) > 1 or gpu.judge.network.config.model_type == "voxtral"  # whole windows
+    states = gpu.judge.backbone.encode_audio(inputs.clips)
+    distinct = dict.fromkeys(source for pair in PAIRS for source in (*(t.audio for t in pair.context), pair.response))
+    tokens = sum(gpu.judge.backbone.audio_tokens(len(source.samples)) for source in distinct)
+    assert on_gpu(states)
+    assert states.shape == (tokens // gpu.judge.backbone.tokens_per_state, gpu.judge.backbone.audio_size)
+
+
+def hidden_states(gpu: OnCuda) -> None:
+    for side in ("left", "right"):
+        inputs = gpu.inputs(padding_side=side)
+        hidden = gpu.judge.backbone.hidden_states(inputs)
+        assert on_gpu(hidden)
+        assert hidden.shape == (*inputs.input_ids.shape, gpu.judge.backbone.hidden_size)
+
+
+def poolings(gpu: OnCuda) -> None:
+    inputs, size = gpu.inputs(), gpu.judge.backbone.hidden_size
+    hidden = gpu.judge.backbone.hidden_states(inputs)
+    for name in get_args(PoolingName):
+        gpu.judge.pooling = for_real(build_pooling, name, size).to(CUDA)
+        pooled = gpu.judge.pool(hidden, inputs)
+        assert on_gpu(pooled)
+        assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
+
+
+def heads_and_losses(gpu: OnCuda) -> None:
+    """Every head on what this backbone makes, every loss on every head that it can train: 12 losses in all."""
+    pooled, computed = gpu.judge.pooled(gpu.inputs()), set()
+    for name in get_args(HeadName):
+        predicted: Prediction = for_real(build_head, name, gpu.judge.backbone.hidden_size, SCALES).to(CUDA)(pooled)
+        values = (predicted.score, predicted.deviation, predicted.log_probabilities, predicted.thresholds)
+        assert on_gpu(*values)
+        assert all(value is None or value.dtype == torch.float32 for value in values)
+        anyone = [loss for loss in LOSSES if loss not in {of for losses in OF_STEPS.values() for of in losses}]
+        weights = LossWeights(**dict.fromkeys([*anyone, *OF_STEPS[name]], 1.0))
+        for compare in ("all", "group"):
+            objective = for_real(Objective, weights, LossSettings(compare=compare), name, SCALES).to(CUDA)
+            terms = objective.terms(predicted, said_of(len(PAIRS), objective.needs_counts))
+            assert on_gpu(*terms.values())
+            assert OWN_LOSS[name] in terms
+            computed |= set(terms)
+    assert computed == set(LOSSES)
+
+
+def training_step(gpu: OnCuda) -> None:
+    """Forward pass under autocast, loss, and a step of the fused optimizer; there is no backward pass without CUDA."""
+    judge = gpu.judge
+    objective = for_real(Objective, LossWeights(), LossSettings(), "regression", SCALES).to(CUDA)
+    with bf16_mixed():
+        predicted = judge.predict(gpu.inputs())
+    assert predicted.score.dtype == torch.float32
+    assert on_gpu(torch.stack(list(objective.terms(predicted, said_of(len(PAIRS), counts=False)).values())).sum())
+    trained = [weight for weight in judge.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, fused=True)
+    for weight in trained:
+        assert weight.dtype == torch.float32
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    assert all(on_gpu(*optimizer.state[weight].values()) for weight in trained)
+
+
+def scorer(gpu: OnCuda) -> None:
+    """What `PairScorer` does with a batch whose contexts are shared: tower, shared beginnings, head."""
+    asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
+    judge = gpu.judge
+    sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
+    states = dict(zip(sources, encoded(judge, [for_real(judge.decode, source) for source in sources]), strict=True))
+    inputs = for_real(judge.build_inputs, asked, states)
+    with pytest.MonkeyPatch.context() as patch:
+        if judge.backbone.reads_text:
+            patch.setattr(shared_prefix, "_WORTH", 0)
+            plan = for_real(shared_prefix._plan, judge.backbone, inputs)
+            plan = plan._replace(beginnings=gpu.fake(plan.beginnings), rests=gpu.fake(plan.rests))
+            patch.setattr(shared_prefix, "_plan", lambda *_: plan)
+        patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
+        found = PairScorer(judge)._forward(asked, states)
+    assert len(found) == len(asked)
+    assert found[0].score.shape == (len(SCALES),)
+    assert on_gpu(*(own.score for own in found)), "copied before all batches were computed"
+
+
+def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> list[Any]:
+    """`encode_clips`, its spectrograms made for real; on the CPU zeros stand for the states."""
+    prepare = judge.backbone.prepare_clips
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
+        made = judge.encode_clips(decoded)
+    with unset_fake_temporarily():
+        return [[window._replace(states=torch.zeros(window.states.shape)) for window in windows] for windows in made]
+
+
+def windows(gpu: OnCuda) -> None:
+    """A clip that is longer than the backbone hears is several rows of a pair."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu.judge.backbone, "max_seconds", 1.0)
+        inputs = gpu.inputs(long_clips="window")
+    gpu.judge.settings = replace(gpu.judge.settings, long_clips="refuse")
+    assert len(inputs.input_ids) > len(PAIRS)
+    score = gpu.judge(inputs)
+    assert on_gpu(score)
+    assert score.shape == (len(PAIRS), len(SCALES))
+
+
+WHAT = [encode, hidden_states, poolings, heads_and_losses, training_step, scorer, windows]
+
+
+@pytest.mark.parametrize("what", WHAT, ids=lambda what: what.__name__)
+def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda, what):
+    with on_cuda.mode:
+        what(on_cuda)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda states: states + torch.ones(states.shape[-1]), RuntimeError),
+        (lambda states: states[states > 0], DynamicOutputShapeException),
+        (lambda states: states.sum().item(), DataDependentOutputException),
+    ],
+    ids=["two devices", "index by booleans", "item"],
+)
+def test_a_wrong_tower_would_be_found(wrong, error, make_family):
+    gpu = OnCuda(make_family("qwen2_audio"), "bfloat16")
+    tower = gpu.judge.backbone.network.audio_tower
+    tower.layer_norm.register_forward_hook(lambda module, args, out: (wrong(out), out)[1])
+    with gpu.mode, pytest.raises(error):
+        encode(gpu)
+
+
+# ---------------------------------------------------------------- with values and backward pass, on the CPU
+
+aten = torch.ops.aten
+WAITS = {
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten._unique2.default,
+    aten.repeat_interleave.Tensor,
+    aten.bincount.default,
+}
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what a GPU would make the host wait for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        indexed = func.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+        by_booleans = indexed and any(index.dtype == torch.bool for index in tree_iter(args[1]) if index is not None)
+        if func in WAITS or by_booleans:
+            raise AssertionError(f"the host would wait for {func}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x[x > 0], lambda x: x.sum().item(), lambda x: x.nonzero(), torch.unique])
+def test_what_a_gpu_would_wait_for_is_refused(wrong):
+    with NoWaiting(), pytest.raises(AssertionError, match="the host would wait for"):
+        wrong(torch.ones(3))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_forward_and_backward_pass_ask_for_no_value(family, side):
+    judge = judge_of(family, padding_side=side)
+    inputs = judge.build_inputs(PAIRS)
+    with NoWaiting():
+        judge(inputs).sum().backward()
+    assert all(weight.grad is not None for weight in judge.trainable().values())
