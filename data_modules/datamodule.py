@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, Protocol
 
 import lightning as L
 import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .audio import AudioSource
 from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
 from .batching import WINDOW, ByTokens, EpochBatches, FixedSize, Kind, Plan, Position, Repeated
-from .columns import accepted_columns, is_column, read_column
+from .columns import accepted_columns, is_column, read_column, value_number
 from .comparisons import Comparison, counterfactuals, human_comparisons
 from .durations import clip_seconds
 from .errors import DataError
@@ -30,13 +31,25 @@ from .training_items import TrainingItems
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
-Collate = Callable[[Sequence[RatedPair | Comparison]], Any]
-CountTokens = Callable[[Sequence[Pair], Mapping[AudioSource, float]], np.ndarray]
-"""`(pairs, seconds of their clips)` to the tokens that a backbone reads of each `(pairs,)`."""
+
+
+class Model(Protocol):
+    """What the trainer's model knows of its inputs.
+
+    Attributes:
+        collate: Makes a batch of training items; can be pickled, for processes that read data.
+    """
+
+    collate: Callable[[Sequence[RatedPair | Comparison]], Any]
+
+    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
+        """Tokens of each pair `(pairs,)`, from the durations of their clips."""
+        ...
 
 
 class PairDataModule(L.LightningDataModule):
-    """Reads a pair dataset with a split. The model brings the collate function: only it knows its backbone's inputs."""
+    """Reads a pair dataset with a split. Batches are made by the trainer's model, which alone knows its backbone's
+    inputs; without a trainer, a batch is the list of its items."""
 
     def __init__(
         self,
@@ -101,8 +114,6 @@ class PairDataModule(L.LightningDataModule):
         self.counterfactual_min_score = counterfactual_min_score
         self.campaign_column, self.reference_campaign = campaign_column, reference_campaign
         self.seed = seed
-        self.collate: Collate | None = None
-        self.count_tokens: CountTokens | None = None
         self.start = Position()  # of a resumed run: workers start before Lightning tells the epoch
 
     def prepare_data(self) -> None:
@@ -184,14 +195,40 @@ class PairDataModule(L.LightningDataModule):
             )
         return name
 
-    def campaign(self, pair: Pair) -> int:
-        """Position of its campaign in `campaigns`; -1 where none are told apart."""
-        return self.campaigns.index(self._campaign_name(pair)) if self.campaigns else -1
+    @property
+    def campaign(self) -> Callable[[Pair], int]:
+        """From a pair to the position of its campaign in `campaigns`; -1 where none are told apart."""
+        return partial(value_number, column=self.campaign_column, values=self.campaigns)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """What was rated."""
         return self.dataset.card.dimensions
+
+    def check_supervision(self) -> None:
+        """Check that every dimension has something to learn from.
+
+        Raises:
+            DataError: If one has not.
+        """
+        for column, dimension in enumerate(self.dimensions):
+            rated = self.shares[0] > 0 and not self.train.scores[:, column].isnan().all()
+            if not rated and all(item.strength[column].isnan() for item in self.items.comparisons):
+                raise DataError(
+                    f"{self.path}: nobody rated {dimension.name!r} in split "
+                    f"{' or '.join(map(repr, self.train_splits))}; accepted: ratings of every dimension, a "
+                    "dataset without this one, or data.preference_share 1 where people compared pairs"
+                )
+
+    def mean_ratings(self) -> Tensor:
+        """Mean rating of each dimension, of the reference campaign if there is one; else the middle of the scale."""
+        scores, reference = self.train.scores, self.reference_campaign
+        if self.campaigns and reference is not None:
+            number = self.campaigns.index(reference)
+            scores = scores[[self.campaign(pair) == number for pair in self.train.pairs]]
+        middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.dimensions])
+        means = scores.nanmean(0) if self.shares[0] else middle
+        return torch.where(means.isnan(), middle, means)
 
     def train_dataloader(self) -> DataLoader:
         """Shuffled training items of this rank."""
@@ -276,11 +313,14 @@ class PairDataModule(L.LightningDataModule):
         return max(self.num_workers, 1) if row_groups(self.train.pairs) is not None else 1
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
-        if self.count_tokens is None:
-            raise DataError(
-                "PairDataModule: the model sets `count_tokens` before data is read; use it with JudgeModule"
-            )
-        return self.count_tokens(pairs, self._seconds)
+        if self._model is None:
+            raise DataError("data.batch_tokens without a model, whose tokens they are; accepted: batch_size")
+        return self._model.count_tokens(pairs, self._seconds)
+
+    @property
+    def _model(self) -> Model | None:
+        model: Any = None if self.trainer is None else self.trainer.lightning_module
+        return model
 
     @cached_property
     def _seconds(self) -> dict[AudioSource, float]:
@@ -311,12 +351,10 @@ class PairDataModule(L.LightningDataModule):
         )
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
-        if self.collate is None:
-            raise DataError("PairDataModule: the model sets `collate` before data is read; use it with JudgeModule")
         return DataLoader(
             items,
             batch_sampler=batches,
-            collate_fn=self.collate,
+            collate_fn=list if self._model is None else self._model.collate,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,  # each imports and forks once, not in every epoch
             pin_memory=torch.cuda.is_available(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .audio import AudioSource, probe
 from .errors import AudioError, UserError
-from .folders import replace_file
+from .folders import kept_file, replace_file
 from .near_identical import distinct_clips
 from .parallel import map_threads
 from .schema import PairDataset
@@ -23,18 +23,20 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
     """Duration in seconds of every distinct clip of a dataset; 0 where it cannot be read (training stops at it).
 
     From ``durations.json`` in its folder where that is of this content; otherwise every file is opened and the result
-    written, unless the folder cannot be written.
+    written, to the user's cache where the folder cannot be written.
 
     Args:
         dataset: All pairs (not a subset).
     """
     sources = distinct_clips(dataset)
-    path = dataset.root / DURATIONS_FILE
-    found = _stored(path, dataset.card.content_hash)
+    kept = kept_file(dataset.root, dataset.card.content_hash, DURATIONS_FILE)
+    found = _stored(dataset.root / DURATIONS_FILE, dataset.card.content_hash) or _stored(
+        kept, dataset.card.content_hash
+    )
     if found is None or found.keys() != sources.keys():
         seconds = map_threads(_seconds, sources.values(), "Measuring audio", len(sources))
         found = dict(zip(sources, seconds, strict=True))
-        _store(found, path, dataset.card.content_hash)
+        _store(found, kept, dataset.card.content_hash)
     by_source = {source: found[name] for name, source in sources.items()}
     for pair in dataset.pairs:  # one clip may lie in several files
         clips = [*(turn.audio for turn in pair.context), pair.response]
@@ -49,11 +51,10 @@ def _seconds(source: AudioSource) -> float:
         return 0.0
 
 
-def _store(found: Mapping[str, float], path: DataPath, content_hash: str) -> None:
+def _store(found: Mapping[str, float], path: Path, content_hash: str) -> None:
     content = json.dumps({"content_hash": content_hash, "seconds": found})
-    if isinstance(path, Path):
-        with suppress(OSError):
-            replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+    with suppress(OSError):
+        replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
 
 
 def _stored(path: DataPath, content_hash: str) -> dict[str, float] | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
 
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
-from .errors import DataError, shown
-from .storage import RemotePath
+from .errors import DataError, OutsideError, shown
+from .storage import DataPath, RemotePath
 
 CARD_FILE = "dataset.yaml"
 STAGE_NOTES = ".unfinished"
@@ -95,28 +98,43 @@ def _begin(stage: Path, key: str | None) -> None:
         path.unlink()
 
 
-def resolve_inside(root: Path, relative: str, where: str) -> Path:
+def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None) -> Path:
     """The absolute path of a file in `root`, symlinks followed.
 
     Args:
         root: A folder, already resolved.
         relative: Path with ``/``, relative to it.
         where: Head of the message (file, row, column).
+        folders: Folders that earlier calls resolved; those of this call are added.
 
     Raises:
-        DataError: If the path is absolute, leaves the folder (``..`` or a symlink) or is no file.
+        OutsideError: If the path is absolute or leaves the folder (``..`` or a symlink).
+        DataError: If it is no file.
     """
-    leaves = not _stays_inside(relative)
-    try:
-        path = root if leaves else (root / relative).resolve()
-        exists = path.is_file()
-    except (OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
-        path, exists = root, False
+    leaves, path, exists = not _stays_inside(relative), root, False
+    if not leaves:
+        with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
+            path, exists = _resolved(root / relative, {} if folders is None else folders)
     if leaves or not path.is_relative_to(root):
-        raise DataError(f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it")
+        raise OutsideError(
+            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
+        )
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return path
+
+
+def _resolved(path: Path, folders: dict[Path, Path]) -> tuple[Path, bool]:
+    """A path with symlinks followed, and whether it is a file: one question to the file system for most files, where
+    `Path.resolve` asks for every folder above as well."""
+    if path.parent not in folders:
+        folders[path.parent] = path.parent.resolve()
+    path = folders[path.parent] / path.name
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        path = path.resolve()
+        return path, path.is_file()
+    return path, stat.S_ISREG(mode)
 
 
 def resolve_remote(root: RemotePath, relative: str, files: Collection[str], where: str) -> RemotePath:
@@ -129,10 +147,13 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
         where: Head of the message (file, row, column).
 
     Raises:
-        DataError: If the path is absolute, leaves the folder or is no file.
+        OutsideError: If the path is absolute or leaves the folder.
+        DataError: If it is no file.
     """
     if not _stays_inside(relative):
-        raise DataError(f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it")
+        raise OutsideError(
+            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
+        )
     if relative not in files:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return root / relative
@@ -141,6 +162,23 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
 def _stays_inside(relative: str) -> bool:
     path = PureWindowsPath(relative)  # splits at both kinds of slash
     return bool(path.parts) and not path.anchor and ".." not in path.parts
+
+
+def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
+    """Where a result about a dataset is kept: in its folder or, where that is remote or read-only, in the user's cache.
+
+    Args:
+        root: Folder of the dataset.
+        content_hash: Of the dataset; tells datasets apart in the cache.
+        name: Of the file.
+    """
+    if not isinstance(root, RemotePath) and os.access(root, os.W_OK):
+        return root / name
+    try:
+        folder = user_cache_path("empathy-judge", ensure_exists=True)
+    except OSError:  # no home either, as in some containers
+        folder = Path(tempfile.gettempdir())
+    return folder / f"{content_hash[:32]}-{name.removeprefix('.')}"
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from .audio import AudioSource, decode, probe
 from .errors import AudioError
+from .folders import kept_file
 from .parallel import map_threads
 from .schema import PairDataset
-from .storage import RemotePath
 from .stored_clips import StoredClip
 
 MEASURED_FILE = ".measured-1.jsonl"
@@ -94,7 +92,7 @@ def _read(source: AudioSource) -> tuple[bytes, str]:
     try:
         return source.read_bytes(), str(source)
     except OSError as error:
-        raise AudioError(f"{source}: cannot be read ({error.strerror})") from None
+        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
 
 
 def _measure_bytes(data: bytes, name: str) -> Measured:
@@ -111,7 +109,7 @@ def _measure_bytes(data: bytes, name: str) -> Measured:
 @contextmanager
 def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[str]]]:
     """What is known of clips, and the file to note more in."""
-    path = _notes_path(dataset)
+    path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
     known: dict[str, Measured] = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -124,11 +122,3 @@ def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[
     with path.open("a", encoding="utf-8") as notes:
         notes.write("\n")  # ends a line that a kill cut off
         yield known, notes
-
-
-def _notes_path(dataset: PairDataset) -> Path:
-    root = dataset.root
-    if not isinstance(root, RemotePath) and os.access(root, os.W_OK):
-        return root / MEASURED_FILE
-    folder = user_cache_path("empathy-judge", ensure_exists=True)
-    return folder / f"{dataset.card.content_hash[:32]}{MEASURED_FILE}"

@@ -34,7 +34,7 @@ from scipy.sparse.csgraph import connected_components
 
 from .audio import AudioSource, decode
 from .errors import AudioError, UserError
-from .folders import replace_file
+from .folders import kept_file, replace_file
 from .parallel import map_threads
 from .schema import PairDataset
 from .storage import DataPath
@@ -194,24 +194,25 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     """Near-identical clips of a dataset, from ``near_identical.json`` in its folder where that is of this content.
 
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
-    split of the dataset. In a folder that cannot be written the result is not kept.
+    split of the dataset. Where the folder cannot be written, that file is in the user's cache.
 
     Args:
         dataset: All pairs (not a subset).
     """
-    path = dataset.root / NEAR_IDENTICAL_FILE
-    found = _stored(path, dataset.card.content_hash)
+    kept = kept_file(dataset.root, dataset.card.content_hash, NEAR_IDENTICAL_FILE)
+    found = _stored(dataset.root / NEAR_IDENTICAL_FILE, dataset.card.content_hash) or _stored(
+        kept, dataset.card.content_hash
+    )
     if found is None:
         found = _measure(distinct_clips(dataset))
-        _store(found, path, dataset.card.content_hash)
+        _store(found, kept, dataset.card.content_hash)
     return found
 
 
-def _store(found: NearIdentical, path: DataPath, content_hash: str) -> None:
+def _store(found: NearIdentical, path: Path, content_hash: str) -> None:
     content = {"method": METHOD, "content_hash": content_hash, **dataclasses.asdict(found)}
-    if isinstance(path, Path):
-        with suppress(OSError):  # a read-only folder: the result holds all the same
-            replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
+    with suppress(OSError):  # a full disk: the result holds all the same
+        replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
 
 
 def _stored(path: DataPath, content_hash: str) -> NearIdentical | None:

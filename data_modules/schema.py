@@ -449,6 +449,7 @@ class _Finder:
     def __init__(self, root: DataPath) -> None:
         self._root = root if isinstance(root, RemotePath) else root.resolve()
         self._found: dict[str, Path | StoredFile] = {}
+        self._folders: dict[Path, Path] = {}
         self._files: frozenset[str] | None = None
 
     def find(self, path: str, where: str) -> Path | StoredFile:
@@ -457,7 +458,7 @@ class _Finder:
                 self._files = frozenset(self._root.files()) if self._files is None else self._files
                 self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")
             else:
-                self._found[path] = resolve_inside(self._root, path, where)
+                self._found[path] = resolve_inside(self._root, path, where, self._folders)
         return self._found[path]
 
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import fsspec
 from fsspec.core import url_to_fs
+from fsspec.registry import available_protocols
 
 from .errors import DataError, UserError
 
@@ -134,6 +135,12 @@ def _connect(address: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return url_to_fs(address)
 
 
+def _unknown_protocols(address: str) -> list[str]:
+    """Those of an address, or of a chain of addresses, that fsspec does not know."""
+    protocols = [part.partition("://")[0] for part in address.split("::") if "://" in part]
+    return [protocol for protocol in protocols if protocol not in available_protocols()]
+
+
 @lru_cache
 def _without_secrets(address: str) -> str:
     """The address without ``user:password@`` or ``token@`` and without what follows ``?``, where signatures stand."""
@@ -149,8 +156,9 @@ def _reached(path: RemotePath) -> Iterator[Any]:
         raise
     except ImportError as error:
         raise DataError(f"{path}: {error}; accepted: a local folder, or an address whose package is there") from None
-    except ValueError as error:
-        reason = str(error) if str(error).startswith("Protocol not known") else "not an address"
+    except ValueError:
+        unknown = _unknown_protocols(path.address)
+        reason = f"Protocol not known: {unknown[0]}" if unknown else "not an address"
         raise DataError(
             f"{path}: {reason}; accepted: a local folder, hf://datasets/..., s3://... and the like"
         ) from None

@@ -82,12 +82,13 @@ class StoredClip:
         try:
             data = self.file.path.read_bytes() if self.row_group is None else _columns.clip(self, self.row_group)
         except FileNotFoundError:
-            raise AudioError(f"{self.name}: no such file") from None
+            raise AudioError(f"{self.name}: no such file", "no such file") from None
         except DataError as error:
-            raise AudioError(str(error)) from None
+            raise AudioError(str(error), "cannot be read") from None
         except (*PARQUET_DAMAGE, IndexError, TypeError, KeyError) as error:
             reason = f" ({error})" if isinstance(error, pa.ArrowException) else ""
-            raise AudioError(f"{self.name}: not readable as Parquet{reason}; was the file changed?") from None
+            text = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
+            raise AudioError(text, "cannot be read") from None
         if data is None:
             raise AudioError(f"{self.name}: neither a path nor bytes; accepted: either a path or bytes")
         return data
@@ -100,7 +101,7 @@ class StoredClip:
         """
         data = self.read()
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise AudioError(f"{self.name}: the content is not what was imported")
+            raise AudioError(f"{self.name}: the content is not what was imported", "not what was imported")
         return data
 
 

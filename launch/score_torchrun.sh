@@ -3,7 +3,7 @@
 #   NODES=2 MASTER=first-machine:29400 launch/score_torchrun.sh judge --manifest pairs.parquet --out /shared/scores.parquet
 # the same on each machine. On a single machine `empathy-judge score` alone takes all GPUs. The processes share nothing but
 # the folder of --out: a machine that dies takes at most the parts under way with it, and the same command goes on.
-# Also read: GPUS (processes on each machine), RESTARTS, PYTHON.
+# No process is started again. Also read: GPUS (processes on each machine), PYTHON.
 set -euo pipefail
 
 python=${PYTHON:-python}
@@ -14,5 +14,5 @@ if ((nodes > 1)); then
     meeting=(--nnodes "$nodes" --rdzv-backend c10d --rdzv-endpoint "${MASTER:?host:port of the first machine}")
     meeting+=(--rdzv-id "${RENDEZVOUS:-empathy-judge-score}")
 fi
-exec "$python" -m torch.distributed.run "${meeting[@]}" --nproc-per-node "$gpus" --max-restarts "${RESTARTS:-0}" \
+exec "$python" -m torch.distributed.run "${meeting[@]}" --nproc-per-node "$gpus" --max-restarts 0 \
     --module -- empathy_judge.cli score "$@"

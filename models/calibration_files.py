@@ -29,9 +29,14 @@ _Text = TypeVar("_Text", bound=str)
 def weights_hash(judge: EmpathyJudge) -> str:
     """SHA-256 over name, shape and values of all that was trained, of every member of an ensemble: the same in a
     checkpoint and in a judge folder."""
-    digest = hashlib.sha256()
     members = [judge.members.weights(number) for number in range(len(judge.members))]
-    for weights in members or [judge.trained()]:
+    return hash_of(members or [judge.trained()])
+
+
+def hash_of(members: Sequence[Mapping[str, torch.Tensor]]) -> str:
+    """As `weights_hash`, of the trained weights of each member; a judge that is no ensemble is its only one."""
+    digest = hashlib.sha256()
+    for weights in members:
         for name, weight in sorted(weights.items()):
             digest.update(f"{name} {tuple(weight.shape)}\n".encode())
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())

@@ -17,23 +17,24 @@ _TAKEN_AWAY = {
 
 
 def agreement_lines(report: Mapping[str, Any] | None) -> list[str]:
-    """Agreement beside the ceiling, and what intervals are worth."""
+    """Agreement beside one rater, and what intervals are worth."""
     if report is None:
         return ["Not measured yet: run `empathy-judge evaluate` and export again with `--report`."]
     lines = [
         f"Held-out split `{report['split']}` of {report['dataset']['name']}, {report.get('command') or 'empathy-judge evaluate'}:",
         "",
-        "| dimension | items | Spearman (95 %) | one rater against the others | share | response only | context swapped |",
+        "| dimension | items | Spearman (95 %) | one rater | difference (95 %) | response only | context swapped |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, found in report["dimensions"].items():
         checks = [report["checks"].get(check, {}).get(name, {}) for check in ("response_only", "context_swapped")]
+        beside = found["like_for_like"]
         cells = [
             name,
             str(found["n_items"]),
             interval(found["spearman"]),
-            interval(found["ceiling"]["spearman"]),
-            number(found["share_of_ceiling"]),
+            number(beside["rater"]),
+            interval(beside["difference"]),
             *(number(check.get("spearman")) for check in checks),
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rich.console import Console
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..data_modules.errors import UserError
@@ -29,9 +29,6 @@ _ROOM = 0.9  # share of the limit that is left when old files have been deleted
 class FeatureStore(Protocol):
     """Keeps tensors by name. A name stands for one content: what is there is never written again."""
 
-    shared: bool
-    """Whether other processes see what is put in."""
-
     def get(self, name: str) -> dict[str, Tensor] | None:
         """What is kept under a name, on the CPU; None = nothing."""
         ...
@@ -43,26 +40,6 @@ class FeatureStore(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
 
-class MemoryStore:
-    """`FeatureStore` in this process."""
-
-    shared = False
-
-    def __init__(self) -> None:
-        self._kept: dict[str, dict[str, Tensor]] = {}
-
-    def get(self, name: str) -> dict[str, Tensor] | None:
-        """What is kept under a name."""
-        return self._kept.get(name)
-
-    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep tensors."""
-        self._kept[name] = dict(tensors)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._kept
-
-
 class DiskStore:
     """`FeatureStore` in a folder that any number of processes and machines may share.
 
@@ -70,8 +47,6 @@ class DiskStore:
     the same content. Beyond the limit, the files that were used longest ago are deleted; who misses one computes it
     again. Where the disk is full nothing more is kept, and work goes on without.
     """
-
-    shared = True
 
     def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
         """Open, or make, a folder.
@@ -119,10 +94,11 @@ class DiskStore:
         unfinished = path.with_name(f".{name}.{os.getpid()}{_UNFINISHED}")
         try:
             path.parent.mkdir(exist_ok=True)
-            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, unfinished)
+            # safetensors would write a file, too, but what it raises does not say why
+            unfinished.write_bytes(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
             self._make_room(unfinished.stat().st_size)
             os.replace(unfinished, path)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             self._give_up(error)
         finally:
             with suppress(OSError):
@@ -131,8 +107,8 @@ class DiskStore:
     def __contains__(self, name: str) -> bool:
         return self._path(name).exists()
 
-    def _give_up(self, error: Exception) -> None:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    def _give_up(self, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else str(error)
         message = f"{self.folder}: nothing more is kept here: {reason}; what is missing is computed each time"
         Console(stderr=True).print(message, style="yellow", soft_wrap=True, markup=False)

@@ -174,9 +174,11 @@ class EmpathyJudge(nn.Module):
             attention_mask=mask,
             response_mask=_heard_of_the_last(is_audio, [row[-1] for row in rows]),
             audio_index=torch.cat([torch.tensor(span.tokens) for row in rows for span in row]),
+            audio_places=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
             shares=_shares(combinations) if len(rows) > len(pairs) else None,
+            padding_last=self.settings.padding_side == "right",
         )
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
@@ -213,8 +215,8 @@ class EmpathyJudge(nn.Module):
         for each window, on the CPU."""
         flat = [window for windows in clips for window in windows]
         prepared = self.backbone.prepare_clips(flat)
-        on_device = Clips(prepared.features.to(self.device), prepared.lengths.to(self.device))
-        packed = self._encoded(on_device).cpu()
+        features = prepared.features.to(self.device, non_blocking=True)
+        packed = self._encoded(replace(prepared, features=features)).cpu()
         tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
         states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
         return [

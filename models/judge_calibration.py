@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from rich.progress import track
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.schema import PairDataset
+from ..data_modules.schema import Dimension, PairDataset
 from .artifact import LoadedJudge
 from .calibration import Calibration
 from .calibration_files import to_json, weights_hash, write_calibration
@@ -20,7 +20,7 @@ from .calibration_fit import fit_dimension
 from .domain import fit_domain
 from .file_names import CALIBRATION_FILE, JUDGE_FILE
 from .score_mapping import MappingName
-from .scoring import PairScorer, check_scales, placed
+from .scoring import Judged, PairScorer, check_scales, placed
 
 
 def calibrate_judge(
@@ -56,29 +56,62 @@ def calibrate_judge(
     check_scales("to calibrate", loaded.judge.dimensions, dataset.card)
     _check_not_trained_on(loaded, dataset, splits)
     part = dataset.subset(splits)
-    names = [dimension.name for dimension in loaded.judge.dimensions]
-    means = part.mean_scores().reindex(columns=names).to_numpy(np.float64)
-    rated = np.flatnonzero(np.isfinite(means).any(axis=1))
-    if not len(rated):
-        where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
-        raise UserError(f"{dataset.root}: {where} has no rating of {', '.join(names)}; accepted: rated pairs")
-    pairs = [part.pairs[position] for position in rated]
+    pairs = [part.pairs[position] for position in _rated(part, loaded.judge.dimensions, splits)]
     console = Console(stderr=True)
     scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
     judged = [
         found
         for _, found in track(scored, "calibrating", total=len(pairs), console=console, disable=not console.is_terminal)
     ]
-    usable = [position for position, found in enumerate(judged) if not isinstance(found.outcome, AudioError)]
-    if not usable:
+    if all(isinstance(found.outcome, AudioError) for found in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
-    kept = [found.outcome for found in judged if not isinstance(found.outcome, AudioError)]
-    score = np.stack([found.score.numpy() for found in kept])
-    deviations = [found.deviation.numpy() for found in kept if found.deviation is not None]
-    human = means[rated][usable]
+    return fit_calibration(
+        weights_hash(loaded.judge),
+        loaded.judge.dimensions,
+        dataset,
+        splits,
+        {pair.pair_id: found for pair, found in zip(pairs, judged, strict=True)},
+        method=method,
+        abstain=abstain,
+    )
+
+
+def fit_calibration(
+    weights: str,
+    dimensions: Sequence[Dimension],
+    dataset: PairDataset,
+    splits: Collection[str] | None,
+    judged: Mapping[str, Judged],
+    *,
+    method: MappingName = "none",
+    abstain: float | None = None,
+) -> Calibration:
+    """Fit a calibration to scores that are known.
+
+    Args:
+        weights: Hash of the judge's weights, `weights_hash`.
+        dimensions: Of the judge.
+        dataset: As for `calibrate_judge`.
+        splits: As for `calibrate_judge`.
+        judged: Scores and clips of each rated pair of the splits by its id; pairs with an error are counted.
+        method: How scores are mapped to ratings.
+        abstain: Share of the pairs from which the judge abstains; None = it never does.
+
+    Raises:
+        UserError: If no pair has a rating, or as `fit_dimension`.
+    """
+    part = dataset.subset(splits)
+    rated = _rated(part, dimensions, splits)
+    pairs = [part.pairs[position] for position in rated]
+    found = [judged[pair.pair_id] for pair in pairs]
+    usable = [position for position, own in enumerate(found) if not isinstance(own.outcome, AudioError)]
+    kept = [own.outcome for own in found if not isinstance(own.outcome, AudioError)]
+    score = np.stack([own.score.numpy() for own in kept])
+    deviations = [own.deviation.numpy() for own in kept if own.deviation is not None]
+    human = _means(part, dimensions)[rated][usable]
     groups = np.array([pairs[position].group_id for position in usable])
     return Calibration(
-        weights=weights_hash(loaded.judge),
+        weights=weights,
         dataset=dataset.card.name,
         synthetic=dataset.card.synthetic,
         content_hash=dataset.card.content_hash,
@@ -97,10 +130,25 @@ def calibrate_judge(
                 method=method,
                 abstain=abstain,
             )
-            for column, dimension in enumerate(loaded.judge.dimensions)
+            for column, dimension in enumerate(dimensions)
         },
-        domain=fit_domain([judged[position].facts for position in usable]),
+        domain=fit_domain([found[position].facts for position in usable]),
     )
+
+
+def _means(part: PairDataset, dimensions: Sequence[Dimension]) -> np.ndarray:
+    """Mean ratings `(pairs, dimensions)`; NaN = not rated."""
+    return part.mean_scores().reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
+
+
+def _rated(part: PairDataset, dimensions: Sequence[Dimension], splits: Collection[str] | None) -> np.ndarray:
+    """Positions of the pairs that somebody rated."""
+    rated = np.flatnonzero(np.isfinite(_means(part, dimensions)).any(axis=1))
+    if not len(rated):
+        where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
+        names = ", ".join(dimension.name for dimension in dimensions)
+        raise UserError(f"{part.root}: {where} has no rating of {names}; accepted: rated pairs")
+    return rated
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:

@@ -8,7 +8,9 @@ them. Judges of one backbone share what they keep, in training and in scoring.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -81,9 +83,12 @@ class ClipStates:
         """Hash of a clip; a file is read once, unless it was changed."""
         if isinstance(source, StoredClip):
             return source.sha256
-        if not isinstance(source, str | Path) or not Path(source).is_file():
+        facts = None
+        if isinstance(source, str | Path):
+            with suppress(OSError):  # `audio_hash` says what is wrong
+                facts = os.stat(source)
+        if facts is None:
             return audio_hash(source)
-        facts = Path(source).stat()
         key = str(source), facts.st_mtime_ns, facts.st_size
         if key not in self._names:
             self._names[key] = audio_hash(source)
@@ -174,9 +179,11 @@ class PairStates:
             attention_mask=mask,
             response_mask=_padded(response, side),
             audio_index=torch.zeros(0, dtype=torch.int64),
+            audio_places=torch.zeros(0, dtype=torch.int64),
             shares=torch.block_diag(*shares) if len(hidden) > len(pairs) else None,
             hidden=_padded(hidden, side),
             first=self.first,
+            padding_last=side == "right",
         )
 
 

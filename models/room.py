@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 _PADDED = 1.25
 """Places of a batch for each that is used: beyond it, shorter items make a batch of their own."""
+_CUDA_OUT_OF_MEMORY = 2
+"""`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
+_STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""Of libraries that allocate on their own, and of torch before it had that class (2.8)."""
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
@@ -71,6 +76,16 @@ def _tried(compute: Callable[[Sequence[Item]], Sequence[Made]], batch: Sequence[
     try:
         return compute(batch)
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not should_reduce_batch_size(error):
+        if not _out_of_memory(error):
             raise
     return None
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether a smaller batch may do."""
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
+        or should_reduce_batch_size(error)
+        or any(status in str(error) for status in _STATUSES)
+    )

@@ -169,9 +169,11 @@ class PairScorer:
             pairs,
             [sum(_states(states[source]) for source in sources_of(pair)) for pair in pairs],
             lambda together: self._forward(together, states),
-            lambda pair: AudioError(f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"),
+            lambda pair: AudioError(
+                f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}", "too large for the memory"
+            ),
         )
-        outcomes = dict(zip((usable[place] for place in order), made, strict=True))
+        outcomes = dict(zip((usable[place] for place in order), _fetched(made), strict=True))
         return [
             Judged(of_pair[0]) if of_pair else Judged(outcomes[number], _facts_of(batch[number], facts))
             for number, of_pair in enumerate(errors)
@@ -180,8 +182,11 @@ class PairScorer:
     @torch.inference_mode()
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction | AudioError]:
         judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
-        hidden = shared_prefix.hidden_states(judge.backbone, inputs, judge.device)
-        return _by_pair(judge.head(judge.pool(hidden, inputs.to(judge.device))), len(pairs))
+        moved = inputs.to(judge.device)
+        hidden = shared_prefix.hidden_states(judge.backbone, inputs, moved)
+        predicted = judge.head(judge.pool(hidden, moved))
+        deviations = [None] * len(pairs) if predicted.deviation is None else predicted.deviation
+        return [Prediction(*row) for row in zip(predicted.score, deviations, strict=True)]
 
 
 def _in_order(pairs: Sequence[Pair], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
@@ -215,13 +220,15 @@ def _facts_of(pair: Pair, facts: Mapping[AudioSource, ClipFacts]) -> tuple[ClipF
     return tuple(facts[source] for source in sources_of(pair) if source in facts)
 
 
-def _by_pair(predicted: Prediction, count: int) -> list[Prediction | AudioError]:
-    """Scores and deviations of each row of a batch, on the CPU."""
-    score = predicted.score.cpu()
-    if predicted.deviation is None:
-        return [Prediction(score[row]) for row in range(count)]
-    deviation = predicted.deviation.cpu()
-    return [Prediction(score[row], deviation[row]) for row in range(count)]
+def _fetched(made: Sequence[Prediction | AudioError]) -> list[Prediction | AudioError]:
+    """Scores and deviations of several batches on the CPU: only here is a GPU waited for."""
+    found = [own for own in made if isinstance(own, Prediction)]
+    if not found:
+        return list(made)
+    scores = iter(torch.stack([own.score for own in found]).cpu())
+    known = [own.deviation for own in found if own.deviation is not None]
+    deviations = iter(torch.stack(known).cpu()) if known else itertools.repeat(None)
+    return [Prediction(next(scores), next(deviations)) if isinstance(own, Prediction) else own for own in made]
 
 
 def _states(encoded: EncodedClip) -> int:

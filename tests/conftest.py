@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +15,46 @@ import pytest
 import soundfile
 
 if TYPE_CHECKING:
+    import torch
     from empathy_judge.models.judge import EmpathyJudge
 
 # Before torch is imported, here and in the processes that tests start: sums in one fixed order, and no model hub
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS is not deterministic
 # The evaluate library keeps a cache where the environment says when it is imported
 _hugging_face = tempfile.TemporaryDirectory(prefix="empathy-judge-tests-")
 os.environ["HF_HOME"] = _hugging_face.name
 # Processes that synthesise speech begin with torch loaded
 multiprocessing.set_forkserver_preload(["torch", "torchaudio"])
 
+# Where tests with the marker `gpu` compute: `cpu` runs all that they do on a machine without a GPU
+TEST_DEVICE = os.environ.get("EMPATHY_JUDGE_TEST_DEVICE", "cuda")
+
 RATE = 16_000
 CONFIGS = Path(__file__).parents[1] / "configs"
 GROUPS, PER_GROUP, RATERS = 8, 3, 3
+
+
+@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Where a test computes: on the CPU, and once more on a GPU (`pytest -m gpu`), there in float32 without TF32."""
+    import torch
+
+    device = torch.device("cpu" if request.param == "cpu" else TEST_DEVICE)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU; EMPATHY_JUDGE_TEST_DEVICE=cpu runs the same on the CPU")
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield device
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.fixture(scope="module")
+def rounding(device: torch.device) -> float:
+    """How far two float32 results of the same may lie apart, relative to 1: a GPU's kernels add up in another order
+    for each size of a batch."""
+    return 1e-5 if device.type == "cpu" else 1e-4
 
 
 def tone(seconds: float, hertz: float, level: float, noise: float = 0.0, rate: int = RATE) -> np.ndarray:
@@ -37,6 +63,16 @@ def tone(seconds: float, hertz: float, level: float, noise: float = 0.0, rate: i
     sine = np.sin(2 * np.pi * hertz * np.arange(count) / rate)
     rough = np.random.default_rng(round(hertz)).normal(size=count)
     return (level * ((1 - noise) * sine + noise * rough)).astype(np.float32)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What commands keep for the user, apart from the cache of whoever runs the tests; what killed processes leave."""
+    folder = tmp_path_factory.mktemp("users_cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("TMPDIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 
 MARGIN = 1e-4
@@ -69,3 +70,19 @@ class ScaleAlignment(nn.Module):
             curve = torch.where(score < MARGIN, curve * (score / MARGIN), curve)
             curve = torch.where(score > 1 - MARGIN, 1 - (1 - curve) * ((1 - score) / MARGIN), curve)
             return torch.where((campaign == self.reference)[:, None], score, curve)
+
+
+def alignment_of(data: PairDataModule, losses: Iterable[str]) -> ScaleAlignment:
+    """Curves for the campaigns of the data, for losses that compare scores with ratings.
+
+    Raises:
+        UserError: If a loss compares a distribution, which no curve can move.
+    """
+    for name in losses:
+        if name in ("gaussian_nll", "ordinal", "histogram", "squared_emd"):
+            raise UserError(
+                f"model.losses.{name} with data.campaign_column {data.campaign_column}; accepted: losses of the score "
+                "(mse, huber, ccc and those on ranks)"
+            )
+    assert data.reference_campaign is not None
+    return ScaleAlignment(data.campaigns, len(data.dimensions), data.reference_campaign)

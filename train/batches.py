@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +16,8 @@ from ..data_modules.comparisons import Comparison
 from ..data_modules.rated_pairs import RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.common.base import Inputs
+from ..models.judge import EmpathyJudge, JudgeSettings
+from .features import Features
 from .objective import Comparable, Supervision
 
 
@@ -37,6 +42,72 @@ class Batch:
     def pin_memory(self) -> Batch:
         """The same batch in memory that a GPU can read while it computes; a data loader calls it."""
         return Batch(self.indices.pin_memory(), self.inputs.pin_memory(), self.said.pin_memory())
+
+
+class Collate:
+    """Makes a batch of items, in the trainer or in a process that reads data.
+
+    Where such processes do not begin as a copy of the trainer (forkserver, spawn) this object is pickled: it then takes
+    the judge's settings along and no weights, and the other end builds the judge's shapes alone, which is all that
+    reading takes.
+    """
+
+    def __init__(
+        self,
+        judge: EmpathyJudge,
+        features: Features | None,
+        *,
+        with_counts: bool,
+        compare: Comparable,
+        campaign: Callable[[Pair], int],
+    ) -> None:
+        """Put the pieces together.
+
+        Args:
+            judge: Whose inputs are built.
+            features: Where cached inputs are; None = every clip is decoded.
+            with_counts: Whether a loss reads how many raters gave each step.
+            compare: Which rows may be ranked against each other.
+            campaign: Number of the campaign of a pair; a function that can be pickled.
+        """
+        self._judge, self._features = judge, features
+        self._said: dict[str, Any] = {
+            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare, "campaign": campaign,
+        }  # fmt: skip
+
+    def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
+        """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
+        rated = [item for item in items if isinstance(item, RatedPair)]
+        compared = [item for item in items if isinstance(item, Comparison)]
+        pairs = rows_of(rated, compared)
+        return Batch(
+            indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
+            inputs=self._judge.build_inputs(pairs) if self._features is None else self._features.inputs(pairs),
+            said=supervise(rated, compared, **self._said),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        judge = self._judge
+
+        class WithoutJudge(pickle.Pickler):
+            def persistent_id(self, obj: Any) -> str | None:
+                return "judge" if obj is judge else None
+
+        file = io.BytesIO()
+        WithoutJudge(file).dump(vars(self))
+        return _unpickled, (judge.settings, judge.dimensions, file.getvalue())
+
+
+def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled: bytes) -> Collate:
+    judge = EmpathyJudge(settings, dimensions, weights=False)
+
+    class WithJudge(pickle.Unpickler):
+        def persistent_load(self, pid: str) -> EmpathyJudge:
+            return judge
+
+    made = Collate.__new__(Collate)
+    vars(made).update(WithJudge(io.BytesIO(pickled)).load())
+    return made
 
 
 def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lightning.pytorch.plugins import CheckpointIO
 from ..data_modules.errors import UserError
 from ..models.checkpoints import damage, read_checkpoint
 from ..models.file_names import LAST
+from .durable import position_of
 
 
 class AtomicCheckpoints(CheckpointIO):
@@ -68,3 +70,32 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
             return file, passed_over
         passed_over.append(f"{file}: {reason}")
     return None, passed_over
+
+
+def check_continues(
+    checkpoint: Mapping[str, Any], description: Mapping[str, Any], order: Mapping[str, Any], data: str
+) -> None:
+    """Check that a run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order.
+
+    Args:
+        checkpoint: What was kept.
+        description: What the run would keep now.
+        order: What decides now which items stand in which batch.
+        data: Where the data is, for messages.
+
+    Raises:
+        UserError: If something differs.
+    """
+    then = checkpoint["description"]
+    for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
+        if description[key] != then[key]:
+            raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {description[key]!r}")
+    for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
+        if description["provenance"][key] != then["provenance"].get(key):
+            raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {data}")
+    for name in order if position_of(checkpoint).batch else ():
+        if order[name] != (before := checkpoint["order"].get(name)):
+            raise UserError(
+                f"checkpoint: was written in mid-epoch with {name} {before}, now {order[name]}; accepted: the same, so "
+                "that no item is left out or read twice"
+            )

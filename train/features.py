@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
+import uuid
+import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Literal, TypeVar
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import track
 from torch import distributed as dist
@@ -22,9 +29,13 @@ from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
 from ..models.kept_states import ClipStates, PairStates
 from ..models.lower_layers import check_halves, first_adapted_layer, layers_of
 
+if TYPE_CHECKING:  # it takes seconds, which a process that reads data need not spend
+    import lightning as L
+
 Cache = Literal["none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
+_TEMPORARY = "empathy-judge-cache-"
 Item = TypeVar("Item", AudioSource, Pair)
 Precision = Callable[[], AbstractContextManager[None]]
 """The context in which the trainer computes, such as autocast."""
@@ -54,7 +65,7 @@ class Features:
             raise UserError(
                 f"cache: {cache} with an audio_tower that is trained; accepted: cache: none, or other parts to train"
             )
-        self._judge, self._store = judge, store
+        self._judge, self._local = judge, (0, 1)
         self._clips = ClipStates(judge, store)
         self._pairs: PairStates | None = None
         if cache == "layers":
@@ -66,7 +77,7 @@ class Features:
         """Layers of the language model that are not computed in training."""
         return [] if self._pairs is None else layers_of(self._judge.backbone)[: self._pairs.first]
 
-    def prepare(self, pairs: Iterable[Pair], precision: Precision) -> None:
+    def prepare(self, pairs: Iterable[Pair], precision: Precision, local: tuple[int, int] = (0, 1)) -> None:
         """Compute what is missing.
 
         Where several processes share the store each computes a part; a model that is spread over processes is run
@@ -75,8 +86,9 @@ class Features:
         Args:
             pairs: All pairs that training and validation will read.
             precision: In which hidden states are computed; audio states are in that of the tower's weights.
+            local: Number of this process among those of its machine, and how many these are.
         """
-        pairs = list(pairs)
+        pairs, self._local = list(pairs), local
         modes = {module: module.training for module in self._judge.modules()}
         self._judge.eval()
         if self._pairs is not None:
@@ -92,11 +104,12 @@ class Features:
     def _in_parts(
         self, items: list[Item], kept: Container[Item], compute: Callable[[list[Item]], None], size: int, what: str
     ) -> None:
-        """Compute this process's part of what is missing, and then what is missing still, on a disk of its own."""
+        """Compute this process's part of what is missing, and then of what is missing still, where each machine has a
+        folder of its own."""
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
-        for parts in (ranks, 1) if self._store.shared and ranks > 1 else (1,):
+        for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             missing = [item for item in items if item not in kept]
-            own = missing[rank % parts :: parts]
+            own = missing[part::parts]
             steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
             console = Console(file=sys.stderr)
             quiet = not console.is_terminal or rank > 0
@@ -147,3 +160,31 @@ def _most(count: int) -> int:
 
 def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
+
+
+def temporary_folder(owner: object, trainer: L.Trainer) -> tuple[Path, Callable[[], object]]:
+    """The name of a new folder on each machine, the same in all processes, and a function that deletes it.
+
+    It is also deleted when `owner` is freed or the program ends; what a killed run left, when the next one starts here.
+    """
+    name = trainer.strategy.broadcast(f"{_TEMPORARY}{uuid.uuid4().hex}")
+    folder = Path(tempfile.gettempdir()) / name
+    if trainer.local_rank != 0:
+        return folder, lambda: None
+    for left in folder.parent.glob(f"{_TEMPORARY}*.lock"):
+        with suppress(Timeout, OSError), FileLock(left, blocking=False):
+            _delete(left.with_suffix(""), left)
+    lock = FileLock(folder.with_suffix(".lock"))
+    lock.acquire()  # the system lets it go when the process dies
+
+    def end(process: int) -> None:
+        if os.getpid() == process:  # not in a process that began as a copy of this one
+            _delete(folder, Path(lock.lock_file))
+            lock.release()
+
+    return folder, weakref.finalize(owner, end, os.getpid())
+
+
+def _delete(folder: Path, lock: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.unlink(missing_ok=True)

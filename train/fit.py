@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,14 +15,22 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
+from torch import distributed as dist
 
+from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
-from ..models.artifact import load_run
+from ..data_modules.schema import Pair
+from ..models.calibration_files import hash_of
 from ..models.checkpoints import read_checkpoint
+from ..models.clip_facts import ClipFacts, clip_facts
 from ..models.file_names import BEST, CHECKPOINTS, LAST
-from ..models.judge_calibration import calibrate_judge, store_calibration
+from ..models.heads.prediction import Prediction
+from ..models.judge import EmpathyJudge, sources_of
+from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.parts import check_trainable, parameter_table
+from ..models.scoring import Judged
+from ..third_party import hush
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .durable import DurableProgress, position_of, stopped_by_signals
 from .module import MONITOR, JudgeModule
@@ -44,18 +51,6 @@ _OURS: set[str | int] = {
     "plugins",
     "use_distributed_sampler",
 }
-# What Lightning and its neighbours say about things that are meant
-_EXPECTED_WARNINGS = (
-    r".*module\(s\) in eval mode",  # the frozen backbone
-    r".*overridden `transfer_batch_to_device`",
-    r".*does not have many workers",
-    r".*`is_gradient_checkpointing` is deprecated",
-    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",
-    r".*Checkpoint directory .* exists and is not empty",  # resuming
-    r".*number of training batches",
-    r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
-    r".*sync_dist=True",  # what is logged of a validation is the same on every rank
-)
 
 
 def build_parser(dry_run: bool = False) -> ArgumentParser:
@@ -136,8 +131,9 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
     if config.checkpoint_steps < 0:
         raise UserError(f"--checkpoint-steps {config.checkpoint_steps}; accepted: 0 or more")
     start = _starting_point(run, config.resume)
-    run.mkdir(parents=True, exist_ok=True)
-    parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
+    if _is_first():
+        run.mkdir(parents=True, exist_ok=True)
+        parser.save(config.clone(with_meta=False), run / CONFIG_FILE, overwrite=True)
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
@@ -154,22 +150,55 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
             log_audio=config.log_audio,
             watching=watching,
         )
-        if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
-            built.model.judge = None  # its weights are the last ones, and two backbones in memory would be one too many
-            _calibrate(run, data)
+        _calibrate(run, built.model, data)
     return best
 
 
-def _calibrate(run: Path, data: PairDataModule) -> None:
-    """Calibrate the best checkpoint; where that is not possible say why, for the run is good without."""
+def _calibrate(run: Path, module: JudgeModule, data: PairDataModule) -> None:
+    """Calibrate the best checkpoint from the scores of its validation, which are in it.
+
+    Where that is not possible say why, for the run is good without. Each process measures some of the clips, so that
+    all end at the same time: a scheduler that waits for none is not kept waiting by the first.
+    """
+    facts = _measured(data.validation.pairs, module.built)
+    if not _is_first():
+        return
     try:
-        calibration = calibrate_judge(
-            load_run(run), data.dataset, data.validation_splits, batch_size=data.eval_batch_size
-        )
+        checkpoint = read_checkpoint(run / CHECKPOINTS / BEST)
+        if "validation" not in checkpoint:
+            raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
+        trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
+        scores, deviations = checkpoint["validation"]["score"].float(), checkpoint["validation"]["deviation"].float()
+        judged = {}
+        for number, pair in enumerate(data.validation.pairs):
+            deviation = None if deviations.isnan().all() else deviations[number]
+            found = tuple(facts[source] for source in sources_of(pair))
+            judged[pair.pair_id] = Judged(Prediction(scores[number], deviation), found)
+        weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])
+        calibration = fit_calibration(weights, module.built.dimensions, data.dataset, data.validation_splits, judged)
     except UserError as error:
         Console(stderr=True).print(f"no calibration: {error}", markup=False, soft_wrap=True)
     else:
         store_calibration(calibration, run)
+
+
+def _measured(pairs: Sequence[Pair], judge: EmpathyJudge) -> dict[AudioSource, ClipFacts]:
+    """What the clips of pairs that were scored are like. A collective of all processes."""
+    clips = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
+    spread = dist.is_available() and dist.is_initialized()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if spread else (0, 1)
+    own = clips[rank::ranks]
+    with ThreadPoolExecutor() as pool:
+        measured = pool.map(lambda clip: clip_facts(judge.decode(clip), judge.backbone.sampling_rate), own)
+        parts: list[Any] = [dict(zip(own, measured, strict=True))]
+    if spread:
+        parts, (mine,) = [None] * ranks, parts
+        dist.all_gather_object(parts, mine)
+    return {clip: facts for part in parts for clip, facts in part.items()}
+
+
+def _is_first() -> bool:
+    return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def fit(
@@ -207,7 +236,7 @@ def fit(
             throughout, so that there is no best checkpoint.
     """
     check_strategy(trainer, module)
-    _hush()
+    hush()
     if checkpoint is not None:  # here, for strategies that shard weights make data loaders before they load it
         data.start = position_of(read_checkpoint(checkpoint))
     interactive = Console(stderr=True).is_terminal
@@ -265,14 +294,14 @@ def _dry_run(config: Namespace) -> None:
         seconds=config.clip_seconds,
         mixed_precision=str(config.trainer.precision).endswith("-mixed"),
         gradient_checkpointing=config.model.gradient_checkpointing,
+        batch_tokens=config.data.batch_tokens,
+        audio_cached=config.model.cache != "none",
     )
     gpu = config.gpu_gib * GIB if config.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
-    for table in (parameter_table(found.parts), memory_table(found, config.data.batch_size, config.clip_seconds, gpu)):
+    for table in (parameter_table(found.parts), memory_table(found, config.clip_seconds, gpu)):
         Console().print(table)
-    if not found.tower_counted:
-        print("not counted: what the trained audio tower keeps for its backward pass")
     check_trainable(found.parts, config.model.expected_trainable or {})
 
 
@@ -289,8 +318,9 @@ def _config_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
-    for unfinished in (run / CHECKPOINTS).glob(".*.unfinished"):  # left by a kill
-        unfinished.unlink()
+    # left by a kill; the other processes must not delete what the first is writing by then
+    for unfinished in (run / CHECKPOINTS).glob(".*.unfinished") if _is_first() else ():
+        unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:
         Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
@@ -299,12 +329,6 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     if not resume and checkpoint is not None:
         raise UserError(f"{run}: already holds a run; accepted: another --run, or --resume true to continue it")
     return checkpoint if resume else None
-
-
-def _hush() -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for message in _EXPECTED_WARNINGS:
-        warnings.filterwarnings("ignore", message=message)
 
 
 def _default_loggers(run: Path) -> list[Logger]:

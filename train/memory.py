@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -38,21 +38,21 @@ class StepMemory:
 
     Attributes:
         parts: Parameters of each part of the judge, as they are trained.
+        pairs: In a batch.
         tokens: Tokens of a pair: text, and audio of both clips.
         weights: Frozen and trained weights.
         gradients: Of the trained weights.
         optimizer: AdamW's two moments of every trained weight.
         activations: The most that forward and backward pass hold at once beside these.
-        tower_counted: False if the audio tower is trained and its activations could not be counted.
     """
 
     parts: Mapping[str, Count]
+    pairs: int
     tokens: int
     weights: int
     gradients: int
     optimizer: int
     activations: int
-    tower_counted: bool
 
     @property
     def total(self) -> int:
@@ -61,7 +61,14 @@ class StepMemory:
 
 
 def step_memory(
-    settings: JudgeSettings, *, batch: int, seconds: float, mixed_precision: bool, gradient_checkpointing: bool
+    settings: JudgeSettings,
+    *,
+    batch: int,
+    seconds: float,
+    mixed_precision: bool,
+    gradient_checkpointing: bool,
+    batch_tokens: int | None = None,
+    audio_cached: bool = False,
 ) -> StepMemory:
     """Count the memory of one optimisation step under DDP: every device holds all of it.
 
@@ -74,9 +81,11 @@ def step_memory(
         seconds: Length of the context and of the response (seconds).
         mixed_precision: True under `precision: bf16-mixed`: trained weights are float32, products bfloat16.
         gradient_checkpointing: True if layers are computed again in the backward pass.
+        batch_tokens: Most tokens of a batch, instead of `batch`.
+        audio_cached: True if the audio tower does not run in a step, since its output was computed before.
 
     Raises:
-        UserError: If the backbone cannot be loaded, or hears less than `seconds`.
+        UserError: If the backbone cannot be loaded, hears less than `seconds`, or a pair has more than `batch_tokens`.
     """
     as_trained = _without_weights(settings)
     counts = count_parameters(as_trained.backbone, {"pooling": as_trained.pooling, "head": as_trained.head})
@@ -90,15 +99,19 @@ def step_memory(
     if gradient_checkpointing:
         recompute_activations(judge.network)
     one = judge.build_inputs([_pair(judge, seconds)])
-    activations, tower_counted = _activations(judge, one, batch)
+    tokens = one.input_ids.shape[1]
+    if batch_tokens is not None:
+        batch = batch_tokens // tokens
+        if not batch:
+            raise UserError(f"data.batch_tokens {batch_tokens}: one pair has {tokens}; expected {tokens} or more")
     return StepMemory(
         parts=counts,
-        tokens=one.input_ids.shape[1],
+        pairs=batch,
+        tokens=tokens,
         weights=weights,
         gradients=trained,
         optimizer=2 * trained,
-        activations=activations,
-        tower_counted=tower_counted,
+        activations=_activations(judge, one, batch, audio_cached),
     )
 
 
@@ -127,40 +140,35 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
     return Pair("any", response, (Turn("user", context),))
 
 
-def _activations(judge: EmpathyJudge, one: Inputs, batch: int) -> tuple[int, bool]:
-    """The most that forward and backward pass hold beside the weights and their gradients (bytes), and whether the
-    audio tower's share is in it."""
+def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> int:
+    """The most that forward and backward pass hold beside the weights and their gradients (bytes)."""
     assert one.clips is not None
-    clips, counted = _repeated(one.clips, batch), True
+    clips = _repeated(one.clips, batch)
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         if judge.settings.attention != "eager":
             stack.enter_context(_fused_attention())
         live = stack.enter_context(LiveMemory(judge.parameters()))
-        try:
-            states = judge.backbone.encode_audio(Clips(_empty(clips.features), _empty(clips.lengths)))
-        except (DataDependentOutputException, DynamicOutputShapeException):
-            # a family whose tower asks how long a clip is while it computes
+        if audio_cached:
             count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
             states = torch.empty((count, judge.backbone.audio_size), dtype=_dtype(judge), device="meta")
-            counted = False
+        else:
+            states = judge.backbone.encode_audio(Clips(_empty(clips.features), clips.lengths))
         inputs = Inputs(
             input_ids=_empty(one.input_ids, batch),
             attention_mask=_empty(one.attention_mask, batch),
             response_mask=_empty(one.response_mask, batch),
             audio_index=_empty(one.audio_index.repeat(batch)),
+            audio_places=_empty(one.audio_places.repeat(batch)),
             audio_states=states,
+            padding_last=one.padding_last,
         )
         del states
         hidden = judge.backbone.hidden_states(inputs)
         if hidden.requires_grad:
             hidden.float().sum().backward()
         gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
-    tower_trained = any(
-        weight.requires_grad and part_of(judge.backbone, name) == "audio_tower"
-        for name, weight in judge.network.named_parameters()
-    )
-    return live.peak - gradients, counted or not tower_trained
+    return live.peak - gradients
 
 
 def _dtype(judge: EmpathyJudge) -> torch.dtype:
@@ -169,7 +177,7 @@ def _dtype(judge: EmpathyJudge) -> torch.dtype:
 
 def _repeated(clips: Clips, times: int) -> Clips:
     rows = [times] + [1] * (clips.features.ndim - 1)
-    return Clips(clips.features.repeat(rows), clips.lengths.repeat(times))
+    return Clips(clips.features.repeat(rows), [*clips.lengths] * times)
 
 
 def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:
@@ -191,11 +199,7 @@ class LiveMemory(TorchDispatchMode):
         self._known = {tensor.untyped_storage()._cdata for tensor in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.index.Tensor and _takes_padding_away(*args):
-            mask = args[1][0]  # how much, nobody knows without values; count as if there were none
-            made = args[0].new_empty((mask.numel(), *args[0].shape[mask.ndim :]))
-        else:
-            made = func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
             if isinstance(tensor, Tensor) and not func.is_view:  # a view allocates nothing
                 self._follow(tensor.untyped_storage())
@@ -212,11 +216,6 @@ class LiveMemory(TorchDispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.now -= size
-
-
-def _takes_padding_away(states: Tensor, indices: list[Tensor | None]) -> bool:
-    mask = indices[0]
-    return states.device.type == "meta" and mask is not None and mask.dtype == torch.bool
 
 
 @contextmanager
@@ -253,9 +252,9 @@ class _FusedKernel(torch.autograd.Function):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
 
 
-def memory_table(found: StepMemory, batch: int, seconds: float, gpu_bytes: float | None) -> Table:
+def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> Table:
     """What `train --dry-run` prints under the table of parameters."""
-    title = f"A step on {batch} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
+    title = f"A step on {found.pairs} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
     table = Table("memory on each GPU", "GiB", title=title)
     for name in ("weights", "gradients", "optimizer", "activations"):
         table.add_row(name, _gib(getattr(found, name)))

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
+from ..data_modules.audio import AudioSource
 from ..data_modules.comparisons import Comparison
 from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.rated_pairs import RatedPair
+from ..data_modules.schema import Pair
 from ..data_modules.targets import MAX_STEPS
 from ..models.artifact import Provenance, describe
 from ..models.backbones.common.base import Attention, PartName, Quantization
 from ..models.compiled import compile_layers
-from ..models.feature_store import DiskStore, MemoryStore
+from ..models.feature_store import DiskStore
 from ..models.heads import HeadName
 from ..models.heads.prediction import Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
@@ -32,12 +36,13 @@ from ..models.parts import check_trainable, count_parameters, parameter_table, w
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
 from ..models.weight_files import Fingerprints, check_keys, fingerprints
-from .alignment import ScaleAlignment
-from .batches import Batch, rows_of, supervise
-from .durable import position_of
-from .features import Cache, Features
+from .alignment import ScaleAlignment, alignment_of
+from .batches import Batch, Collate
+from .checkpoints import check_continues
+from .features import Cache, Features, temporary_folder
 from .gathering import gather
 from .objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective
+from .optimization import adamw, clip_gradients, cosine_schedule, wants_fused
 from .raters import RaterEmbedding
 from .sharding import ShardedStrategy, shard
 from .validation import Agreement, Validation
@@ -121,8 +126,8 @@ class JudgeModule(L.LightningModule):
             warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
             cache: What is computed once instead of in every epoch: audio (the output of a frozen audio tower) or
                 layers (what enters the first layer of the language model with LoRA, see lora_layers).
-            cache_folder: Where that is kept, for this and other runs and for scoring; by default in memory, for
-                this run.
+            cache_folder: Where that is kept, for this and other runs and for scoring; by default in the temporary
+                folder of each machine (TMPDIR), once for all of its processes, until training ends.
             cache_gigabytes: Most that the folder may take; what was used longest ago is deleted.
         """
         super().__init__()
@@ -156,12 +161,15 @@ class JudgeModule(L.LightningModule):
         self.expected_trainable, self.gradient_checkpointing = expected_trainable, gradient_checkpointing
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self.judge: EmpathyJudge | None = None
+        self.collate: Callable[[Sequence[RatedPair | Comparison]], Batch]  # made in `setup`
         self.raters: RaterEmbedding | None = None
         self.alignment: ScaleAlignment | None = None
         self._objective: Objective | None = None
         self._features: Features | None = None
+        self._forget: Callable[[], object] = lambda: None
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
+        self._validated = -1  # step of the last validation
         self._fingerprints: Fingerprints | None = None
         self._shapes: dict[str, Tensor] = {}
 
@@ -196,7 +204,7 @@ class JudgeModule(L.LightningModule):
                 f"cache: {self.cache} with augmentation: each epoch hears every clip anew, so that nothing can be "
                 "kept; accepted: cache: none, or no augmentation"
             )
-        self._check_supervision()
+        self.data.check_supervision()
         dimensions = self.data.dimensions
         self.judge = EmpathyJudge(self.judge_settings, dimensions)
         self._objective = Objective(self.losses, self.loss_settings, self.judge_settings.head, dimensions)
@@ -210,12 +218,11 @@ class JudgeModule(L.LightningModule):
             size = self.judge.backbone.hidden_size
             self.raters = RaterEmbedding(self.data.train.rater_counts, size, self.rater_embedding)
         if self.data.campaigns:
-            self.alignment = self._build_alignment()
+            self.alignment = alignment_of(self.data, list(self.objective.weights))
         backbone = self.judge.backbone
         if self.gradient_checkpointing and not recompute_activations(self.judge.network):
             raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
-        self.judge.head.start_at(self._mean_ratings())
-        self.data.collate, self.data.count_tokens = self.collate, self.judge.count_tokens
+        self.judge.head.start_at(self.data.mean_ratings())
         beside: dict[str, nn.Module | None] = {"raters": self.raters, "campaigns": self.alignment}
         learned = {name: module for name, module in beside.items() if module is not None}
         counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head, **learned})
@@ -233,52 +240,29 @@ class JudgeModule(L.LightningModule):
         self._fingerprints = fingerprints(self.judge)
         self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
         if self.cache != "none":
-            folder = self.cache_folder
-            store = MemoryStore() if folder is None else DiskStore(Path(folder), self.cache_gigabytes)
+            if self.cache_folder is None:
+                folder, self._forget = temporary_folder(self, self.trainer)
+            else:
+                folder = Path(self.cache_folder)
+            store = DiskStore(folder, self.cache_gigabytes)
             self._features = Features(self.judge, self.cache, store, str(self.trainer.precision))
+        self.collate = Collate(
+            self.judge,
+            self._features,
+            with_counts=self.objective.needs_counts,
+            compare=self.loss_settings.compare,
+            campaign=self.data.campaign,
+        )
+
+    def teardown(self, stage: str) -> None:
+        """Delete what was kept for this run alone."""
+        self._forget()
 
     def configure_model(self) -> None:
         """Shard the weights where the strategy does not do that itself."""
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
             beside = [module for module in (self.raters, self.alignment) if module is not None]
             shard(self.built, beside, self.trainer.strategy.shards)
-
-    def _check_supervision(self) -> None:
-        """Every dimension has something to learn from."""
-        for column, dimension in enumerate(self.data.dimensions):
-            rated = self.data.shares[0] > 0 and not self.data.train.scores[:, column].isnan().all()
-            if not rated and all(item.strength[column].isnan() for item in self.data.items.comparisons):
-                raise UserError(
-                    f"{self.data.path}: nobody rated {dimension.name!r} in split "
-                    f"{' or '.join(map(repr, self.data.train_splits))}; accepted: ratings of every dimension, a "
-                    "dataset without this one, or data.preference_share 1 where people compared pairs"
-                )
-
-    def _build_alignment(self) -> ScaleAlignment:
-        """Curves for campaigns, for losses that compare scores with ratings.
-
-        Raises:
-            UserError: If a loss compares a distribution, which no curve can move.
-        """
-        for name in self.objective.weights:
-            if name in ("gaussian_nll", "ordinal", "histogram", "squared_emd"):
-                raise UserError(
-                    f"model.losses.{name} with data.campaign_column {self.data.campaign_column}; accepted: losses of "
-                    "the score (mse, huber, ccc and those on ranks)"
-                )
-        assert self.data.reference_campaign is not None
-        return ScaleAlignment(self.data.campaigns, len(self.data.dimensions), self.data.reference_campaign)
-
-    def _mean_ratings(self) -> Tensor:
-        """Mean rating of each dimension, of the reference campaign if there is one; else the middle of the scale."""
-        train, reference = self.data.train, self.data.reference_campaign
-        scores = train.scores
-        if self.data.campaigns and reference is not None:
-            number = self.data.campaigns.index(reference)
-            scores = scores[[self.data.campaign(pair) == number for pair in train.pairs]]
-        middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.data.dimensions])
-        means = scores.nanmean(0) if self.data.shares[0] else middle
-        return torch.where(means.isnan(), middle, means)
 
     @property
     def objective(self) -> Objective:
@@ -296,7 +280,8 @@ class JudgeModule(L.LightningModule):
         if self._features is not None:
             compared = [pair for item in self.data.items.comparisons for pair in (item.chosen, item.rejected)]
             pairs = [*self.data.train.pairs, *compared, *self.data.validation.pairs]
-            self._features.prepare(pairs, self.trainer.precision_plugin.forward_context)
+            local = self.trainer.local_rank, self.trainer.num_devices
+            self._features.prepare(pairs, self.trainer.precision_plugin.forward_context, local)
 
     def _compile(self) -> None:
         """Compile layers if the configuration says so; not those that are never computed again."""
@@ -306,23 +291,9 @@ class JudgeModule(L.LightningModule):
                 name = self.built.backbone.name
                 raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
 
-    def collate(self, items: Sequence[RatedPair | Comparison]) -> Batch:
-        """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
-        rated = [item for item in items if isinstance(item, RatedPair)]
-        compared = [item for item in items if isinstance(item, Comparison)]
-        pairs = rows_of(rated, compared)
-        return Batch(
-            indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
-            inputs=self.built.build_inputs(pairs) if self._features is None else self._features.inputs(pairs),
-            said=supervise(
-                rated,
-                compared,
-                dimensions=self.data.dimensions,
-                with_counts=self.objective.needs_counts,
-                compare=self.loss_settings.compare,
-                campaign=self.data.campaign,
-            ),
-        )
+    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
+        """Tokens that the backbone reads of each pair `(pairs,)`; for the data module."""
+        return self.built.count_tokens(pairs, seconds)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
@@ -340,7 +311,9 @@ class JudgeModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum of the losses over the batch of all ranks."""
-        prediction, said = gather(self._predict(batch), batch.said)
+        own = self._predict(batch)
+        own = replace(own, score=self._aligned(own.score, batch.said.campaigns))
+        prediction, said = gather(own, batch.said)
         terms = self.objective.terms(prediction, said)
         loss = torch.stack(list(terms.values())).sum()
         rows = len(batch.said.targets)
@@ -351,12 +324,11 @@ class JudgeModule(L.LightningModule):
         return loss * self.trainer.world_size
 
     def _predict(self, batch: Batch) -> Prediction:
-        """As each row's rater hears it, on the scale of each row's campaign."""
+        """As each row's rater hears it, on the scale of the reference campaign where there are several."""
         pooled = self.built.pooled(batch.inputs)
         if self.raters is not None:
             pooled = self.raters(pooled, batch.said.raters)
-        prediction = self.built.head(pooled)
-        return replace(prediction, score=self._aligned(prediction.score, batch.said.campaigns))
+        return self.built.head(pooled)
 
     def _aligned(self, scores: Tensor, campaigns: Tensor) -> Tensor:
         """Scores `(rows, dimensions)` in rating points as each row's campaign would give them."""
@@ -383,12 +355,13 @@ class JudgeModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
-        self.validation.add(batch.indices, self._predict(batch))
+        own = self._predict(batch)
+        self.validation.add(batch.indices, own, self._aligned(own.score, batch.said.campaigns))
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
         found = dict(zip((d.name for d in self.built.dimensions), self.validation.agreement(), strict=True))
-        self._agreement = found
+        self._agreement, self._validated = found, self.trainer.global_step
         for name, agreement in found.items():
             if agreement.spearman is None and self.global_rank == 0:
                 Console(stderr=True).print(f"validation: no Spearman for {name}: {agreement.reason}")
@@ -408,27 +381,20 @@ class JudgeModule(L.LightningModule):
         fresh = {name for name in trained if not name.startswith("judge.network.")}
         if JOINER in judge.backbone.parts:
             fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
-        groups: dict[tuple[float, float], list[Tensor]] = {}
-        for name, weight in trained.items():
-            rate = self.head_learning_rate if name in fresh else self.learning_rate
-            decay = self.weight_decay if weight.ndim > 1 else 0.0
-            groups.setdefault((rate, decay), []).append(weight)
-        optimizer = torch.optim.AdamW(
-            [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()],
-            fused=judge.device.type == "cuda",
-        )
+        rates = self.learning_rate, self.head_learning_rate
+        fused = wants_fused(self.trainer.precision_plugin)
+        optimizer = adamw(trained, fresh, *rates, self.weight_decay, fused=fused)
         steps = self.trainer.estimated_stepping_batches
         if steps == math.inf:
             raise UserError("trainer: max_epochs -1 and max_steps -1; accepted: one of them above 0")
-        rise = max(1, round(self.warmup * steps))
-
-        def share(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+        schedule = cosine_schedule(optimizer, int(steps), self.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip, also where the optimizer is fused."""
+        clip_gradients(self, optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
@@ -437,6 +403,9 @@ class JudgeModule(L.LightningModule):
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
+        if self._validation is not None and self._validated == self.trainer.global_step:  # of these weights
+            found = self._validation.own_scores, self._validation.deviations
+            checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint whose weights are not exactly those that this configuration trains.
@@ -445,32 +414,12 @@ class JudgeModule(L.LightningModule):
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
-        now, then = self._description(), checkpoint["description"]
-        for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
-            if now[key] != then[key]:
-                raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {now[key]!r}")
-        for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
-            if now["provenance"][key] != then["provenance"].get(key):
-                raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {self.data.path}")
+        check_continues(checkpoint, self._description(), self._order(), self.data.path)
+        then = checkpoint["description"]["provenance"]
         self._agreement = {
-            name: Agreement(value, None, then["provenance"].get("preferences_met", {}).get(name))
-            for name, value in then["provenance"]["validation"].items()
+            name: Agreement(value, None, then.get("preferences_met", {}).get(name))
+            for name, value in then["validation"].items()
         }
-        self._check_order(checkpoint)
-
-    def _check_order(self, checkpoint: dict[str, Any]) -> None:
-        """In mid-epoch, what is left must be what was left.
-
-        Raises:
-            UserError: If other items would now stand in the batches.
-        """
-        now, then = self._order(), checkpoint["order"]
-        for name in now if position_of(checkpoint).batch else ():
-            if now[name] != then.get(name):
-                raise UserError(
-                    f"checkpoint: was written in mid-epoch with {name} {then.get(name)}, now {now[name]}; accepted: "
-                    "the same, so that no item is left out or read twice"
-                )
 
     def _order(self) -> dict[str, Any]:
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}

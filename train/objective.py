@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data_modules.comparisons import directions
 from ..data_modules.errors import UserError
@@ -153,7 +153,7 @@ class Supervision:
         return replace(self, **{name: function(value) for name, value in values.items()})
 
 
-class Objective:
+class Objective(nn.Module):
     """The sum of losses of one configuration, for one head and its scales."""
 
     def __init__(
@@ -164,6 +164,7 @@ class Objective:
         Raises:
             UserError: If a weight is negative, or a loss cannot train this head or needs steps that a scale has not.
         """
+        super().__init__()
         values = {f.name: float(getattr(weights, f.name)) for f in fields(weights)}
         for name, value in values.items():
             if not 0 <= value < float("inf"):
@@ -185,9 +186,9 @@ class Objective:
                 )
         self.settings, self.head = settings, head
         self._ends = Ends(dimensions)
-        self._better = directions(dimensions)
+        self._better = nn.Buffer(directions(dimensions), persistent=False)
         widths = [1 if d.step is None else d.steps for d in dimensions]
-        self._exists = torch.arange(max(widths)) < torch.tensor(widths)[:, None]
+        self._exists = nn.Buffer(torch.arange(max(widths)) < torch.tensor(widths)[:, None], persistent=False)
 
     def used(self, rated: bool, compared: bool) -> dict[str, float]:
         """Weights of the losses that have something to work on: ratings, comparisons or both."""
@@ -197,11 +198,11 @@ class Objective:
 
     def shares(self, points: Tensor) -> Tensor:
         """Rating points `(rows, dimensions)` as shares of the scale."""
-        return self._ends.to(points.device).shares(points)
+        return self._ends.shares(points)
 
     def points(self, shares: Tensor) -> Tensor:
         """Shares of the scale `(rows, dimensions)` as rating points."""
-        return self._ends.to(shares.device).points(shares)
+        return self._ends.points(shares)
 
     def terms(self, prediction: Prediction, said: Supervision) -> dict[str, Tensor]:
         """Each loss by its name, times its weight; the sum is what is minimised.
@@ -219,7 +220,6 @@ class Objective:
         """Losses on ratings, each computed when it is called."""
         score, target, mask = self.shares(prediction.score), self.shares(said.targets), said.weights
         chosen, groups = self.settings, None if self.settings.compare == "all" else said.groups
-        exists = self._exists.to(score.device)
         yield "mse", lambda: mse(score, target, mask)
         yield "huber", lambda: huber(score, target, mask, chosen.huber_delta)
         yield "ccc", lambda: ccc(score, target, mask)
@@ -230,21 +230,21 @@ class Objective:
         )
         yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
         if (deviation := prediction.deviation) is not None:
-            variance = (deviation / self._ends.to(deviation.device).span).square()
+            variance = (deviation / self._ends.span).square()
             yield "gaussian_nll", lambda: faithful_nll(score, variance, target, mask)
         if (counts := said.counts) is None:
             return
         if (logits := prediction.thresholds) is not None:
             ordinal = coral if self.head == "coral" else corn
-            yield "ordinal", lambda: ordinal(logits, counts, mask, exists)
+            yield "ordinal", lambda: ordinal(logits, counts, mask, self._exists)
         if (log_probabilities := prediction.log_probabilities) is not None:
             yield "histogram", lambda: histogram_cross_entropy(log_probabilities, counts, mask)
-            yield "squared_emd", lambda: squared_emd(log_probabilities, counts, mask, exists)
+            yield "squared_emd", lambda: squared_emd(log_probabilities, counts, mask, self._exists)
 
     def _compared(self, prediction: Prediction, said: Supervision) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
         score = self.shares(prediction.score)
-        better = 0.5 + self._better.to(score.device) * (score - 0.5)
+        better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[said.chosen], better[said.rejected], ~said.strengths.isnan()
         strengths = said.strengths.nan_to_num()
         temperature, margin = self.settings.preference_temperature, self.settings.strength_margin

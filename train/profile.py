@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from .actions import FETCH, SAVE, listen
 from .batches import Batch
 from .module import JudgeModule
-from .stages import COLLATE, STAGES, WAITING, StageClock, stage_of, watch, watch_collate
+from .stages import COLLATE, STAGES, WAITING, StageClock, stage_of, watch
 from .throughput import memory_bytes
 
 FOLDER = "profile"
@@ -79,8 +79,12 @@ class ProfileSteps(Callback):
         listen(trainer, self)
         assert isinstance(pl_module, JudgeModule)
         self._clock = StageClock(trainer.strategy.root_device)
-        if pl_module.data.num_workers == 0:  # else others do it
-            watch_collate(self._clock, pl_module)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Time the making of batches where this process does it; the data loader is not there yet."""
+        assert isinstance(pl_module, JudgeModule)
+        if not self._done and pl_module.data.num_workers == 0:
+            pl_module.collate = self._clock.timed(COLLATE, pl_module.collate)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the clock where the parts of the judge begin and end."""

@@ -15,7 +15,6 @@ from torch.profiler import record_function
 from ..models.judge import EmpathyJudge
 from .actions import FETCH
 from .flops import synchronize
-from .module import JudgeModule
 
 WAITING = "waiting for data"
 COLLATE = "decoding and collate"
@@ -132,9 +131,3 @@ def _watch_module(clock: StageClock, stage: str, module: nn.Module) -> list[Any]
         module.register_forward_pre_hook(lambda *_: clock.begin(stage)),
         module.register_forward_hook(lambda *_: clock.end()),
     ]
-
-
-def watch_collate(clock: StageClock, module: JudgeModule) -> None:
-    """Time the making of batches in this process; before the module's `setup`, which hands it to the data loader."""
-    making: Any = module
-    making.collate = clock.timed(COLLATE, making.collate)

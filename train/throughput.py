@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ class Throughput(Callback):
         self._steps: list[tuple[int, int, tuple[bool, bool], Tensor]] = []  # pairs, places, form, tokens
         self._flops_per_place: dict[tuple[bool, bool], float] = {}
         self._counting: UsefulFlops | None = None
+        self._eager: AbstractContextManager[object] | None = None
         self._counted = 0
         self._seconds = self._waiting = self._asked = 0.0
         self._rate, self._all_rates, self._memory, self._last = 0.0, 0.0, 0.0, 0
@@ -119,8 +121,14 @@ class Throughput(Callback):
         self._last = trainer.global_step
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
-        """Count the FLOPs of the first step of each kind."""
+        """Count the FLOPs of the first step of each kind.
+
+        This step is not compiled: a layer that dynamo meets under a dispatch mode is never compiled later
+        (pytorch#190286). Its backward pass is not either: gradient checkpointing must compute what was computed.
+        """
         if _form(batch) not in self._flops_per_place:
+            self._eager = torch.compiler.set_stance("force_eager")
+            self._eager.__enter__()
             self._counting = UsefulFlops()
             self._counting.start()
 
@@ -129,6 +137,10 @@ class Throughput(Callback):
         if self._counting is not None:
             self._counted = self._counting.stop()
             self._counting = None
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on layers are compiled."""
+        self._compile_again()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -169,6 +181,12 @@ class Throughput(Callback):
         if self._counting is not None:
             self._counting.stop()
             self._counting = None
+        self._compile_again()
+
+    def _compile_again(self) -> None:
+        if self._eager is not None:
+            self._eager.__exit__(None, None, None)
+            self._eager = None
 
     def _take(self, trainer: Trainer) -> Work:
         """The work of all processes since the last time."""

@@ -41,6 +41,7 @@ class ZeroStrategy(DeepSpeedStrategy):
             stage=stage,
             allgather_bucket_size=_BUCKET,
             reduce_bucket_size=_BUCKET,
+            logging_batch_size_per_gpu=1,  # for its log alone; our batches differ in size
             logging_level=logging.ERROR,  # it warns of every dataclass that a module takes or returns
         )
         self.stage = stage

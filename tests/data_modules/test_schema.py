@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,19 @@ def test_round_trip(written: Path) -> None:
         "c": (sha["000-0"],),
     }
     assert dataclasses.replace(dataset.card, content_hash="") == CARD
+
+
+def test_each_file_is_looked_up_once(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is a question to a network, and every process asks it."""
+    asked: Counter[str] = Counter()
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **how: [asked.update([str(path)]), stat(path, **how)][1])
+    pairs = PairDataset.load(written).pairs
+    every = [clip for pair in pairs for clip in (pair.response, *(turn.audio for turn in pair.context))]
+    clips = {str(clip) for clip in every if isinstance(clip, Path)}
+    assert len(clips) > 2
+    assert {asked[clip] for clip in clips} == {1}
+    assert asked.total() < len(clips) + 10
 
 
 def test_mean_scores(written: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import measuring
+from empathy_judge.data_modules import folders, measuring
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
@@ -87,7 +87,7 @@ def test_inspect_keeps_what_it_measured_in_the_users_cache(
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    monkeypatch.setattr(measuring, "user_cache_path", lambda *_, **__: cache)
+    monkeypatch.setattr(folders, "user_cache_path", lambda *_, **__: cache)
     source.load(embed_audio=True)
     upload(source.out, memory)
     first = inspect_dataset(PairDataset.load(ADDRESS))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,7 +65,7 @@ def scored(words: list[str]) -> list[str]:
     return given
 
 
-@pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (137, False)])
+@pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (2, False), (137, False)])
 def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeued, tmp_path):
     stand_in(tmp_path, "srun", f"exit {status}")
     stand_in(tmp_path, "scontrol", "")
@@ -69,7 +73,7 @@ def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeue
     assert run("score_slurm.sbatch", tmp_path, SCORED, **given) == status
     words = arguments(tmp_path, "srun")
     assert words is not None
-    assert words[:4] == ["--kill-on-bad-exit=0", "our-python", "-m", "empathy_judge.cli"]
+    assert words[:5] == ["--kill-on-bad-exit=0", "--wait=0", "our-python", "-m", "empathy_judge.cli"]
     scored(words)
     assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else None)
 
@@ -85,20 +89,108 @@ def test_torchrun_scores_with_a_process_for_each_gpu(tmp_path):
     scored(words)
 
 
-@pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (137, False)])
-def test_slurm_queues_a_job_again_that_has_saved_and_no_other(status, requeued, tmp_path):
-    stand_in(tmp_path, "srun", f'echo "$MASTER_ADDR" > "{tmp_path}/main"; exit {status}')
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [((75, 75), 75), ((0, 0), 0), ((0, 75), 75), ((0, 1), 1), ((2, 0), 2), ((75, 2), 2), ((75, 137), 137)],
+)
+def test_slurm_queues_a_job_again_that_has_saved_and_no_other(statuses, status, tmp_path):
+    """Two tasks that end one after the other; like `srun`, their stand-in ends with the highest exit status."""
+    stand_in(
+        tmp_path,
+        "srun",
+        f"""echo "$MASTER_ADDR" > "{tmp_path}/main"
+while [[ $1 == --* ]]; do shift; done
+highest=0
+for rank in 0 1; do
+    SLURM_PROCID=$rank "$@"
+    code=$?
+    ((code > highest)) && highest=$code
+done
+exit "$highest\"""",
+    )
+    ends = " ".join(map(str, statuses))
+    stand_in(tmp_path, "our-python", f'ends=({ends}); exit "${{ends[$SLURM_PROCID]}}"')
     stand_in(tmp_path, "scontrol", 'if [ "$1" = show ]; then echo node3; echo node4; fi')
+    (tmp_path / "temporary").mkdir()
     variables = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "node[3-4]", "SLURM_JOB_NUM_NODES": "2"}
-    assert run("slurm.sbatch", tmp_path, SLURM_NTASKS_PER_NODE="8", PYTHON="our-python", **variables) == status
+    variables |= {"SLURM_NTASKS_PER_NODE": "8", "PYTHON": "our-python", "TMPDIR": str(tmp_path / "temporary")}
+    assert run("slurm.sbatch", tmp_path, **variables) == status
     assert (tmp_path / "main").read_text() == "node3\n"
     words = arguments(tmp_path, "srun")
     assert words is not None
-    start = words.index("our-python")
-    assert set(words[:start]) == {"--kill-on-bad-exit=0", "--wait=120"}
-    assert words[start : start + 4] == ["our-python", "-m", "empathy_judge.cli", "train"]
-    check_train(words[start + 4 :], nodes=2, gpus=8)
+    # a failure ends all at once; what ends well waits for the others without limit
+    assert words[:2] == ["--kill-on-bad-exit=1", "--wait=0"]
+    words = arguments(tmp_path, "our-python")
+    assert words is not None
+    assert words[:3] == ["-m", "empathy_judge.cli", "train"]
+    check_train(words[3:], nodes=2, gpus=8)
+    requeued = status == 75
     assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else ["show", "hostnames", "node[3-4]"])
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize(("launcher", "number"), [("slurm.sbatch", signal.SIGUSR1), ("torchrun.sh", signal.SIGTERM)])
+def test_a_signal_reaches_the_program_and_is_waited_for(launcher, number, tmp_path):
+    """As clusters send it: Slurm to all processes of a step, Kubernetes to the first process of a pod."""
+    began, saved = tmp_path / "began", tmp_path / "saved"
+    waits = f"trap 'sleep 0.5; echo > {saved}; exit 75' TERM USR1; echo > {began}; while :; do sleep 0.05; done"
+    if launcher == "torchrun.sh":
+        stand_in(tmp_path, "our-python", f'[[ $2 == torch* ]] && exec {sys.executable} "$@"\n{waits}')
+    else:
+        stand_in(tmp_path, "our-python", waits)
+        stand_in(tmp_path, "srun", 'while [[ $1 == --* ]]; do shift; done; trap : USR1; SLURM_PROCID=0 "$@"')
+        stand_in(tmp_path, "scontrol", "echo node3")
+    variables = {"PYTHON": "our-python", "GPUS": "1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    variables |= {
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_NODELIST": "n",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NTASKS_PER_NODE": "1",
+    }
+    process = subprocess.Popen(
+        [str(LAUNCH / launcher), *WORDS], env={**os.environ, **variables}, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_for(began)
+    if launcher == "torchrun.sh":
+        process.send_signal(number)
+    else:
+        inside = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
+        for child in map(int, inside):
+            if child != process.pid:  # the script is no part of the step
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
+    code = process.wait(60)
+    assert saved.is_file()
+    if launcher == "slurm.sbatch":
+        assert code == 75
+        assert arguments(tmp_path, "scontrol") == ["requeue", "1"]
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("status", "starts", "ends"), [(2, 1, 2), (1, 4, 1)])
+def test_torchrun_starts_nothing_again_after_bad_input_and_all_else_three_times(status, starts, ends, tmp_path):
+    """The real torchrun, with a stand-in for what it starts."""
+    stand_in(
+        tmp_path,
+        "our-python",
+        f"""[[ $2 == torch* ]] && exec {sys.executable} "$@"
+echo "$RANK $TORCHELASTIC_RESTART_COUNT" >> "{tmp_path}/starts"
+exit {status}""",
+    )
+    (tmp_path / "temporary").mkdir()
+    variables = {"PYTHON": "our-python", "GPUS": "2", "TMPDIR": str(tmp_path / "temporary")}
+    assert run("torchrun.sh", tmp_path, **variables) == ends
+    started = sorted(set((tmp_path / "starts").read_text().splitlines()))
+    assert {line for line in started if line.startswith("0")} <= {f"0 {count}" for count in range(starts)}
+    assert len({line.split()[1] for line in started}) == starts
+    assert not any(path.name.startswith("tmp.") for path in (tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize("name", ["slurm.sbatch", "score_slurm.sbatch"])
@@ -130,7 +222,7 @@ def test_torchrun_on_one_machine_and_on_several(tmp_path):
     assert words is not None
     for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--rdzv-backend", "c10d")):
         assert words[words.index(name) + 1] == value
-    assert words[words.index("--max-restarts") + 1] == "100"
+    assert words[words.index("--max-restarts") + 1] == "3"
     check_train(words[words.index("train") + 1 :], nodes=4, gpus=8)
 
 
@@ -153,9 +245,11 @@ def test_kubernetes_gives_torchrun_what_it_needs():
     assert container["resources"]["limits"]["nvidia.com/gpu"] == int(variables["GPUS"])
     # failures: a pod that dies is made anew; an eviction is none
     assert pod["restartPolicy"] == "Never"  # podFailurePolicy is accepted with no other
-    assert spec["backoffLimit"] > 0
+    assert spec["backoffLimit"] == 3
+    bad_input = {"containerName": container["name"], "operator": "In", "values": [2]}
     assert spec["podFailurePolicy"]["rules"] == [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+        {"action": "FailJob", "onExitCodes": bad_input},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
     ]
     assert pod["terminationGracePeriodSeconds"] > 30  # torchrun kills its processes after that
     # the run lies where all pods write

@@ -27,7 +27,8 @@ def report() -> dict[str, Any]:
     def dimension(spearman: dict) -> dict[str, Any]:
         return {
             "n_items": 9, "n_groups": 3, "n_raters": 4, "spearman": spearman, "pearson": statistic(0.5), "mae": None,
-            "ceiling": {"spearman": statistic(0.8, 0.7, 0.9)}, "share_of_ceiling": statistic(0.9), "uncertainty": None,
+            "ceiling": {"spearman": statistic(0.8, 0.7, 0.9)}, "uncertainty": None,
+            "like_for_like": {"rater": statistic(0.8), "difference": statistic(-0.08, -0.2, 0.04)},
         }  # fmt: skip
 
     return {
@@ -74,7 +75,7 @@ def test_people_read_first_whose_ratings_these_are(description, report):
     assert other.splitlines()[3] == "> **Human ratings.** Trained on ratings that people gave (tones)."
     for words in ("## What it is for, and what not", "## Limits", "## Licence", "training data: tones, CC0-1.0"):
         assert words in other
-    assert "| empathy | 9 | 0.72 (0.61 to 0.83) | 0.80 (0.70 to 0.90) | 0.90 |" in other
+    assert "| empathy | 9 | 0.72 (0.61 to 0.83) | 0.80 | -0.08 (-0.20 to 0.04) |" in other
     assert "| empathy | silence in place of every clip (`silent`) | 0.04 (-0.06 to 0.14) |" in other
     assert "| warmth | as they are | - |" in other
 

@@ -11,7 +11,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.models.feature_store import MemoryStore
+from empathy_judge.models.feature_store import DiskStore
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.features import Features
@@ -136,10 +136,10 @@ def test_bfloat16_weights_keep_adapter_and_head_in_float32(make_judge, pairs):
     assert not torch.equal(values, values.bfloat16().float())
 
 
-def test_encoding_leaves_every_module_in_its_mode(make_judge, pairs):
+def test_encoding_leaves_every_module_in_its_mode(make_judge, pairs, tmp_path):
     judge = make_judge(LoraSettings(rank=4, dropout=0.5))
     judge.train()
     judge.network.eval()
     before = {name: module.training for name, module in judge.named_modules()}
-    Features(judge, "audio", MemoryStore(), "32-true").prepare(pairs, nullcontext)
+    Features(judge, "audio", DiskStore(tmp_path / "kept"), "32-true").prepare(pairs, nullcontext)
     assert {name: module.training for name, module in judge.named_modules()} == before

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.card import render_card
-from empathy_judge.models.feature_store import MemoryStore
+from empathy_judge.models.feature_store import DiskStore
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.features import Features
@@ -83,10 +83,10 @@ def test_a_long_pair_does_not_touch_the_others(judge):
 
 
 @torch.no_grad()
-def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge):
+def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge, tmp_path):
     pairs = [pair(noise(2), noise(3, 1)), pair(noise(13, 2), noise(25, 3))]
     direct = judge(judge.build_inputs(pairs))
-    features = Features(judge, "audio", MemoryStore(), "32-true")
+    features = Features(judge, "audio", DiskStore(tmp_path / "kept"), "32-true")
     features.prepare(pairs, nullcontext)
     inputs = features.inputs(pairs)
     assert inputs.clips is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from empathy_judge.models.room import Room
 
 
@@ -38,9 +39,55 @@ def test_short_items_do_not_wait_for_a_long_one():
     assert seen == [[100], [41, 40, 40, 35], [10, 9]]
 
 
-def test_other_errors_are_no_matter_of_memory():
-    def fail(batch):
-        raise RuntimeError("another")
+def accelerator_error(code: int) -> RuntimeError:
+    error = torch.AcceleratorError("CUDA error")
+    error.error_code = code  # set by torch where it raises it
+    return error
 
-    with pytest.raises(RuntimeError, match="another"):
-        Room(4).run([1], [1], fail, lambda item: -1)
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.43 GiB total capacity)"),
+        RuntimeError("HIP out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        accelerator_error(2),
+    ],
+    ids=lambda error: f"{type(error).__name__}: {error}"[:50],
+)
+def test_every_way_to_say_that_memory_ran_out_makes_batches_smaller(error):
+    seen = []
+
+    def compute(batch):
+        seen.append(len(batch))
+        if len(batch) > 2:
+            raise error
+        return batch
+
+    assert Room(8).run([1] * 8, [1] * 8, compute, lambda item: -1) == [1] * 8
+    assert seen == [8, 4, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("another"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        accelerator_error(700),  # an illegal address
+    ],
+    ids=str,
+)
+def test_other_errors_are_no_matter_of_memory(error):
+    def fail(batch):
+        raise error
+
+    with pytest.raises(RuntimeError) as raised:
+        Room(4).run([1, 1], [1, 1], fail, lambda item: -1)
+    assert raised.value is error

@@ -9,8 +9,8 @@ from empathy_judge.train.validation_pictures import ValidationPictures
 
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading the best checkpoint and scoring with it takes as long as an epoch; `trained_run` is calibrated."""
-    monkeypatch.setattr(fit, "_calibrate", lambda run, data: None)
+    """Measuring clips takes as long as an epoch; `trained_run` is calibrated."""
+    monkeypatch.setattr(fit, "_calibrate", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import module
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
+from filelock import FileLock
 
 UPPER = {"model__lora_layers": "[-1, 4]"}  # of four
 
@@ -192,7 +195,7 @@ def test_a_full_disk_stops_no_work(tmp_path, monkeypatch, capsys):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(feature_store, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     store.put("cd", tensors(2))
     store.put("ef", tensors(3))
     assert capsys.readouterr().err.count("the disk is full") == 1
@@ -215,14 +218,26 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "compiled"), [({"model__cache": "none"}, 8), ({"model__cache": "layers", **UPPER}, 5)]
+    ("options", "compiled", "run"), [({"model__cache": "none"}, 8, 8), ({"model__cache": "layers", **UPPER}, 5, 1)]
 )
-def test_compiled_layers_make_the_same_curve(options, compiled, train_arguments, tmp_path, losses, monkeypatch):
-    """What torch takes apart and puts together again; without the compiler itself, which takes a minute."""
-    found = []
+def test_compiled_layers_make_the_same_curve(options, compiled, run, train_arguments, tmp_path, losses, monkeypatch):
+    """What torch takes apart and puts together again; without the compiler itself, which takes a minute.
+
+    And every step but the first, whose FLOPs are counted, runs what was compiled.
+    """
+    found, ran = [], []
+
+    def backend(graph, inputs):
+        made = torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+        def noted(*args):
+            ran.append(len(losses))
+            return made(*args)
+
+        return noted
 
     def quickly(network, leave):
-        found.append(compile_layers(network, leave, backend="aot_eager"))
+        found.append(compile_layers(network, leave, backend=backend))
         return found[-1]
 
     monkeypatch.setattr(module, "compile_layers", quickly)
@@ -230,4 +245,22 @@ def test_compiled_layers_make_the_same_curve(options, compiled, train_arguments,
     plain = curve(losses, train_arguments(tmp_path / "plain", **common))
     same = curve(losses, train_arguments(tmp_path / "compiled", model__compile_layers="true", **common))
     assert found == [compiled]
+    assert len(same) == 3
+    assert ran.count(0) == 0
+    assert ran.count(1) == ran.count(2) == run
     assert np.abs(same - plain).max() < 1e-5 * plain.max()
+
+
+def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path, monkeypatch, calls):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    left = tmp_path / "temporary" / "empathy-judge-cache-1"  # by a killed run
+    other = left.with_name("empathy-judge-cache-2")  # of a run that goes on
+    for folder in (left, other):
+        folder.mkdir(parents=True)
+        folder.with_suffix(".lock").touch()
+    seen = []
+    monkeypatch.setattr(JudgeModule, "on_train_start", lambda _: seen.extend((tmp_path / "temporary").rglob("*.safe*")))
+    with FileLock(other.with_suffix(".lock")):
+        train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", model__cache="audio"))
+    assert len(seen) == calls["clips"] == 28  # 21 responses, 7 contexts
+    assert list((tmp_path / "temporary").glob("*[!k]")) == [other]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +21,10 @@ from empathy_judge.train.memory import LiveMemory, step_memory
 RATE, SECONDS, BATCH = 16_000, 4.0, 6
 
 
-def real_step(settings: JudgeSettings, gradient_checkpointing: bool) -> tuple[EmpathyJudge, int]:
-    """The judge after one backward pass, and what that held beside weights and gradients (bytes)."""
-    judge = EmpathyJudge(settings, [Dimension("any", 1, 5, 1)])
+def real_step(settings: JudgeSettings, gradient_checkpointing: bool, device: torch.device) -> tuple[EmpathyJudge, int]:
+    """The judge after one backward pass, and what that held beside weights and gradients (bytes): on a GPU by its
+    allocator, after a step that made the libraries' own buffers."""
+    judge = EmpathyJudge(settings, [Dimension("any", 1, 5, 1)]).to(device)
     if gradient_checkpointing:
         recompute_activations(judge.network)
     clips = [
@@ -29,13 +32,27 @@ def real_step(settings: JudgeSettings, gradient_checkpointing: bool) -> tuple[Em
         for n in range(2 * BATCH)
     ]
     pairs = [Pair(f"{n}", clips[2 * n], (Turn("user", clips[2 * n + 1]),)) for n in range(BATCH)]
-    inputs = judge.build_inputs(pairs)
-    with LiveMemory(judge.parameters()) as live:
+    inputs = judge.build_inputs(pairs).to(device)
+
+    def step() -> None:
+        judge.zero_grad()
         states = judge.backbone.encode_audio(inputs.clips)
-        inputs = replace(inputs, clips=None, audio_states=states)
-        judge.backbone.hidden_states(inputs).float().sum().backward()
+        encoded = replace(inputs, clips=None, audio_states=states)
+        judge.backbone.hidden_states(encoded).float().sum().backward()
+
+    if device.type == "cuda":
+        step()
+        judge.zero_grad()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        peak = torch.cuda.max_memory_allocated() - before
+    else:
+        with LiveMemory(judge.parameters()) as live:
+            step()
+        peak = live.peak
     gradients = sum(weight.grad.nbytes for weight in judge.parameters() if weight.grad is not None)
-    return judge, live.peak - gradients
+    return judge, peak - gradients
 
 
 LANGUAGE_MODEL = LoraSettings(rank=4)
@@ -47,9 +64,9 @@ ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=[
     [(LANGUAGE_MODEL, False), (LoraSettings(rank=4, layers=(3, 4)), False), (ALL_PARTS, False), (ALL_PARTS, True)],
     ids=["language model", "one layer", "all parts", "all parts, computed again"],
 )
-def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointing, backbone_folder):
+def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointing, backbone_folder, device):
     settings = JudgeSettings(backbone=str(backbone_folder), lora=lora)
-    judge, activations = real_step(settings, gradient_checkpointing)
+    judge, activations = real_step(settings, gradient_checkpointing, device)
     found = step_memory(
         settings,
         batch=BATCH,
@@ -57,8 +74,8 @@ def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointi
         mixed_precision=False,
         gradient_checkpointing=gradient_checkpointing,
     )
-    assert found.tower_counted
-    assert 0.95 * activations <= found.activations <= 1.15 * activations
+    # a GPU's kernels have buffers of their own, and it gives memory out in blocks of 512 bytes
+    assert 0.95 * activations <= found.activations <= (1.15 if device.type == "cpu" else 1.4) * activations
     assert found.weights == sum(weight.nbytes for weight in judge.parameters())
     assert found.gradients == sum(weight.nbytes for weight in judge.trainable().values())
     assert found.optimizer == 2 * found.gradients
@@ -95,6 +112,29 @@ def test_longer_clips_in_larger_batches_need_more(backbone_folder):
     assert step_memory(settings, batch=4, seconds=4.0, **options).activations > 3 * small.activations
     with pytest.raises(UserError, match=r"--clip-seconds 11: backbone .* hears at most 10 s"):
         step_memory(settings, batch=2, seconds=11.0, **options)
+
+
+def test_a_batch_by_tokens_counts_as_many_pairs_as_fit_in(backbone_folder):
+    settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
+    options = {"seconds": 2.0, "mixed_precision": False, "gradient_checkpointing": False}
+    three = step_memory(settings, batch=3, **options)
+    by_tokens = step_memory(settings, batch=99, batch_tokens=4 * three.tokens - 1, **options)
+    assert (by_tokens.pairs, by_tokens.activations) == (3, three.activations)
+    with pytest.raises(UserError, match=rf"data.batch_tokens 9: one pair has {three.tokens}; expected {three.tokens}"):
+        step_memory(settings, batch=3, batch_tokens=9, **options)
+
+
+def test_audio_that_is_cached_leaves_out_what_the_tower_computes(backbone_folder, tmp_path):
+    """Where the tower takes more than the language model: layers of it that are computed again hardly count."""
+    wide = shutil.copytree(backbone_folder, tmp_path / "wide")
+    config = json.loads((wide / "config.json").read_text())
+    config["audio_config"]["encoder_ffn_dim"] *= 8
+    (wide / "config.json").write_text(json.dumps(config))
+    settings = JudgeSettings(backbone=str(wide), lora=LoraSettings(rank=4, layers=(3, 4)))
+    options = {"batch": 3, "seconds": 4.0, "mixed_precision": False, "gradient_checkpointing": True}
+    running, cached = (step_memory(settings, **options, audio_cached=cached) for cached in (False, True))
+    assert cached.activations < 0.7 * running.activations
+    assert cached.weights == running.weights  # the tower stays, for what is not cached
 
 
 def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkeypatch):

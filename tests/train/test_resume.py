@@ -59,7 +59,7 @@ def whole_with_dropout(train_arguments, tmp_path_factory) -> Path:
     """An uninterrupted run of three epochs with dropout."""
     whole = tmp_path_factory.mktemp("dropout") / "whole"
     with pytest.MonkeyPatch.context() as patch:  # as in conftest.py, whose fixture is of a test's scope
-        patch.setattr(fit, "_calibrate", lambda run, data: None)
+        patch.setattr(fit, "_calibrate", lambda *_: None)
         train(train_arguments(whole, **DROPOUT))
     return whole
 
@@ -380,3 +380,22 @@ def test_a_run_folder_in_use_is_left_alone(run, train_arguments):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     refused(train_arguments(run), f"{run}: already holds a run", "--resume true")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
+    """Another one that starts later would delete what the first is writing; and a file may vanish meanwhile."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    left = checkpoints / ".last.ckpt.1.unfinished"
+    left.touch()
+    monkeypatch.setattr(fit.rank_zero_only, "rank", 1)
+    assert fit._starting_point(tmp_path, "auto") is None
+    assert left.exists()
+    monkeypatch.setattr(fit.rank_zero_only, "rank", 0)
+    listed = Path.glob
+    vanished = checkpoints / ".best.ckpt.2.unfinished"
+    monkeypatch.setattr(
+        Path, "glob", lambda *words: [*([vanished] if "unfinished" in words[1] else []), *listed(*words)]
+    )
+    assert fit._starting_point(tmp_path, "auto") is None
+    assert not left.exists()

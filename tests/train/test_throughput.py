@@ -11,15 +11,18 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.compiled import compile_layers
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput
-from empathy_judge.train.batches import Batch
+from empathy_judge.train.batches import Batch, Collate
 from empathy_judge.train.fit import train
 from empathy_judge.train.flops import UsefulFlops, matrix_rate
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.throughput import Throughput, Work, summary
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -79,20 +82,20 @@ def test_a_run_counts_its_pairs_tokens_and_padding(seen, train_arguments, tmp_pa
 
 
 def test_waiting_is_told_apart_and_validation_does_not_count(seen, train_arguments, tmp_path, monkeypatch):
-    collate, validation_step = JudgeModule.collate, JudgeModule.validation_step
+    collate, validation_step = Collate.__call__, JudgeModule.validation_step
     slept = {"collate": 0.0}
 
-    def slow_collate(module, items):
-        if module.trainer.training:
+    def slow_collate(made, items):
+        if items[0].pair.split == "train":
             time.sleep(0.1)
             slept["collate"] += 0.1
-        return collate(module, items)
+        return collate(made, items)
 
     def slow_validation(module, batch, batch_idx):
         time.sleep(0.5)
         validation_step(module, batch, batch_idx)
 
-    monkeypatch.setattr(JudgeModule, "collate", slow_collate)
+    monkeypatch.setattr(Collate, "__call__", slow_collate)
     monkeypatch.setattr(JudgeModule, "validation_step", slow_validation)
     started = time.perf_counter()
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__val_check_interval=2))
@@ -209,6 +212,29 @@ def test_the_line_at_the_end(processes, rate, ending):
         "trained on 1,234 pairs in 56 s: 22 pairs/s, 4,321 tokens/s, 3.2 % padding, 0.8 % waiting for data, 1.2 GB, "
         + ending
     )
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_counting_leaves_layers_to_be_compiled(recompute, train_arguments, tmp_path, monkeypatch):
+    """Dynamo gives a layer up that it first meets while torch counts. Its own backend will do to see that."""
+    torch._dynamo.reset()
+    counters.clear()
+    compiled: list[int] = []
+
+    def on_eager_backend(network: nn.Module, leave: list[nn.Module]) -> int:
+        return compile_layers(network, leave, backend="aot_eager")
+
+    monkeypatch.setattr(module_file, "compile_layers", on_eager_backend)
+    monkeypatch.setattr(
+        JudgeModule, "on_train_batch_end", lambda *_: compiled.append(counters["frames"]["ok"]), raising=False
+    )
+    extra = {"model__compile_layers": True, "model__gradient_checkpointing": recompute}
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", **extra))
+    torch._dynamo.reset()
+    assert len(compiled) == 6
+    assert compiled[0] == 0  # counted
+    assert compiled[1] > 0
+    assert compiled[-1] == compiled[3]  # after a validation nothing is compiled anew, whatever the lengths
 
 
 def test_the_judge_is_the_same_with_and_without_figures(train_arguments, tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ class Listener:
         with torch.no_grad():
             for indices in batches_by_length(store, 64, torch.Generator().manual_seed(0)):
                 mel, lengths, _ = store.batch(indices)
-                packed = backbone.encode_audio(Clips(mel, lengths))
+                packed = backbone.encode_audio(Clips(mel, lengths.tolist()))
                 for i, states in zip(indices, packed.split([store.tokens(i) for i in indices]), strict=True):
                     self.states[i] = states.half()
 
@@ -115,7 +115,9 @@ class Writer:
         lengths = torch.tensor([len(listener.states[response]) for _, response, _ in rows])
         audio = torch.cat(states).float()
         is_response = is_audio & (from_end <= lengths[:, None])
-        return Dialogue(Inputs(input_ids, mask, is_response, torch.arange(len(audio)), audio_states=audio), is_answer)
+        index, places = torch.arange(len(audio)), is_audio.flatten().nonzero()[:, 0]
+        inputs = Inputs(input_ids, mask, is_response, index, places, audio_states=audio, padding_last=True)
+        return Dialogue(inputs, is_answer)
 
 
 def train_language_model(

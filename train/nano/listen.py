@@ -109,7 +109,7 @@ def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], g
     measures = corpus.measures[indices].clone()
     measures[:, _LEVEL] += gain
     targets[:, :, 1] += gain[:, None]
-    states = backbone.encode_audio(Clips(mel + gain[:, None, None] / _DB_PER_MEL, lengths))
+    states = backbone.encode_audio(Clips(mel + gain[:, None, None] / _DB_PER_MEL, lengths.tolist()))
     counts = [corpus.tokens(i) for i in indices]
     clips = states.split(counts)
     mean = torch.stack([clip.mean(0) for clip in clips])
@@ -130,7 +130,7 @@ def _heard(backbone, readouts: Readouts, store: ClipStore) -> str:
     for start in range(0, len(store), 64):
         indices = range(start, min(start + 64, len(store)))
         mel, lengths, _ = store.batch(indices)
-        clips = backbone.encode_audio(Clips(mel, lengths)).split([store.tokens(i) for i in indices])
+        clips = backbone.encode_audio(Clips(mel, lengths.tolist())).split([store.tokens(i) for i in indices])
         mean = torch.stack([clip.mean(0) for clip in clips])
         measures.append(readouts.measures(mean))
         hits.append(torch.stack([layer(mean).argmax(-1) for layer in readouts.labels], -1))

@@ -1,0 +1,219 @@
+"""Whole runs with the precision, clipping and optimizer of the recipes, on one device and on all: they repeat, go on
+after `kill -9` as if nothing had been, and end with the same judge. On the CPU, and with `pytest -m gpu` on GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from empathy_judge.assessment import Assessment
+from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.compiled import compile_layers
+from empathy_judge.models.file_names import LAST
+from empathy_judge.scorer import Scorer
+from empathy_judge.train import module
+from empathy_judge.train.fit import train
+
+ROOT = Path(__file__).parents[2]
+STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
+STEPS, KILLED = 6, [1, 1]  # steps of a run; the epoch and batch in which one is killed
+SETTINGS = {
+    "model__dtype": "bfloat16",
+    "model__cache": "none",
+    "model__lora_dropout": 0.05,
+    "model__full_parts": "[projector]",
+    "data__eval_batch_size": 2,
+    "data__num_workers": 1,
+    "trainer__precision": "bf16-mixed",
+    "trainer__gradient_clip_val": 0.05,
+    "trainer__deterministic": "true",
+    "trainer__max_epochs": 2,
+    "trainer__logger": "false",
+    "checkpoint-steps": 1,
+}
+ALIKE = 0.1
+"""How far scores may lie apart after another strategy (rating points): sums in bfloat16 are made in another order."""
+
+# Several runs in the same processes, for starting them takes longer than training; each leaves its losses
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from empathy_judge.train import fit
+from empathy_judge.train.module import JudgeModule
+
+fit._calibrate = lambda *_: None
+plain, killed, losses = JudgeModule.training_step, None, []
+
+def step(module, batch, batch_idx):
+    if [module.current_epoch, batch_idx] == killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss = plain(module, batch, batch_idx)
+    losses.append(loss.item())
+    return loss
+
+JudgeModule.training_step = step
+for run in json.loads(Path(sys.argv[1]).read_text()):
+    killed = run["killed"]
+    losses.clear()
+    fit.train(run["words"])
+    (Path(run["folder"]) / f"losses{os.environ['RANK']}.json").write_text(json.dumps(losses))
+"""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Folders of three runs of one seed: undisturbed, the same again, and killed and resumed."""
+
+    whole: Path
+    again: Path
+    resumed: Path
+
+
+@pytest.fixture(scope="module")
+def train_with(device: torch.device, train_arguments: Any, tmp_path_factory: pytest.TempPathFactory):
+    """Trains with a strategy, a global batch of 4 whatever the number of devices; once for each."""
+    made: dict[str, Runs] = {}
+
+    def launch(folder: Path, processes: int, runs: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "runs.json").write_text(json.dumps(runs))
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        words += [str(folder / "program.py"), str(folder / "runs.json")]
+        return subprocess.run(words, capture_output=True, text=True, timeout=600)
+
+    def make(strategy: str) -> Runs:
+        if strategy not in made:
+            folder = tmp_path_factory.mktemp(strategy.replace(" ", "-"))
+            there = 2 if device.type == "cpu" else torch.cuda.device_count()
+            processes = 1 if STRATEGIES[strategy] is None else max(n for n in (1, 2, 4) if n <= there)
+
+            def run(name: str, killed: list[int] | None = None, *further: str) -> dict[str, Any]:
+                given = train_arguments(
+                    folder / name,
+                    **SETTINGS,
+                    data__batch_size=4 // processes,
+                    trainer__accelerator="cpu" if device.type == "cpu" else "gpu",
+                    trainer__devices=processes,
+                )
+                overlay = ROOT / "configs" / f"strategy_{STRATEGIES[strategy]}.yaml"
+                words = [*given, *(["--config", str(overlay)] if STRATEGIES[strategy] else []), *further]
+                return {"words": words, "killed": killed, "folder": str(folder / name)}
+
+            ended = launch(folder, processes, [run("whole"), run("again"), run("killed", KILLED)])
+            assert "SIGKILL" in ended.stderr or "-9" in ended.stderr, ended.stderr[-3000:]
+            last = read_checkpoint(folder / "killed" / "checkpoints" / LAST)
+            assert (last["epoch"], last["global_step"]) == (1, STEPS // 2 + 1)  # in mid-epoch
+            ended = launch(folder, processes, [run("killed", None, "--resume", "true")])
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            made[strategy] = Runs(folder / "whole", folder / "again", folder / "killed")
+        return made[strategy]
+
+    return make
+
+
+@pytest.fixture(scope="module", params=list(STRATEGIES))
+def strategy(request: pytest.FixtureRequest, device: torch.device) -> str:
+    """Each in turn. DeepSpeed refuses a CPU under Lightning; what can be tried there is in test_strategies.py."""
+    if request.param.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("no DeepSpeed")
+    if request.param.startswith("zero") and device.type == "cpu":
+        pytest.skip("Lightning keeps DeepSpeed to GPUs")
+    return request.param
+
+
+def losses(run: Path) -> list[float]:
+    """Of each step of the first process."""
+    return json.loads((run / "losses0.json").read_text())
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """What two runs ended with that is not the same, bit for bit."""
+    first, second = (read_checkpoint(run / "checkpoints" / LAST) for run in (one, other))
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    names = [key for key, value in first["state_dict"].items() if not torch.equal(value, second["state_dict"][key])]
+    moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (first, second))
+    for number, state in expected.items():
+        names += [f"{key} of {number}" for key in state if not torch.equal(moments[number][key], state[key])]
+    return names + [key for key in ("epoch", "global_step", "agreement", "lr_schedulers") if first[key] != second[key]]
+
+
+@pytest.mark.long
+def test_the_same_seed_gives_the_same_losses_and_weights(strategy, train_with):
+    runs = train_with(strategy)
+    found = losses(runs.whole)
+    assert len(set(found)) == STEPS
+    assert losses(runs.again) == found
+    assert differing(runs.whole, runs.again) == []
+
+
+@pytest.mark.long
+def test_a_run_killed_in_mid_epoch_ends_like_the_undisturbed_one(strategy, train_with):
+    runs = train_with(strategy)
+    assert differing(runs.whole, runs.resumed) == []
+
+
+def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tensor:
+    """Of all pairs, by the exported judge `(pairs, dimensions)`."""
+    assert main(["export", str(run), "--out", str(run / "judge")]) == 0
+    scorer = Scorer.from_pretrained(run / "judge", device=device.type)
+    found = [own for _, own in scorer.assess_pairs(PairDataset.load(dataset_folder).pairs)]
+    return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
+
+
+@pytest.mark.long
+def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with, dataset_folder, device):
+    if strategy == "one device":
+        pytest.skip("what the others are compared with")
+    expected, run = train_with("one device").whole, train_with(strategy).again
+    one, other = (read_checkpoint(folder / "checkpoints" / LAST)["state_dict"] for folder in (expected, run))
+    assert {key: value.dtype for key, value in one.items()} == {key: value.dtype for key, value in other.items()}
+    first = scores(train_with("one device").again, dataset_folder, device)
+    second = scores(train_with(strategy).whole, dataset_folder, device)
+    assert len(first) == len(second) == 24
+    assert first.std(0).min() > 1e-3
+    assert (first - second).abs().max() < ALIKE
+
+
+@pytest.mark.long
+def test_compiled_layers_are_what_training_computes_with(device, train_arguments, tmp_path, monkeypatch):
+    """By Inductor on a GPU; without the compiler itself on a CPU, where it takes a minute."""
+    computed, layers = [], []
+
+    def counting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        backend = torch._dynamo.lookup_backend("aot_eager" if device.type == "cpu" else "inductor")
+        compiled = backend(graph, inputs)
+
+        def compute(*arguments: Any) -> Any:
+            computed.append(torch.is_grad_enabled())
+            return compiled(*arguments)
+
+        return compute
+
+    def compiling(network: torch.nn.Module, leave: list[torch.nn.Module]) -> int:
+        layers.append(compile_layers(network, leave, backend=counting))  # pyright: ignore[reportArgumentType]
+        return layers[-1]
+
+    monkeypatch.setattr(module, "compile_layers", compiling)
+    torch._dynamo.reset()
+    words = train_arguments(
+        tmp_path / "run",
+        model__compile_layers="true",
+        model__cache="audio",
+        trainer__max_epochs=1,
+        trainer__logger="false",
+        trainer__accelerator="cpu" if device.type == "cpu" else "gpu",
+    )
+    train(words)
+    assert layers == [8]
+    # of 3 steps the first is computed without, while its operations are counted; 4 layers of the language model
+    assert sum(computed) == 2 * 4

@@ -1,0 +1,266 @@
+"""What several processes of one machine share, and what reading data takes along to a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from empathy_judge.models.backbones import NANO_FOLDER
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.parts import count_parameters
+from empathy_judge.train.batches import Batch
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader
+from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+
+# Each process says what it computed, and goes on with what it said it would
+RUN = """
+import json, os, sys, tempfile
+from pathlib import Path
+from torch import distributed as dist
+from empathy_judge.data_modules import near_identical
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
+
+out = Path(sys.argv[1])
+words = json.loads((out / "words.json").read_text())
+rank = int(os.environ["LOCAL_RANK"])
+counts = {"compared": 0, "encoded": 0, "gathers": 0, "steps": 0, "files": 0}
+read, encode, gather = near_identical._fingerprint_of, EmpathyJudge._encoded, dist.all_gather
+step = JudgeModule.training_step
+
+def compare(source):
+    counts["compared"] += 1
+    return read(source)
+
+def encoded(judge, clips):
+    counts["encoded"] += len(clips.lengths)
+    return encode(judge, clips)
+
+def all_gather(*args, **options):
+    counts["gathers"] += 1
+    return gather(*args, **options)
+
+def training_step(module, *args):
+    counts["files"] = len(list(Path(tempfile.gettempdir()).glob("empathy-judge-cache-*/??/*")))
+    before = counts["gathers"]
+    loss = step(module, *args)
+    counts["steps"] += 1
+    counts["in steps"] = counts.get("in steps", 0) + counts["gathers"] - before
+    return loss
+
+near_identical._fingerprint_of, EmpathyJudge._encoded, dist.all_gather = compare, encoded, all_gather
+JudgeModule.training_step = training_step
+train(words)
+(out / f"{rank}.json").write_text(json.dumps(counts))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_compute_once_what_they_share(train_arguments, dataset_folder, tmp_path):
+    """One feature cache, one comparison of all clips although the data is on a read-only folder, one collective for
+    what the loss compares, and no process that ends long before the other."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "program.py").write_text(
+        "import os\naccess = os.access\n"  # root may write anywhere
+        f"os.access = lambda path, mode, **o: str(path) != {str(dataset_folder)!r} and access(path, mode, **o)\n" + RUN
+    )
+    kept = dataset_folder / "near_identical.json"
+    before = kept.read_bytes()
+    kept.unlink()
+    words = train_arguments(
+        tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
+        data__batch_size=2, model__cache="audio", model__head="gaussian", model__losses="{gaussian_nll: 1, ccc: 1}",
+    )  # fmt: skip
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    variables = {"TMPDIR": str(tmp_path / "temporary"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    try:
+        done = subprocess.run(
+            [*command, str(tmp_path / "program.py"), str(tmp_path)],
+            env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert not kept.exists()
+    finally:
+        kept.write_bytes(before)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert (first["compared"], second["compared"]) == (32, 0)
+    assert len(list((tmp_path / "cache" / "empathy-judge").glob("*near_identical.json"))) == 1
+    # 21 responses of training and validation with their contexts, each in one of the two
+    assert first["encoded"] + second["encoded"] == first["files"] == second["files"]
+    assert min(first["encoded"], second["encoded"]) > 10
+    assert list((tmp_path / "temporary").glob("empathy-judge-cache-*")) == []
+    for counts in (first, second):
+        assert counts["steps"] == 6
+        assert counts["in steps"] == 6
+    assert (tmp_path / "run" / "calibration.json").is_file()
+
+
+# Anonymous memory: what a process holds itself, and not as pages of the files, which all processes share
+MEMORY = """
+import json, sys, threading, time
+from pathlib import Path
+from torch import distributed as dist
+from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.weight_files import fingerprints
+from empathy_judge.train.sharding import shard
+
+backbone, folder, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+
+def held():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+def watch():
+    while not done:
+        most.append(held())
+        time.sleep(0.02)
+
+dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
+mesh = dist.init_device_mesh("cpu", (2,))
+small = JudgeSettings(backbone="nano")
+EmpathyJudge(small, [Dimension("any", 1, 5, 1)])  # imports
+start, most, done = held(), [0], []
+watcher = threading.Thread(target=watch)
+watcher.start()
+judge = EmpathyJudge(JudgeSettings(backbone=backbone, dtype="bfloat16"), [Dimension("any", 1, 5, 1)])
+fingerprints(judge)
+loaded = max(most) - start
+shard(judge, (), mesh)
+most.append(held())
+done.append(True)
+watcher.join()
+(folder / f"{rank}.json").write_text(json.dumps({"loaded": loaded, "most": max(most) - start}))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="memory is read from Linux")
+def test_a_process_holds_its_share_of_the_weights(tmp_path):
+    """Of 0.94 GB in five files, loaded by two processes: nothing of its own, then half of it."""
+    backbone = tmp_path / "backbone"
+    shutil.copytree(NANO_FOLDER, backbone, ignore=shutil.ignore_patterns("*.safetensors*"))
+    config: Any = Qwen2AudioConfig.from_pretrained(NANO_FOLDER)
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 28, "head_dim": 128}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "layer_types": ["full_attention"] * 28}
+    config.text_config = type(config.text_config)(**{**config.text_config.to_dict(), **sizes, **heads})
+    model = Qwen2AudioForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    weights = sum(weight.nbytes for weight in model.parameters())
+    assert weights > 0.9e9
+    model.save_pretrained(backbone, max_shard_size="200MB")
+    del model
+    assert len(list(backbone.glob("*.safetensors"))) == 5
+    (tmp_path / "program.py").write_text(MEMORY)
+    words = [sys.executable, str(tmp_path / "program.py"), str(backbone), str(tmp_path)]
+    processes = [subprocess.Popen([*words, str(rank)]) for rank in range(2)]
+    try:
+        assert [process.wait(240) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found["loaded"] < 100e6
+        assert 0.4 * weights < found["most"] < 0.5 * weights + 200e6
+
+
+class Held(Callback):
+    """Keeps the trainer's loader and module at the start of training."""
+
+    def __init__(self) -> None:
+        self.loader: Any = None
+        self.module: Any = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.loader, self.module = trainer.train_dataloader, pl_module
+
+
+def assert_equal(one: Batch, other: Batch) -> None:
+    assert torch.equal(one.indices, other.indices)
+    for mine, theirs in ((one.inputs, other.inputs), (one.said, other.said)):
+        for name, value in vars(mine).items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, getattr(theirs, name)), name
+    if one.inputs.clips is not None:
+        assert other.inputs.clips is not None
+        assert torch.equal(one.inputs.clips.features, other.inputs.clips.features)
+
+
+@pytest.mark.parametrize(
+    "options", [{"model__cache": "none"}, {"model__cache": "layers", "model__lora_layers": "[2, 4]"}]
+)
+def test_batches_are_made_without_weights_and_trainer(options, train_arguments, tmp_path, monkeypatch):
+    """As a process started by forkserver makes them, from what was pickled."""
+    held = Held()
+    made: list[tuple[Batch, Batch, int]] = []
+    start = JudgeModule.on_train_start
+
+    def compare(module: JudgeModule) -> None:
+        start(module)
+        data = pickle.dumps(module.collate)
+        items = [module.data.items[0, number] for number in range(3)]
+        made.append((module.collate(items), pickle.loads(data)(items), len(data)))
+
+    monkeypatch.setattr(JudgeModule, "on_train_start", compare)
+    folder = {"model__cache_folder": str(tmp_path / "kept")} if options["model__cache"] != "none" else {}
+    arguments = {"trainer__max_epochs": 1, "trainer__logger": "false", **options, **folder}
+    train(train_arguments(tmp_path / "run", **arguments), watching=[held])
+    ((here, there, size),) = made
+    assert_equal(here, there)
+    assert size < 20_000
+    assert count_parameters(held.module.built.backbone, {})["language_model"].parameters > 1_000_000
+
+
+@pytest.mark.slow
+def test_data_loaders_that_are_started_by_spawn(train_arguments, tmp_path, monkeypatch):
+    """As forkserver, which Python 3.14 uses, they get pickles alone."""
+    held = Held()
+    batches: list[tuple[Batch, Batch]] = []
+    start = JudgeModule.on_train_start
+
+    def compare(module: JudgeModule) -> None:
+        start(module)
+        other = DataLoader(
+            module.data.items,
+            batch_sampler=[[(0, 0), (0, 1)]],
+            collate_fn=module.collate,
+            num_workers=1,
+            multiprocessing_context="spawn",
+        )
+        (there,) = other
+        batches.append((module.collate([module.data.items[0, 0], module.data.items[0, 1]]), there))
+
+    monkeypatch.setattr(JudgeModule, "on_train_start", compare)
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"), watching=[held])
+    assert_equal(*batches[0])
+
+
+def test_the_trained_judge_is_freed(train_arguments, tmp_path, monkeypatch):
+    import gc
+    import weakref
+
+    judges: list[weakref.ref[EmpathyJudge]] = []
+    start = JudgeModule.on_train_start
+
+    def note(module: JudgeModule) -> None:
+        start(module)
+        judges.append(weakref.ref(module.built))
+
+    monkeypatch.setattr(JudgeModule, "on_train_start", note)
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
+    gc.collect()
+    assert [judge() for judge in judges] == [None]

@@ -1,0 +1,71 @@
+"""AdamW, its learning rates, and clipping that goes with a fused optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+def wants_fused(precision: Precision) -> bool:
+    """Whether one kernel shall update all weights: everywhere but where gradients are scaled (float16).
+
+    A fused optimizer takes scaled gradients and divides them itself, so that they could not be clipped before. On a
+    CPU it is fused as well, so that what a test runs is what a GPU runs.
+    """
+    return getattr(precision, "scaler", None) is None
+
+
+def adamw(
+    trained: Mapping[str, Tensor], fresh: Collection[str], rate: float, fresh_rate: float, decay: float, fused: bool
+) -> AdamW:
+    """AdamW without weight decay on biases and norms.
+
+    Args:
+        trained: Names and values of all weights that are trained.
+        fresh: Names of those without pre-trained values, which may move faster.
+        rate: Peak learning rate.
+        fresh_rate: That of `fresh`.
+        decay: Weight decay of matrices.
+        fused: See `wants_fused`.
+    """
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, weight in trained.items():
+        key = (fresh_rate if name in fresh else rate, decay if weight.ndim > 1 else 0.0)
+        groups.setdefault(key, []).append(weight)
+    return AdamW(
+        [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()],
+        fused=fused,
+    )
+
+
+def cosine_schedule(optimizer: Optimizer, steps: int, warmup: float) -> LambdaLR:
+    """Learning rates that rise over a share `warmup` of all steps and fall to zero along a cosine."""
+    rise = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+    return LambdaLR(optimizer, factor)
+
+
+def clip_gradients(module: L.LightningModule, optimizer: Optimizer, value: float | None, algorithm: Any) -> None:
+    """Clip gradients as `Trainer` was told to, over all ranks where gradients are sharded.
+
+    Lightning 2.6 refuses to clip for a fused optimizer under mixed precision, since float16 gradients are still
+    scaled then. bfloat16 gradients are not scaled: they are clipped as in full precision.
+    """
+    precision = module.trainer.precision_plugin
+    if isinstance(precision, MixedPrecision) and precision.scaler is None:
+        Precision.clip_gradients(precision, optimizer, value or 0.0, algorithm or GradClipAlgorithmType.NORM)
+    else:
+        module.clip_gradients(optimizer, value, algorithm)  # DeepSpeed does it in its own step
