@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all test-gpu lint bench bench-gpu clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest $(PYTEST)
 
+# On a machine without a GPU, EMPATHY_JUDGE_TEST_DEVICE=cpu runs the same on its CPU
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu -rs --durations 20
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,6 +37,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/growth.py --pairs 1000 10000 --seconds --rounds 3
 	$(BIN)/python benchmarks/bootstrap.py
 	$(BIN)/python benchmarks/loading.py
+
+# Ten minutes of one GPU; each result is written at once
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py --out benchmarks/results/gpu
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

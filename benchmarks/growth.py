@@ -155,7 +155,6 @@ def _startup(place: Place) -> dict[str, float]:
     _, check = _timed(lambda: check_splits(dataset))
     data = PairDataModule(place.data, batch_size=place.batch)
     data.setup("fit")
-    data.collate = list
     loader = data.train_dataloader()
     _, order = _timed(lambda: list(loader.sampler))
     return {"load": load, "first_check": first_check, "check": check, "order": order}

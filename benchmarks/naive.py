@@ -8,18 +8,22 @@ in the same template, the same head (layer norm, linear, sigmoid over the scale)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import soundfile
 import torch
+from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.judge import EmpathyJudge
 from peft import LoraConfig, get_peft_model
+from random_checkpoint import FAMILIES
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
+from transformers import AutoConfig, AutoProcessor, Qwen2AudioForConditionalGeneration
 
 RANK, ALPHA = 16, 32
 LEARNING_RATE, HEAD_LEARNING_RATE, WEIGHT_DECAY = 2e-4, 1e-3, 0.01
@@ -43,19 +47,21 @@ class NaiveBatch:
 class NaiveRater(nn.Module):
     """Backbone with LoRA, and head."""
 
-    def __init__(self, folder: str, layers: Sequence[int] | None, device: torch.device) -> None:
+    def __init__(self, folder: str, layers: Sequence[int] | None, device: torch.device, backbone: Any = None) -> None:
         """Load and adapt.
 
         Args:
             folder: The checkpoint.
             layers: Layers of the language model that get LoRA; None = all.
             device: Where it runs; on a GPU the frozen weights are bfloat16.
+            backbone: The generation model of any family, where it is in memory already.
         """
         super().__init__()
         self.device = device
         self.lm_head = True  # False leaves it out of the computation, to see what it costs
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        backbone: Any = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+        if backbone is None:
+            dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+            backbone = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
         chosen = r"\d+" if layers is None else "|".join(map(str, layers))
         pattern = rf".*language_model\.layers\.(?:{chosen})\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
         config = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=pattern)
@@ -104,6 +110,34 @@ class NaiveRater(nn.Module):
     def score(self, batches: Iterator[NaiveBatch]) -> Tensor:
         """Rating points `(pairs,)` of all pairs of these batches, on the CPU."""
         return torch.cat([MINIMUM + (MAXIMUM - MINIMUM) * self(batch.to(self.device)).cpu() for batch in batches])
+
+
+def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> NaiveRater:
+    """The generation model of a family with an adapter and a head of its own, around the frozen weights of a judge that
+    are in memory: what the judge left out (LM head) is drawn at random."""
+    _, model_class, _ = FAMILIES[family](shapes)
+    config = AutoConfig.from_pretrained(folder)
+    frozen = {name: w for name, w in judge.network.named_parameters() if "lora_" not in name}
+    with init_empty_weights(include_buffers=False):
+        model: Any = model_class._from_config(
+            getattr(config, "thinker_config", config), dtype=next(iter(frozen.values())).dtype
+        )
+    plain = {f"model.{name}".replace(".base_layer", ""): nn.Parameter(w.detach(), False) for name, w in frozen.items()}
+    report = model.load_state_dict(
+        {name.replace("model.projector.", "model.audio_tower.proj."): weight for name, weight in plain.items()},
+        strict=False,
+        assign=True,
+    )
+    left_out = re.compile(r"^lm_head|visual|audio_bos_eos_token")
+    assert not report.unexpected_keys, report.unexpected_keys
+    assert all(left_out.search(name) for name in report.missing_keys), report.missing_keys
+    for name in report.missing_keys:
+        owner, _, leaf = name.rpartition(".")
+        part = model.get_submodule(owner)
+        drawn = torch.empty_like(getattr(part, leaf), device=judge.device).normal_(0, 0.02)
+        setattr(part, leaf, nn.Parameter(drawn, requires_grad=False))
+    torch.manual_seed(0)
+    return NaiveRater(folder, None, judge.device, model.eval())
 
 
 class Collate:

@@ -25,16 +25,18 @@ SHARD = 2_000_000_000
 """Most bytes of a file of weights, before its last tensor."""
 
 _TOWERS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128},
     "small": {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024},
     "mid": {"d_model": 320, "encoder_layers": 6, "encoder_attention_heads": 5, "encoder_ffn_dim": 1280},
     "7b": {},
 }
 _TEXTS: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1_024},
     "small": {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 8_192},
     "mid": {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 12},
     "7b": {},
 }
-_HEADS = {"small": 8, "mid": 4}
+_HEADS = {"tiny": 2, "small": 8, "mid": 4}
 
 
 def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
@@ -56,14 +58,21 @@ def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
 
 def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
     """As `qwen2_audio`; the checkpoint is that of the whole model without talker and vocoder, which are never read."""
-    small = shapes == "small"
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    small = shapes != "7b"
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1} if shapes == "tiny" else {}
+    heads = heads or {"num_attention_heads": 4, "num_key_value_heads": 2}
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
     config = Qwen2_5OmniConfig(
         thinker_config={
-            "audio_config": _TOWERS[shapes] | ({"output_dim": 512} if small else {}),
-            "vision_config": {"depth": 0},
+            "audio_config": _TOWERS[shapes] | ({"output_dim": _TEXTS[shapes]["hidden_size"]} if small else {}),
+            "vision_config": {"depth": 0} | ({"hidden_size": 32, "out_hidden_size": 32} if small else {}),
             "text_config": {"rope_parameters": rope, **(_TEXTS[shapes] | heads if small else {})},
+            # as on the hub; that of audio is the small vocabulary's
+            "audio_start_token_id": 151_647,
+            "audio_end_token_id": 151_648,
+            "vision_start_token_id": 151_652,
+            "image_token_index": 151_655,
+            "video_token_index": 151_656,
         }
     )
     return config, Qwen2_5OmniThinkerForConditionalGeneration, "thinker."
@@ -75,13 +84,14 @@ FAMILIES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
 }
 
 
-def write_checkpoint(family: str, shapes: str, folder: Path) -> int:
+def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu") -> int:
     """Write random weights, and a processor with a small vocabulary.
 
     Args:
         family: One of `FAMILIES`.
-        shapes: `small`, `7b`, and for Qwen2-Audio `mid`.
+        shapes: `tiny`, `small`, `7b`, and for Qwen2-Audio `mid`.
         folder: An empty folder.
+        device: Where weights are drawn: those of 7b take minutes on a CPU.
 
     Returns:
         Number of parameters.
@@ -93,7 +103,9 @@ def write_checkpoint(family: str, shapes: str, folder: Path) -> int:
     files: dict[str, str] = {}
     for number, keys in enumerate(_shards(weights)):
         name = f"model-{number + 1:05d}.safetensors"
-        save_file({key: _draw(key, weights[key]) for key in keys}, folder / name, metadata={"format": "pt"})
+        save_file(
+            {key: _draw(key, weights[key], device).cpu() for key in keys}, folder / name, metadata={"format": "pt"}
+        )
         files |= dict.fromkeys(keys, name)
     parameters = sum(shape.numel() for shape in weights.values())
     index = {"metadata": {"total_size": 2 * parameters}, "weight_map": files}
@@ -114,20 +126,24 @@ def _shards(weights: dict[str, torch.Size]) -> Iterator[list[str]]:
         yield keys
 
 
-def _draw(key: str, shape: torch.Size) -> torch.Tensor:
-    """Values as at the beginning of training, bfloat16, the same in every run: sums are then of the usual size."""
+def _draw(key: str, shape: torch.Size, device: str) -> torch.Tensor:
+    """Values as at the beginning of training, bfloat16, the same in every run on a kind of device: sums are then of the
+    usual size."""
     if key.endswith("bias"):
         return torch.zeros(shape, dtype=torch.bfloat16)
     if len(shape) == 1:  # of a norm
         return torch.ones(shape, dtype=torch.bfloat16)
-    generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
-    return torch.empty(shape, dtype=torch.bfloat16).normal_(0, 0.02, generator=generator)
+    generator = torch.Generator(device).manual_seed(zlib.crc32(key.encode()))
+    return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, 0.02, generator=generator)
 
 
 def _write_processor(family: str, config: PreTrainedConfig, folder: Path) -> None:
     processor = build_processor([QUESTION])
     ids = processor.tokenizer.convert_tokens_to_ids
-    config.update({"audio_token_id": ids("<|AUDIO|>")} if family == "qwen2_audio" else {})
+    if family == "qwen2_audio":
+        config.update({"audio_token_id": ids("<|AUDIO|>")})
+    else:
+        config.thinker_config.audio_token_index = ids("<|AUDIO|>")  # pyright: ignore[reportAttributeAccessIssue]
     config.save_pretrained(folder)
     processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
     processor.save_pretrained(folder)

@@ -29,9 +29,10 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDatase
 from empathy_judge.scorer import Scorer
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
-from step import RATE, write_checkpoint
+from random_checkpoint import write_checkpoint
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+RATE = 16_000
 STRATEGIES = ("ddp", "fsdp2", "zero2", "zero3")
 WARM_UP = 3
 VALIDATED = 8

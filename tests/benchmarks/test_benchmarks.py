@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,3 +134,86 @@ def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str]
     assert same.loss_difference < 1e-5
     assert same.score_difference < 1e-4
     assert same.moved > 0.01
+
+
+class TestGpu:
+    """`gpu.py`, which measures on a GPU, in miniature on the CPU."""
+
+    TINY = "--device cpu --shapes tiny --rounds 2 --steps 2 --warm-up 1 --pairs 16 --matrix 128 --workers 1 --minutes 9"
+
+    def run(self, out: Path, *words: str) -> list[dict[str, Any]]:
+        command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--out", str(out), *self.TINY.split(), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=580)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sorted(path.name for path in out.parent.iterdir()) == [f"{out.name}.json", f"{out.name}.md"]
+        return json.loads(out.with_suffix(".json").read_text())
+
+    @pytest.mark.slow
+    def test_the_naive_loop_and_ours_take_turns(self, tmp_path: Path) -> None:
+        load, step = self.run(tmp_path / "gpu", "--backbones", "qwen2_5_omni", "--only", "naive")
+        assert load["parameters"] > 1e6
+        assert load["weight_bytes"] < 4 * load["parameters"]
+        assert step["way"] == "fixed batches"
+        assert all(len(step[key]) == 2 for key in ("pairs_per_second", "naive_pairs_per_second", "times_naive"))
+        for own, other, times in zip(
+            step["pairs_per_second"], step["naive_pairs_per_second"], step["times_naive"], strict=True
+        ):
+            assert own / other == pytest.approx(times)
+        for rate, machine, share in zip(step["pairs_per_second"], step["matrix_rate"], step["share"], strict=True):
+            assert rate * step["flops_per_pair"] / machine == pytest.approx(share)
+        page = (tmp_path / "gpu.md").read_text()
+        assert "| naive, in the same rounds | 4" in page
+        assert "failed" not in page
+
+    @pytest.mark.long
+    def test_every_piece_runs(self, tmp_path: Path) -> None:
+        """What is measured on a GPU, without one; figures mean nothing."""
+        rows = self.run(tmp_path / "gpu")
+        done = {(row["backbone"], row["piece"], row["way"]) for row in rows}
+        assert len(done) == len(rows) == 2 * (1 + 6 + 3)
+        assert not [row for row in rows if "left_out" in row]
+        steps = [row for row in rows if row["piece"] == "step"]
+        assert all(row["flops_per_pair"] > 1e6 for row in steps)
+        by_way = {row["way"]: row for row in steps if row["backbone"] == "qwen2_audio"}
+        assert by_way["batches by tokens"]["padding"] < by_way["fixed batches"]["padding"]
+        cached, heard = by_way["batches by tokens, audio cached"], by_way["batches by tokens"]
+        assert cached["flops_per_pair"] < heard["flops_per_pair"]
+
+    def test_a_process_is_killed_when_its_time_is_over(self, tmp_path: Path) -> None:
+        rows = self.run(tmp_path / "gpu", "--backbones", "qwen2_audio", "--minutes", "-1")
+        assert [row["left_out"] for row in rows] == ["killed when its time was over"]
+
+    @pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
+    def test_operations_by_formula_are_those_that_torch_counts(
+        self, family: str, tmp_path: Path, programs: Callable[[str], Any], make_tone: Callable[..., Any]
+    ) -> None:
+        from empathy_judge.data_modules.audio import Clip
+        from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+        from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+        from empathy_judge.models.lora import LoraSettings
+        from empathy_judge.train.flops import UsefulFlops
+
+        programs("random_checkpoint").write_checkpoint(family, "tiny", tmp_path)
+        judge = EmpathyJudge(JudgeSettings(str(tmp_path), lora=LoraSettings(rank=4)), [Dimension("any", 1, 5, 1)])
+        clips = [Clip(make_tone(seconds, 200, 0.3), 16_000) for seconds in (4.0, 4.0)]
+        inputs = judge.build_inputs([Pair("any", clips[0], (Turn("user", clips[1]),))])
+        counter = UsefulFlops()
+        counter.start()
+        judge(inputs)
+        work = programs("rate").work_of(judge, inputs)
+        # the formula knows neither the head nor that the first layer's input needs no gradient
+        assert sum(work) == pytest.approx(counter.stop(), rel=0.05)
+        assert work.backward > work.forward > 10 * work.tower > 0
+
+    def test_waits_for_a_gpu_are_counted_by_line(
+        self, programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        modes: list[str] = []
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+        with programs("gpu_step").watched_syncs(torch.device("cuda")) as found:
+            for _ in range(3):
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+        assert modes == ["warn", "default"]
+        assert list(found.values()) == [3]
+        assert next(iter(found)).startswith("test_benchmarks.py:")
