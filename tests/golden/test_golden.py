@@ -1,0 +1,73 @@
+"""What the commands, networks and losses computed when the values were written, they compute today."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def _make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("golden_make", Path(__file__).parent / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["golden_make"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+golden = _make()
+NETWORK, ARITHMETIC = 1e-5, 1e-9
+MONTE_CARLO = 0.05
+"""How far the end of an interval, or a p-value, may move when it is drawn in another way."""
+DRAWN = {"low", "high", "p_value", "interval"}
+OF_NETWORKS = {"scores", "rank", "answers", "demo_report", "probes", "losses", "hidden_states"}
+
+
+def differences(found: Any, expected: Any, tolerance: float, where: str = "") -> list[str]:
+    """Where two trees differ, in words."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        lines = [f"{where}/{key}: only in one" for key in sorted(found.keys() ^ expected.keys())]
+        for key in found.keys() & expected.keys():
+            near = MONTE_CARLO if key in DRAWN else tolerance
+            lines += differences(found[key], expected[key], near, f"{where}/{key}")
+        return lines
+    if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        pairs = enumerate(zip(found, expected, strict=True))
+        return [line for n, (one, other) in pairs for line in differences(one, other, tolerance, f"{where}[{n}]")]
+    numbers = (int, float)
+    if isinstance(expected, numbers) and isinstance(found, numbers) and not isinstance(expected, bool):
+        same = abs(found - expected) <= tolerance * max(1.0, abs(expected))
+    else:
+        same = found == expected
+    return [] if same else [f"{where}: {found!r}, was {expected!r}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(golden.GOLDEN))
+def test_nothing_has_moved(name: str) -> None:
+    if name in golden.NEEDS_REAL_DATA and golden.REAL is None:
+        pytest.skip("EMPATHY_JUDGE_REAL_DATA is not set")
+    expected = json.loads(golden.file_of(name).read_text())
+    found = differences(golden.make(name), expected, NETWORK if name in OF_NETWORKS else ARITHMETIC)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("found", "moved"),
+    [
+        ({"spearman": {"value": 0.5, "low": 0.3}}, 0),
+        ({"spearman": {"value": 0.5, "low": 0.34}}, 0),
+        ({"spearman": {"value": 0.50001, "low": 0.3}}, 1),
+        ({"spearman": {"value": None, "low": 0.36}}, 2),
+        ({"spearman": {"value": 0.5}}, 1),
+        ({"spearman": [0.5, 0.3]}, 1),
+    ],
+)
+def test_differences_are_found(found: Any, moved: int) -> None:
+    assert len(differences(found, {"spearman": {"value": 0.5, "low": 0.3}}, ARITHMETIC)) == moved
