@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.calibration_files import read_calibration
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.fit import train
 
 RATE = 16_000
 
@@ -69,6 +72,36 @@ def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, datas
         values = [quantile.value for quantile in found.quantiles]
         assert values[:3] == pytest.approx([ordered[4], ordered[7], ordered[8]], rel=1e-5)
         assert values[3] is None  # 9 pairs cannot say what holds for 95 %
+
+
+def test_training_calibrates_from_the_scores_of_its_validation(train_arguments, dataset_folder, tmp_path, monkeypatch):
+    """As scoring the split again with the best checkpoint does, without a second judge in memory.
+
+    With a head that has deviations, raters that are learned beside it, and an epoch after the best one.
+    """
+    built = []
+    build = EmpathyJudge.__init__
+
+    def counted(judge: EmpathyJudge, *args: Any, **kwargs: Any) -> None:
+        built.append(judge)
+        build(judge, *args, **kwargs)
+
+    monkeypatch.setattr(EmpathyJudge, "__init__", counted)
+    options = {"model__head": "gaussian", "data__target": "single", "model__rater_embedding": 4}
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=3, trainer__logger="false", **options))
+    assert len(built) == 1
+    loaded = load_run(tmp_path / "run")
+    assert loaded.calibration is not None
+    again = calibrate_judge(loaded, PairDataset.load(dataset_folder), ["validation"], device="cpu")
+    assert loaded.calibration.weights == again.weights
+    assert loaded.calibration.domain == again.domain
+    for name, expected in again.dimensions.items():
+        found = loaded.calibration.dimensions[name]
+        assert (found.n, found.groups, found.uses_deviation) == (9, 3, True)
+        assert found.factor == pytest.approx(expected.factor, rel=1e-5)
+        assert [own.value is None for own in found.quantiles] == [own.value is None for own in expected.quantiles]
+        for one, other in zip(found.quantiles[:3], expected.quantiles[:3], strict=True):
+            assert one.value == pytest.approx(other.value, rel=1e-5)
 
 
 def test_a_checkpoint_without_a_calibration_of_its_own_scores_and_gives_no_intervals(trained_run, tmp_path, make_tone):

@@ -12,6 +12,7 @@ import soundfile
 from empathy_judge.data_modules.rating_table import RatingTable
 from empathy_judge.eval.statistics.agreement import ccc, spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.like_for_like import like_for_like
 from empathy_judge.eval.statistics.reliability import measure
 from empathy_judge.scorer import Scorer
 
@@ -81,6 +82,10 @@ def test_agreement_equals_ours(found: Any, panel: Any) -> None:
     table = RatingTable(item, rater, ratings[item, rater], 60, ("a", "b", "c", "d"))
     reference = measure(table, draws, 0)
     assert own["one_rater"] == pytest.approx(reference.leave_one_rater_out.statistic.value, abs=1e-12)
+    beside = like_for_like(score, table, draws).difference
+    assert (own["difference_from_one_rater"], own["difference_from_one_rater_high"]) == pytest.approx(
+        (beside.value, beside.high), abs=1e-12
+    )
     assert own["best_possible"] == pytest.approx(reference.panel_mean.statistic.value, abs=1e-12)
 
 

@@ -27,8 +27,8 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=3)
+def scorer(judge_folder: Path, device: torch.device) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device=device.type, batch_size=3)
 
 
 @pytest.fixture
