@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair
-from .probes.exchange import context_keys, group_of
+from .probes.pairs import context_keys, group_of
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, with_interval
 

@@ -1,19 +1,28 @@
-"""Listening probes: the same pairs with something taken away, exchanged or put another way.
+"""Listening probes: the same pairs with something taken away, exchanged, or in another sound.
 
 A probe returns changed pairs with the same ids, to be scored and compared with the unchanged human ratings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ...data_modules.errors import DataError, shown
-from .exchange import EXCHANGES, context_swapped, group_of, response_swapped
-from .probe import Probe
-from .recording_probes import RECORDING_PROBES
-from .removal import REMOVALS, context_only, response_only, silent
-from .voice_probes import VOICE_PROBES
+from ...data_modules.schema import Pair
+from . import recording, voice
+from .pairs import (
+    context_only,
+    context_swapped,
+    group_of,
+    needs_context,
+    needs_two_groups,
+    needs_two_responses,
+    response_only,
+    response_swapped,
+    silent,
+)
 
 __all__ = [
     "DEFAULT_PROBES",
@@ -28,7 +37,223 @@ __all__ = [
     "silent",
 ]
 
-PROBES: Mapping[str, Probe] = {probe.name: probe for probe in (*REMOVALS, *EXCHANGES, *VOICE_PROBES, *RECORDING_PROBES)}
+Expects = Literal["drop", "keep", "same"]
+"""What the change must do to a judge that listens.
+
+``drop``: what people rate is gone, so the judge agrees less with them. ``keep``: what people rate is still there, in
+another sound, so the judge agrees as much as before; its scores may shift. ``same``: nothing that anybody could rate
+has changed, so the scores stay as they are.
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A change to pairs, and its meaning. Sentences of a report are made of the texts.
+
+    Attributes:
+        name: Key in reports; ``<name>_score`` in tables of items.
+        title: In headings.
+        expects: What it must do to a judge that listens.
+        change: What was done, as the beginning of a sentence: "With ..., Spearman falls ...".
+        removes: What it takes away.
+        keeps: What it leaves, and what it does besides.
+        if_moves: What a fall of agreement (of ``same``: a change of scores) says of the judge; ends a sentence.
+        if_stays: What it says that there is none; ends a sentence.
+        apply: Changed pairs, with the same ids, from pairs and a seed. A pair that it leaves out cannot be changed.
+        refuses: Why the probe is not possible with these pairs; None = possible.
+        tolerance: Of ``same``: 95 % of the scores move by no more than this share of their standard deviation.
+        by_clip: Each clip is changed by itself, so that the pairs can be taken in portions, which saves memory.
+    """
+
+    name: str
+    title: str
+    expects: Expects
+    change: str
+    removes: str
+    keeps: str
+    if_moves: str
+    if_stays: str
+    apply: Callable[[Sequence[Pair], int], tuple[Pair, ...]]
+    refuses: Callable[[Sequence[Pair]], str | None] = lambda pairs: None
+    tolerance: float | None = None
+    by_clip: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.expects == "same") != (self.tolerance is not None):
+            raise ValueError(f"probe {self.name}: a tolerance goes with expects 'same', and only with it")
+
+
+def _by_clip(change: recording.ClipChange, **options: bool) -> dict[str, Any]:
+    """The fields of a probe that changes each clip by itself."""
+
+    def apply(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
+        return recording.change_clips(pairs, change, seed, **options)
+
+    return {"apply": apply, "by_clip": True}
+
+
+_PROBES = (
+    Probe(
+        name="response_only",
+        title="Response only",
+        expects="drop",
+        change="Without context and situation",
+        removes="what was said before the response",
+        keeps="the response",
+        if_moves="the judge weighs the response against what was said before it.",
+        if_stays="a shortcut. The judge rates the response by itself, whatever it answers.",
+        apply=response_only,
+        refuses=needs_context,
+    ),
+    Probe(
+        name="context_only",
+        title="Context only",
+        expects="drop",
+        change="With silence in place of the response",
+        removes="the response",
+        keeps="context, situation, and how long the response lasts",
+        if_moves="the judge rates the response, not only what it answers.",
+        if_stays="a shortcut. The judge guesses the rating from the context or the length of the response.",
+        apply=context_only,
+        refuses=needs_context,
+    ),
+    Probe(
+        name="silent",
+        title="Both silent",
+        expects="drop",
+        change="With silence of the same length in place of all sound",
+        removes="all sound and its transcripts",
+        keeps="the situation text, and how long the clips last",
+        if_moves="the scores come from the sound.",
+        if_stays="part of the score comes from the length of the clips or the situation text, not the sound.",
+        apply=silent,
+    ),
+    Probe(
+        name="context_swapped",
+        title="Context swapped",
+        expects="drop",
+        change="With the context of a pair of another group",
+        removes="the fit of the response to what it answers",
+        keeps="the response; the contexts as a whole",
+        if_moves="the judge hears which context the response belongs to.",
+        if_stays="the judge gives much the same verdict whatever the response answers.",
+        apply=context_swapped,
+        refuses=needs_two_groups,
+    ),
+    Probe(
+        name="response_swapped",
+        title="Response swapped in its group",
+        expects="drop",
+        change="With another response of the same group",
+        removes="the response that was rated",
+        keeps="the context; the responses to it as a whole",
+        if_moves="the judge hears which of the responses it is given.",
+        if_stays="the judge rates the context or the script, whatever is answered.",
+        apply=response_swapped,
+        refuses=needs_two_responses,
+    ),
+    Probe(
+        name="flat_prosody",
+        title="Words without prosody",
+        expects="drop",
+        change="With one pitch, one loudness and one voice quality for all clips",
+        removes="pitch, intonation, loudness and voice quality",
+        keeps="the words and their timing; a vocoder's buzz comes in",
+        if_moves="the judge uses how the words are said.",
+        if_stays="the judge needs the words and their timing only, not how they are said.",
+        **_by_clip(voice.flat_prosody),
+    ),
+    Probe(
+        name="low_pass",
+        title="Prosody without words",
+        expects="keep",
+        change=f"With everything above {recording.LOW_PASS:g} Hz removed, and the words with it",
+        removes="the words and most of the timbre; transcripts go too",
+        keeps="pitch, timing and the course of loudness",
+        if_moves="the judge needs the words, or a clear sound, more than pitch, timing and loudness.",
+        if_stays="pitch, timing and loudness are enough for the judge.",
+        **_by_clip(recording.low_pass, keeps_words=False),
+    ),
+    Probe(
+        name="monotone",
+        title="Monotone",
+        expects="drop",
+        change="With every clip at one pitch, its own median",
+        removes="intonation",
+        keeps="words, timing, loudness, register; a vocoder's buzz comes in (see resynthesis)",
+        if_moves="the judge hears intonation, unless resynthesis alone costs as much.",
+        if_stays="the judge does not need intonation.",
+        **_by_clip(voice.monotone),
+    ),
+    Probe(
+        name="loudness",
+        title="Loudness flattened",
+        expects="drop",
+        change="With all speech at one loudness",
+        removes="how loud a clip is, and where in it",
+        keeps="pitch, words, timing, voice quality",
+        if_moves="the judge hears loudness.",
+        if_stays="the judge does not need loudness.",
+        **_by_clip(voice.level_flattened),
+    ),
+    Probe(
+        name="resynthesis",
+        title="Resynthesis",
+        expects="keep",
+        change="Through the vocoder of monotone, with its own pitch and voice",
+        removes="the fine structure of the voice",
+        keeps="words, pitch, timing, loudness, envelope; a vocoder's buzz comes in",
+        if_moves="the vocoder itself disturbs the judge: read monotone and words without prosody beside this.",
+        if_stays="the vocoder does not disturb the judge.",
+        **_by_clip(voice.resynthesis),
+    ),
+    Probe(
+        name="speaker",
+        title="Another speaker",
+        expects="keep",
+        change="With each clip as of a smaller or larger speaker (pitch and formants by a semitone)",
+        removes="who speaks",
+        keeps="intonation, words, timing, loudness",
+        if_moves="the judge depends on who speaks.",
+        if_stays="the judge does not mind who speaks.",
+        **_by_clip(voice.other_speaker),
+    ),
+    Probe(
+        name="noise",
+        title="Noise",
+        expects="keep",
+        change=f"With noise {recording.SNR:g} dB below the speech",
+        removes="what is softer than the noise, such as breath",
+        keeps="words, pitch, timing, loudness",
+        if_moves="the judge depends on a clean recording.",
+        if_stays="the judge does not mind noise.",
+        **_by_clip(recording.noisy),
+    ),
+    Probe(
+        name="codec",
+        title="Codec",
+        expects="keep",
+        change="Through a small MP3 file",
+        removes="what the codec takes for inaudible",
+        keeps="words, pitch, timing, loudness",
+        if_moves="the judge depends on the codec.",
+        if_stays="the judge does not mind the codec.",
+        **_by_clip(recording.coded),
+    ),
+    Probe(
+        name="gain",
+        title="Gain",
+        expects="same",
+        change=f"With each clip {recording.GAIN:g} dB louder or softer",
+        removes="the level of the recording",
+        keeps="everything else",
+        if_moves="part of the score is the level of the recording, which a microphone's distance changes as much.",
+        if_stays="the level of the recording does not matter to the judge.",
+        **_by_clip(recording.gained),
+        tolerance=0.25,
+    ),
+)
+PROBES: Mapping[str, Probe] = {probe.name: probe for probe in _PROBES}
 """Every probe by its name, in the order in which reports show them."""
 
 DEFAULT_PROBES = ("response_only", "context_swapped", "silent", "flat_prosody", "low_pass")
@@ -45,5 +270,5 @@ def choose(names: Sequence[str] | Literal["all"]) -> tuple[Probe, ...]:
         names = (names,)
     unknown = [] if names == "all" else [name for name in names if name not in PROBES]
     if unknown:
-        raise DataError(f"probe {shown(unknown[0])}; accepted: {', '.join(PROBES)}")
+        raise DataError(f"probe {shown(unknown[0])}; expected one of {', '.join(PROBES)}")
     return tuple(probe for probe in PROBES.values() if names == "all" or probe.name in names)

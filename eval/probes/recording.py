@@ -1,56 +1,83 @@
-"""Another recording of the same speech: a filter, noise, a codec, a level, silence around it, another file."""
+"""Another recording of the same speech: a filter, noise, a codec, a level. And how every clip of pairs is changed."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import soundfile
+import torch
+from torchaudio import functional
 
-from ...data_modules.audio import AudioSource, Clip
+from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
+from ...data_modules.augmentation import Augmentation, augment_clip
+from ...data_modules.errors import AudioError
+from ...data_modules.parallel import map_threads
+from ...data_modules.schema import Pair, Turn
 
-TELEPHONE = (300.0, 3400.0)
-"""Hz; the band of analogue telephony (ITU-T G.120)."""
 LOW_PASS = 400.0
 """Hz; up to here low-passed speech is as it was."""
 TRANSITION = 100.0
-"""Hz; over this width the filters go from passing to stopping."""
+"""Hz; over this width the filter goes from passing to stopping."""
 SNR = 20.0
 """dB; energy of the clip, pauses included, over that of the noise."""
 CODEC_COMPRESSION = 0.8
 """Of MP3, from 0 (best) to 1 (smallest)."""
 GAIN = 6.0
 """dB; clips become this much louder or softer."""
-SILENCE = 0.5
-"""Seconds of silence that come before or after a clip."""
 _STOP_DB = 60.0
-_FLAC_MAX_RATE = 655_350
+
+ClipChange = Callable[[Clip, np.random.Generator], Clip]
+"""A changed clip from a clip and the generator of its draws."""
 
 
-def telephone(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """The band of a telephone, at the level of the clip."""
-    del rng
-    return _filtered(clip, *TELEPHONE)
+def change_clips(pairs: Sequence[Pair], change: ClipChange, seed: int, *, keeps_words: bool = True) -> tuple[Pair, ...]:
+    """The pairs with every clip of context and response changed.
+
+    Draws depend on the samples of a clip, its rate and `seed`: pairs that share a clip still share it, and neither
+    order, portion nor the format of the file matters. A clip that cannot be read stays, so that the judge says so.
+
+    Args:
+        pairs: With audio of any kind.
+        change: Called once per distinct clip, in several threads.
+        seed: Of the draws.
+        keeps_words: Whether a transcript still says what is heard; if not, transcripts are removed.
+    """
+    sources = dict.fromkeys(
+        source for pair in pairs for source in (*(turn.audio for turn in pair.context), pair.response)
+    )
+
+    def changed(source: AudioSource) -> AudioSource:
+        try:
+            clip = load_clip(source)
+        except AudioError:
+            return source
+        return change(clip, np.random.default_rng([seed, int(audio_hash(clip)[:16], 16)]))
+
+    found = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
+    without = {} if keeps_words else {"context_text": None, "response_text": None}
+    return tuple(
+        dataclasses.replace(
+            pair,
+            context=tuple(Turn(turn.role, found[turn.audio]) for turn in pair.context),
+            response=found[pair.response],
+            **without,
+        )
+        for pair in pairs
+    )
 
 
 def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """What lies below `LOW_PASS`, at the level of the clip: pitch, timing and loudness, but hardly a word."""
+    """What lies below `LOW_PASS`, at the level of the clip: pitch, timing and loudness, but hardly a word.
+
+    The filter has linear phase (Kaiser, 1974); `TRANSITION` beyond the edge it stops 60 dB.
+    """
     del rng
-    return _filtered(clip, 0.0, LOW_PASS)
-
-
-def _filtered(clip: Clip, low: float, high: float) -> Clip:
-    """From `low` to `high` Hz as it was, `TRANSITION` beyond that 60 dB less, in phase (Kaiser, 1974); same level."""
-    import torch
-    from torchaudio import functional
-
     reach = round((_STOP_DB - 7.95) / (14.36 * TRANSITION / clip.rate) / 2)
     window = np.kaiser(2 * reach + 1, 0.1102 * (_STOP_DB - 8.7))
-    response = _lowest(high + TRANSITION / 2, clip.rate, reach)
-    if low > 0:
-        response -= _lowest(low - TRANSITION / 2, clip.rate, reach)
+    share = min(1.0, 2 * (LOW_PASS + TRANSITION / 2) / clip.rate)
+    response = share * np.sinc(share * np.arange(-reach, reach + 1))  # of the ideal filter
     extra = -(len(clip.samples) + 4 * reach) % 1024  # transforms of such lengths are fast
     padded = torch.from_numpy(np.pad(clip.samples.astype(np.float64), (reach, reach + extra)))
     filtered = functional.fftconvolve(padded, torch.from_numpy(response * window), mode="valid").numpy()
@@ -59,12 +86,6 @@ def _filtered(clip: Clip, low: float, high: float) -> Clip:
     audible = after > before * 10 ** (-_STOP_DB / 10)
     gain = np.sqrt(before / after) if audible else 1.0
     return dataclasses.replace(clip, samples=(gain * filtered).astype(np.float32))
-
-
-def _lowest(edge: float, rate: int, reach: int) -> np.ndarray:
-    """Impulse response (2 * reach + 1,) of the ideal filter that lets through what lies below `edge` Hz."""
-    share = min(1.0, 2 * edge / rate)
-    return share * np.sinc(share * np.arange(-reach, reach + 1))
 
 
 def noisy(clip: Clip, rng: np.random.Generator) -> Clip:
@@ -79,33 +100,10 @@ def coded(clip: Clip, rng: np.random.Generator) -> Clip:
 
 
 def gained(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Louder or softer by `GAIN`, as a coin falls; nothing is clipped."""
+    """Louder or softer by `GAIN`, drawn for each clip; nothing is clipped."""
     gain = GAIN if rng.random() < 0.5 else -GAIN
     return _augmented(clip, rng, gain_probability=1.0, gain_db=(gain, gain))
 
 
 def _augmented(clip: Clip, rng: np.random.Generator, **settings: Any) -> Clip:
-    from ...data_modules.augmentation import Augmentation, augment_clip
-
     return augment_clip(clip, Augmentation(**settings), rng)
-
-
-def after_silence(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """`SILENCE`, then the clip."""
-    del rng
-    return dataclasses.replace(clip, samples=np.pad(clip.samples, (round(SILENCE * clip.rate), 0)))
-
-
-def before_silence(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """The clip, then `SILENCE`."""
-    del rng
-    return dataclasses.replace(clip, samples=np.pad(clip.samples, (0, round(SILENCE * clip.rate))))
-
-
-def other_file(clip: Clip, rng: np.random.Generator | None = None) -> AudioSource:
-    """The bytes of a FLAC file of 16 bits (WAV where FLAC does not have the rate); beyond full scale it clips."""
-    del rng
-    memory = io.BytesIO()
-    kind = "FLAC" if clip.rate <= _FLAC_MAX_RATE else "WAV"
-    soundfile.write(memory, clip.samples, clip.rate, "PCM_16", format=kind)
-    return memory.getvalue()

@@ -1,13 +1,23 @@
-"""What is in the voice is flattened, or all but it is taken away."""
+"""What is in a voice is flattened, or changed: intonation, loudness, voice quality, the speaker.
+
+Speech is taken apart into excitation and spectral envelope, and put together with another excitation. The envelope is
+that of linear prediction (Atal and Hanauer, 1971), the excitation pulses at a wanted pitch and noise, mixed as the
+autocorrelation peak says: it is the share of harmonic power (Boersma, 1993). This is a vocoder: timbre within the
+envelope is kept, the fine structure of the voice is not, and it buzzes. The probe ``resynthesis`` measures what that
+alone does to a judge.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torchaudio import functional
 
-from ...data_modules.audio import MIN_SECONDS, Clip, decode
-from .vocoder import listen, resynthesise
+from ...data_modules import prosody
+from ...data_modules.audio import Clip, decode
 
 LEVEL = -26.0
 """dB relative to full scale; what flattened clips have wherever there is speech."""
@@ -15,16 +25,140 @@ FLAT_PITCH = 150.0
 """Hz; the one pitch of flattened prosody, between those of men and women."""
 FLAT_PERIODICITY = 0.9
 """Share of harmonic power in voiced stretches of flattened prosody: voice quality is gone."""
-TEMPO = 1.25
-"""Clips become this much faster or slower."""
 SPEAKER = 106
 """Percent of pitch and formants of a smaller speaker: a semitone up; a larger one is as much below."""
 _SMOOTH_FRAMES = 6.0  # standard deviation of the level contour's smoothing (120 ms): syllables go, sounds stay
-_TEMPO_WINDOW = 0.046  # s
+_STRETCH_WINDOW = 0.046  # s
+RATE = 16_000
+"""Hz; the rate of `data_modules.prosody`, whose tracks are used."""
+FRAME, HOP = 512, 128
+"""Samples of an analysis window (32 ms: two periods of the lowest pitch), and between windows."""
+_SIZE = 2 * FRAME  # of the transforms: room for the response of the filter
+_ORDER = 18  # a pair of poles per kHz and one for the tilt
+_LAG_HERTZ = 60.0  # width of the lag window (Tohkura, 1978), so that poles do not sit on single harmonics
+_WHITENING = 1e-5  # noise floor of the prediction, -50 dB
+_EMPHASIS = 0.97  # flattens the tilt of voices before the prediction
+_PULSE_TAPS = 16
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A clip and what was tracked in it.
+
+    Attributes:
+        samples: Shape (n,), float64, at `RATE`.
+        pitch: Shape (n,), Hz, in unvoiced stretches that of a straight line between their ends (log frequency); NaN
+            everywhere in a clip without voice.
+        periodic: Shape (n,), share of harmonic power, 0 where unvoiced.
+    """
+
+    samples: np.ndarray
+    pitch: np.ndarray
+    periodic: np.ndarray
+
+    @property
+    def median_pitch(self) -> float:
+        """Median pitch of the voiced stretches in Hz; NaN without voice."""
+        voiced = self.pitch[self.periodic > 0]
+        return float(np.median(voiced)) if len(voiced) else float("nan")
+
+
+def listen(clip: Clip) -> Heard:
+    """Tracks pitch and periodicity."""
+    samples = decode(clip, RATE)
+    track = prosody.track(samples)
+    voiced = ~np.isnan(track.pitch)
+    time, frame = np.arange(len(samples)), np.arange(len(track.pitch)) * prosody.HOP
+    if not voiced.any():
+        return Heard(samples.astype(np.float64), np.full(len(samples), np.nan), np.zeros(len(samples)))
+    pitch = np.exp(np.interp(time, frame[voiced], np.log(track.pitch[voiced])))
+    nearest = np.minimum((time + prosody.HOP // 2) // prosody.HOP, len(frame) - 1)
+    return Heard(samples.astype(np.float64), pitch, np.where(voiced, track.harmonicity, 0.0)[nearest])
+
+
+def resynthesise(heard: Heard, pitch: np.ndarray, periodic: np.ndarray, rng: np.random.Generator) -> Clip:
+    """The clip with its own envelope and level, 8 ms by 8 ms, and another excitation.
+
+    Args:
+        heard: The clip.
+        pitch: Shape (n,), Hz; may be NaN where nothing is periodic.
+        periodic: Shape (n,), share of harmonic power, 0 to 1.
+        rng: Of the noise.
+
+    Returns:
+        A clip at `RATE`, as long as it was.
+    """
+    noise = rng.standard_normal(len(heard.samples))
+    excitation = np.sqrt(1 - periodic) * noise
+    if periodic.any():
+        excitation += np.sqrt(periodic) * pulses(pitch)
+    source, wanted = _windowed(excitation), _windowed(heard.samples)
+    shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(wanted)
+    level = np.sqrt((wanted**2).sum(-1) / np.maximum(_energy(shaped), 1e-20))
+    return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
+
+
+def pulses(pitch: np.ndarray) -> np.ndarray:
+    """Band-limited pulses, unit power, at a pitch given for each sample.
+
+    Args:
+        pitch: Shape (n,), Hz.
+
+    Returns:
+        Shape (n,).
+    """
+    n = len(pitch)
+    cycles = np.cumsum(pitch / RATE)
+    places = np.interp(np.arange(1, int(cycles[-1]) + 1), cycles, np.arange(n))
+    taps = np.floor(places).astype(int)[:, None] + np.arange(1 - _PULSE_TAPS // 2, _PULSE_TAPS // 2 + 1)
+    distance = taps - places[:, None]
+    shape = np.sinc(distance) * np.cos(np.pi * distance / (_PULSE_TAPS + 2)) ** 2
+    height = np.sqrt(RATE / pitch[np.minimum(np.rint(places).astype(int), n - 1)])
+    train = np.zeros(n)
+    inside = (taps >= 0) & (taps < n)
+    np.add.at(train, taps[inside], (shape * height[:, None])[inside])
+    return train
+
+
+def _windowed(samples: np.ndarray) -> np.ndarray:
+    """Frames under a Hann window, (frames, FRAME), so many that each sample lies in four."""
+    padded = np.pad(samples, (FRAME - HOP, FRAME))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]
+    return frames * np.hanning(FRAME + 1)[:-1]
+
+
+def _overlap_add(frames: np.ndarray, n: int) -> np.ndarray:
+    """The n samples that frames (frames, _SIZE) from `_windowed` add up to, float32."""
+    count, hops = len(frames), _SIZE // HOP
+    total = np.zeros((count + hops, HOP))
+    for part in range(hops):
+        total[part : part + count] += frames[:, part * HOP : (part + 1) * HOP]
+    windows = 0.5 * FRAME / HOP  # what overlapping Hann windows add up to
+    return (total.reshape(-1)[FRAME - HOP :][:n] / windows).astype(np.float32)
+
+
+def _whitening_filter(frames: np.ndarray) -> np.ndarray:
+    """Spectrum of the inverse of the envelope of each frame (frames, FRAME); shape (frames, _SIZE / 2 + 1), complex."""
+    spectrum = np.fft.rfft(frames, _SIZE)
+    emphasis = np.fft.rfft([1.0, -_EMPHASIS], _SIZE)
+    correlation = np.fft.irfft(np.abs(spectrum * emphasis) ** 2, _SIZE)[:, : _ORDER + 1]
+    lags = np.arange(_ORDER + 1)
+    correlation = correlation * np.exp(-0.5 * (2 * np.pi * _LAG_HERTZ * lags / RATE) ** 2)
+    correlation[:, 0] = correlation[:, 0] * (1 + _WHITENING) + 1e-12
+    toeplitz = correlation[:, np.abs(lags[:-1, None] - lags[:-1])]
+    predictor = np.linalg.solve(toeplitz, correlation[:, 1:, None])[..., 0]
+    inverse = np.concatenate([np.ones((len(frames), 1)), -predictor], axis=1)
+    return np.fft.rfft(inverse, _SIZE) * emphasis
+
+
+def _energy(spectrum: np.ndarray) -> np.ndarray:
+    """Energy in time of the frames whose half spectrum (frames, _SIZE / 2 + 1) is given."""
+    power = np.abs(spectrum) ** 2
+    return (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE
 
 
 def resynthesis(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Through the vocoder with its own pitch and periodicity: what `monotone` and `whisper` do besides."""
+    """Through the vocoder with its own pitch and periodicity: what `monotone` does besides."""
     heard = listen(clip)
     return resynthesise(heard, heard.pitch, heard.periodic, rng)
 
@@ -35,16 +169,8 @@ def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
     return resynthesise(heard, np.full_like(heard.pitch, heard.median_pitch), heard.periodic, rng)
 
 
-def whisper(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Through the vocoder with noise alone: no voice, no pitch; words, timing and level contour stay."""
-    heard = listen(clip)
-    return resynthesise(heard, heard.pitch, np.zeros_like(heard.periodic), rng)
-
-
 def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     """Every stretch of speech at `LEVEL`, over some 120 ms; pauses follow their surroundings. Silence stays silence."""
-    from ...data_modules import prosody
-
     del rng
     if not clip.samples.any():
         return clip
@@ -68,34 +194,19 @@ def flat_prosody(clip: Clip, rng: np.random.Generator) -> Clip:
     return level_flattened(resynthesise(heard, np.full_like(heard.pitch, FLAT_PITCH), periodic, rng))
 
 
-def tempo(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Faster or slower by `TEMPO`, as a coin falls; pitch and level stay. What is too short to be faster is slower."""
-    faster = rng.random() < 0.5 and clip.seconds > MIN_SECONDS * TEMPO
-    factor = TEMPO if faster else 1 / TEMPO
-    return dataclasses.replace(clip, samples=_stretched(clip, round(len(clip.samples) / factor)))
-
-
 def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
-    """A smaller or a larger speaker, as a coin falls: pitch and formants by `SPEAKER`; timing and level stay."""
-    import torch
-    from torchaudio import functional
+    """A smaller or a larger speaker, drawn for each clip: pitch and formants by `SPEAKER`; timing and level stay.
 
+    The clip is resampled, and a phase vocoder (Flanagan and Golden, 1966) gives it back its duration.
+    """
     ratio = (SPEAKER, 100) if rng.random() < 0.5 else (100, SPEAKER)
     scaled = functional.resample(torch.from_numpy(clip.samples.copy()), *ratio).numpy()
-    return dataclasses.replace(clip, samples=_stretched(Clip(scaled, clip.rate), len(clip.samples)))
-
-
-def _stretched(clip: Clip, length: int) -> np.ndarray:
-    """Samples (length,) of the clip at another tempo: a phase vocoder (Flanagan and Golden, 1966), at its level."""
-    import torch
-    from torchaudio import functional
-
-    size = 1 << round(np.log2(_TEMPO_WINDOW * clip.rate))
+    size = 1 << round(np.log2(_STRETCH_WINDOW * clip.rate))
     hop, window = size // 4, torch.hann_window(size)
-    samples = torch.from_numpy(np.pad(clip.samples, (0, max(0, size - len(clip.samples)))))
+    samples = torch.from_numpy(np.pad(scaled, (0, max(0, size - len(scaled)))))
     spectrum = torch.stft(samples, size, hop, window=window, return_complex=True)
     advance = torch.linspace(0, torch.pi * hop, size // 2 + 1)[:, None]
-    stretched = functional.phase_vocoder(spectrum, len(clip.samples) / length, advance)
-    changed = torch.istft(stretched, size, hop, window=window, length=length).numpy()
-    level = np.sqrt(np.square(clip.samples).mean() / max(np.square(changed).mean(), 1e-20))
-    return changed * level
+    stretched = functional.phase_vocoder(spectrum, len(scaled) / len(clip.samples), advance)
+    changed = torch.istft(stretched, size, hop, window=window, length=len(clip.samples)).numpy()
+    level = np.sqrt(np.square(scaled).mean() / max(np.square(changed).mean(), 1e-20))
+    return dataclasses.replace(clip, samples=changed * level)

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torchaudio
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode, load_clip
+from empathy_judge.data_modules.audio import AudioSource, Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.eval.probes import recording, voice
-from empathy_judge.eval.probes.vocoder import pulses
+from empathy_judge.eval.probes.voice import pulses
 
 RATE = 16_000
 TEXT = "The parcel came on Tuesday with the morning post."
@@ -92,17 +92,6 @@ def test_the_vocoder_keeps_pitch_when_it_is_asked_to(speaker: Voice, tone: Tone)
     assert after.level == pytest.approx(before.level, abs=0.7)
 
 
-def test_a_whisper_has_no_voice() -> None:
-    clip = spoken(WOMAN, PLAIN)
-    quiet = voice.whisper(clip, rng())
-    before, after = prosody.track(clip.samples), prosody.track(quiet.samples)
-    assert np.median(before.harmonicity[before.active]) > 0.8
-    assert np.median(after.harmonicity[after.active]) < 0.45
-    assert envelope_distance(clip, quiet) < SAME_WORDS
-    # The course of loudness stays: levels of the frames go together.
-    assert np.corrcoef(before.level[before.active], after.level[before.active])[0, 1] > 0.95
-
-
 def slow_level(clip: Clip) -> np.ndarray:
     """dB over 300 ms, where there is speech."""
     track = prosody.track(decode(clip, RATE))
@@ -136,20 +125,6 @@ def test_flat_prosody_makes_two_tones_and_two_speakers_alike() -> None:
         values = [getattr(one, name) for one in found]
         assert max(values) - min(values) < spread, name
     assert found[0].pitch == pytest.approx(voice.FLAT_PITCH, rel=0.02)
-
-
-@pytest.mark.parametrize("rate", [8000, 16000, 44100])
-def test_tempo_changes_duration_and_neither_pitch_nor_level(rate: int) -> None:
-    clip = spoken(MAN, PLAIN, rate)
-    ratios = set()
-    for seed in range(8):
-        changed = voice.tempo(clip, rng(seed))
-        ratio = len(clip.samples) / len(changed.samples)
-        ratios.add(round(ratio, 3))
-        assert measured(changed).pitch == pytest.approx(measured(clip).pitch, rel=0.03)
-        assert rms(changed.samples) == pytest.approx(rms(clip.samples), abs=1e-3)
-        assert changed.rate == rate
-    assert ratios == {1.25, 0.8}
 
 
 @pytest.mark.parametrize(("speaker", "tone"), SPEECH)
@@ -202,19 +177,6 @@ def test_low_passed_speech_has_pitch_and_level_and_no_consonants(rate: int) -> N
     assert len(low.samples) == len(clip.samples)
 
 
-def test_the_telephone_band_is_flat_inside_and_stops_outside() -> None:
-    noise = Clip(rng().normal(0, 0.1, 4 * RATE).astype(np.float32), RATE)
-    changed = recording.telephone(noise)
-    scale = band_energy(changed.samples, 1000, 2000) - band_energy(noise.samples, 1000, 2000)
-    for low, high in ((300, 600), (2500, 3400)):
-        inside = band_energy(changed.samples, low, high) - band_energy(noise.samples, low, high)
-        assert inside == pytest.approx(scale, abs=0.05)
-    for low, high in ((0, 200), (3500, 8000)):
-        assert band_energy(changed.samples, low, high) - band_energy(noise.samples, low, high) < scale - 55
-    narrow = Clip(rng().normal(0, 0.1, 6000).astype(np.float32), 6000)
-    assert rms(recording.telephone(narrow).samples) == pytest.approx(rms(narrow.samples), abs=1e-3)
-
-
 def test_noise_lies_as_far_below_as_it_says() -> None:
     clip = spoken(MAN, PLAIN)
     noise = recording.noisy(clip, rng()).samples - clip.samples
@@ -237,32 +199,9 @@ def test_gain_is_six_decibels_either_way() -> None:
     assert found == {6.0, -6.0}
 
 
-def test_silence_comes_before_or_after() -> None:
-    clip = spoken(MAN, PLAIN)
-    quiet = round(recording.SILENCE * RATE)
-    before, after = recording.after_silence(clip).samples, recording.before_silence(clip).samples
-    np.testing.assert_array_equal(before[quiet:], clip.samples)
-    np.testing.assert_array_equal(after[: len(clip.samples)], clip.samples)
-    assert len(before) == len(after) == len(clip.samples) + quiet
-    assert not before[:quiet].any()
-    assert not after[len(clip.samples) :].any()
-
-
-@pytest.mark.parametrize(("rate", "magic"), [(16000, b"fLaC"), (48000, b"fLaC"), (700_000, b"RIFF")])
-def test_another_file_holds_the_same_samples(rate: int, magic: bytes) -> None:
-    clip = Clip((0.5 * np.sin(np.arange(rate // 10) / 9)).astype(np.float32), rate)
-    stored = recording.other_file(clip)
-    assert isinstance(stored, bytes)
-    assert stored[:4] == magic
-    again = load_clip(stored)
-    assert again.rate == rate
-    np.testing.assert_allclose(again.samples, clip.samples, atol=1 / 32768)
-
-
 CHANGES = [
-    voice.resynthesis, voice.monotone, voice.whisper, voice.level_flattened, voice.flat_prosody, voice.tempo,
-    voice.other_speaker, recording.telephone, recording.low_pass, recording.noisy, recording.coded, recording.gained,
-    recording.after_silence, recording.before_silence, recording.other_file,
+    voice.resynthesis, voice.monotone, voice.level_flattened, voice.flat_prosody, voice.other_speaker,
+    recording.low_pass, recording.noisy, recording.coded, recording.gained,
 ]  # fmt: skip
 
 
@@ -279,11 +218,10 @@ def test_odd_clips_come_through_and_draws_repeat(change) -> None:
     }
     for name, clip in odd.items():
         before = clip.samples.copy()
-        one, again = (load_clip(change(clip, rng(5))) for _ in range(2))
+        one, again = (change(clip, rng(5)) for _ in range(2))
         np.testing.assert_array_equal(one.samples, again.samples, err_msg=name)
         np.testing.assert_array_equal(clip.samples, before, err_msg=name)
         assert np.isfinite(one.samples).all(), name
         assert np.abs(one.samples).max() < 100, name
         assert one.samples.any() == clip.samples.any() or name == "soft", name
-        if change in CHANGES[:5] + CHANGES[6:12]:
-            assert one.seconds == pytest.approx(clip.seconds, abs=1e-3), name
+        assert one.seconds == pytest.approx(clip.seconds, abs=1e-3), name

@@ -79,7 +79,7 @@ def checks_of(judge: Listener, probes: Sequence[str], **options: Any) -> dict[st
 
 def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
     judge = Listener("intonation", pitch_range)
-    gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "trailing_silence")
+    gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "noise")
     found = checks_of(judge, (*gone, *kept))
     assert list(found) == [name for name in PROBES if name in gone + kept]
     for name in ("flat_prosody", "monotone"):
@@ -88,24 +88,20 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
     assert found["silent"]["spearman"]["value"] is None
     for name in kept:
         assert abs(found[name]["drop"]["value"]) < 0.1, name
-    for name in kept[1:]:
-        assert found[name]["p95_change"] / found[name]["judge_sd"] < found[name]["tolerance"]
-        assert check_view(name, found[name], found[name]["spearman"]).mark == "stays"
+    gain = found["gain"]
+    assert gain["p95_change"] / gain["judge_sd"] < gain["tolerance"]
+    assert check_view("gain", gain, gain["spearman"]).mark == "stays"
     assert found["monotone"]["p95_change"] > found["monotone"]["mean_change"] > 0.5
 
 
 def test_a_judge_of_loudness_is_caught_by_the_gain() -> None:
     judge = Listener("loudness", lambda pair: heard(pair).level)
-    found = checks_of(judge, ("loudness", "gain", "file_format", "batch_order"))
+    found = checks_of(judge, ("loudness", "gain"))
     assert found["gain"]["mean_change"] == pytest.approx(6, abs=0.01)
     assert found["gain"]["p95_change"] == pytest.approx(6, abs=0.01)
     levels = np.array([heard(pair).level for pair in speech().pairs])
     assert found["gain"]["judge_sd"] == pytest.approx(levels.std(), abs=1e-9)
-    marks = {name: check_view(name, check, check["spearman"]).mark for name, check in found.items()}
-    assert {name: marks[name] for name in ("gain", "file_format", "batch_order")} == {
-        "gain": "moves", "file_format": "stays", "batch_order": "stays",
-    }  # fmt: skip
-    assert found["batch_order"]["p95_change"] == 0
+    assert check_view("gain", found["gain"], found["gain"]["spearman"]).mark == "moves"
     # All clips are at one level, so next to nothing of the spread is left.
     assert found["loudness"]["mean_change"] > 0.7 * found["loudness"]["judge_sd"]
 
@@ -167,8 +163,7 @@ def test_probes_are_run_as_asked_for(make_dataset: MakeDataset) -> None:
     assert set(evaluate(judge, dataset, split=None, resamples=5).report["checks"]) == set(DEFAULT_PROBES)
     everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report["checks"]
     assert list(everything) == list(PROBES)
-    assert everything["tempo"]["empathy"]["mean_change"] > 50
-    assert everything["trailing_silence"]["empathy"]["mean_change"] == 4000
+    assert everything["silent"]["empathy"]["mean_change"] == 0  # silence is as long
     assert evaluate(judge, dataset, split=None, probes=(), resamples=5).report["checks"] == {}
-    with pytest.raises(DataError, match="probe 'mono'; accepted: response_only"):
+    with pytest.raises(DataError, match="probe 'mono'; expected one of response_only"):
         evaluate(judge, dataset, split=None, probes=["mono"], resamples=5)

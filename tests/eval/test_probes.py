@@ -23,7 +23,7 @@ from empathy_judge.eval.probes import (
     response_swapped,
     silent,
 )
-from empathy_judge.eval.probes.clips import change_clips
+from empathy_judge.eval.probes.recording import change_clips
 
 RESPONSE_FIELDS = {"response", "response_text", "response_speaker", "system_id"}
 CONTEXT_FIELDS = {"context", "situation", "context_text", "context_speaker"}
@@ -250,15 +250,14 @@ def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name: st
     # Order and portion do not matter, nor whether the clip is in memory or in a file.
     assert sounds(probe.apply(pairs[::-1], 3)) == sounds(changed)
     assert sounds(probe.apply(pairs[1:2], 3)) == {"p1": sounds(changed)["p1"]}
-    if name not in ("file_format",):
-        assert all(
-            len(own) != len(new) or own != new
-            for one, other in zip(sounds(pairs).values(), sounds(changed).values(), strict=True)
-            for own, new in zip(one, other, strict=True)
-        )
+    assert all(
+        own != new
+        for one, other in zip(sounds(pairs).values(), sounds(changed).values(), strict=True)
+        for own, new in zip(one, other, strict=True)
+    )
 
 
-@pytest.mark.parametrize("name", ["tempo", "noise", "gain", "whisper", "speaker", "flat_prosody"])
+@pytest.mark.parametrize("name", ["noise", "gain", "speaker", "flat_prosody"])
 def test_draws_follow_the_seed(name: str) -> None:
     found = [sounds(PROBES[name].apply(noisy_pairs(), seed)) for seed in (0, 0, 1, 2, 3)]
     assert found[0] == found[1]
@@ -266,7 +265,7 @@ def test_draws_follow_the_seed(name: str) -> None:
 
 
 def test_every_probe_says_what_it_is() -> None:
-    assert len(PROBES) == 21
+    assert len(PROBES) == 14
     for name, probe in PROBES.items():
         assert name == probe.name
         assert probe.change[0].isupper()
@@ -283,10 +282,5 @@ def test_probes_are_chosen_by_name() -> None:
     assert choose(()) == ()
     assert {probe.name for probe in choose(DEFAULT_PROBES)} == set(DEFAULT_PROBES)
     assert [probe.name for probe in choose("silent")] == ["silent"]
-    with pytest.raises(DataError, match="probe 'humm'; accepted: response_only, context_only"):
+    with pytest.raises(DataError, match="probe 'humm'; expected one of response_only, context_only"):
         choose(["silent", "humm"])
-
-
-def test_reversed_pairs_are_the_same_pairs() -> None:
-    pairs = noisy_pairs()
-    assert PROBES["batch_order"].apply(pairs, 0) == tuple(pairs[::-1])

@@ -1,16 +1,19 @@
-"""Contexts or responses change places. The ratings stay with the pair, so they no longer fit what is heard."""
+"""Probes of whole pairs: a side is taken away, or contexts or responses change places.
+
+The ratings stay with the pair, so after an exchange they no longer fit what is heard. A transcript says what the audio
+says, so it goes with its audio.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ...data_modules.audio import AudioSource, audio_hash
+from ...data_modules.audio import AudioSource, Clip, audio_hash, probe
 from ...data_modules.errors import AudioError, DataError
-from ...data_modules.schema import Pair
-from .probe import Probe, needs_context
+from ...data_modules.schema import Pair, Turn
 
 _MIXING_ROUNDS = 20  # proposed exchanges per pair; after about 5 the first arrangement is forgotten
 
@@ -20,12 +23,69 @@ def group_of(pair: Pair) -> str:
     return pair.group_id or pair.pair_id
 
 
+# ---------------------------------------------------------------- taken away
+
+
+def response_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
+    """The response alone: context turns, situation, context transcript and context speaker are removed.
+
+    A score near the full one means that the judge rates the sound of the response, not its fit to what was said.
+    """
+    del seed
+    return tuple(replace(pair, context=(), situation=None, context_text=None, context_speaker=None) for pair in pairs)
+
+
+def context_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
+    """The context alone: the response is silence of its duration and rate; its transcript and speaker are removed."""
+    del seed
+    silence = _silence([pair.response for pair in pairs])
+    return tuple(
+        replace(pair, response=silence[pair.response], response_text=None, response_speaker=None) for pair in pairs
+    )
+
+
+def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
+    """Every clip replaced by silence of its duration and rate; transcripts go, the situation stays.
+
+    What is left to a judge is how long the clips last, and the situation text. The clips share one buffer of zeros. A
+    clip that cannot be opened stays, so that the judge says so.
+    """
+    del seed
+    silence = _silence([clip for pair in pairs for clip in (*(turn.audio for turn in pair.context), pair.response)])
+    return tuple(
+        replace(
+            pair,
+            context=tuple(Turn(turn.role, silence[turn.audio]) for turn in pair.context),
+            response=silence[pair.response],
+            context_text=None,
+            response_text=None,
+        )
+        for pair in pairs
+    )
+
+
+def _silence(sources: Sequence[AudioSource]) -> dict[AudioSource, AudioSource]:
+    """Source -> as much silence; a clip that cannot be opened stands for itself."""
+    lengths: dict[AudioSource, tuple[int, int] | None] = {}
+    for source in dict.fromkeys(sources):
+        try:
+            info = probe(source)
+            lengths[source] = round(info.seconds * info.rate), info.rate
+        except AudioError:
+            lengths[source] = None
+    zeros = np.zeros(max((length[0] for length in lengths.values() if length), default=0), dtype=np.float32)
+    return {source: Clip(zeros[: length[0]], length[1]) if length else source for source, length in lengths.items()}
+
+
+# ---------------------------------------------------------------- exchanged
+
+
 def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """Each pair with the context (turns, situation, transcript, speaker) of a pair of another group.
 
-    Each context is given to one pair, so the contexts as a whole stay the same. Only where one group holds
-    more than half of the pairs is that impossible: contexts are then drawn from the other groups with
-    replacement. A context with the same audio and situation as the own one is avoided where the groups allow.
+    Each context is given to one pair, so the contexts as a whole stay the same. Only where one group holds more than
+    half of the pairs is that impossible: contexts are then drawn from the other groups with replacement. A context
+    with the same audio and situation as the own one is avoided where the groups allow.
 
     Args:
         pairs: The pairs; at least two groups.
@@ -38,15 +98,16 @@ def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     if len(np.unique(groups)) < 2:
         raise DataError(f"contexts cannot be swapped between groups: the {len(pairs)} pairs are all of one group")
     contexts = np.unique(context_keys(pairs), return_inverse=True)[1]
+    donors = [pairs[donor] for donor in _donors(groups, contexts, np.random.default_rng(seed))]
     return tuple(
-        dataclasses.replace(
+        replace(
             pair,
-            context=pairs[donor].context,
-            situation=pairs[donor].situation,
-            context_text=pairs[donor].context_text,
-            context_speaker=pairs[donor].context_speaker,
+            context=donor.context,
+            situation=donor.situation,
+            context_text=donor.context_text,
+            context_speaker=donor.context_speaker,
         )
-        for pair, donor in zip(pairs, _donors(groups, contexts, np.random.default_rng(seed)), strict=True)
+        for pair, donor in zip(pairs, donors, strict=True)
     )
 
 
@@ -77,7 +138,7 @@ def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     if not donor_of:
         raise DataError(f"responses cannot be swapped: no group of the {len(pairs)} pairs has two different responses")
     return tuple(
-        dataclasses.replace(
+        replace(
             pairs[own],
             response=pairs[donor].response,
             response_text=pairs[donor].response_text,
@@ -119,7 +180,12 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
     """
     if 2 * np.bincount(labels).max() <= len(labels):
         return _permutation(labels, avoided, rng)
-    return _draw(labels, avoided, rng)
+    donors = np.empty(len(labels), dtype=np.intp)
+    for index in range(len(labels)):
+        others = labels != labels[index]
+        better = others & (avoided != avoided[index])
+        donors[index] = rng.choice(np.flatnonzero(better if better.any() else others))
+    return donors
 
 
 def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -147,23 +213,24 @@ def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generat
     return np.array(donors)
 
 
-def _draw(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each pair a random donor (n,) of another label, not one to be avoided where there is another."""
-    donors = np.empty(len(labels), dtype=np.intp)
-    for index in range(len(labels)):
-        others = labels != labels[index]
-        better = others & (avoided != avoided[index])
-        donors[index] = rng.choice(np.flatnonzero(better if better.any() else others))
-    return donors
+# ---------------------------------------------------------------- why a probe is not possible
 
 
-def _needs_two_groups(pairs: Sequence[Pair]) -> str | None:
-    if len({group_of(pair) for pair in pairs}) < 2:
-        return needs_context(pairs) or "all pairs are of one group"
-    return needs_context(pairs)
+def needs_context(pairs: Sequence[Pair]) -> str | None:
+    """Refuses pairs of which none has a context."""
+    if any(pair.context or pair.situation or pair.context_text for pair in pairs):
+        return None
+    return "no pair has a context"
 
 
-def _needs_two_responses(pairs: Sequence[Pair]) -> str | None:
+def needs_two_groups(pairs: Sequence[Pair]) -> str | None:
+    """Refuses pairs without a context, or all of one group."""
+    one_group = len({group_of(pair) for pair in pairs}) < 2
+    return needs_context(pairs) or ("all pairs are of one group" if one_group else None)
+
+
+def needs_two_responses(pairs: Sequence[Pair]) -> str | None:
+    """Refuses pairs of which no group has two different responses."""
     seen: dict[str, str] = {}
     hashed = _hasher()
     for pair in pairs:
@@ -171,32 +238,3 @@ def _needs_two_responses(pairs: Sequence[Pair]) -> str | None:
         if seen.setdefault(group_of(pair), own) != own:
             return None
     return "no group has two different responses"
-
-
-EXCHANGES = (
-    Probe(
-        name="context_swapped",
-        title="Context swapped",
-        expects="drop",
-        change="With the context of a pair of another group",
-        removes="the fit of the response to what it answers",
-        keeps="the response; the contexts as a whole",
-        if_moves="the judge hears which context the response belongs to.",
-        if_stays="the judge gives much the same verdict whatever the response answers.",
-        apply=context_swapped,
-        refuses=_needs_two_groups,
-    ),
-    Probe(
-        name="response_swapped",
-        title="Response swapped in its group",
-        expects="drop",
-        change="With another response of the same group",
-        removes="the response that was rated",
-        keeps="the context; the responses to it as a whole",
-        if_moves="the judge hears which of the responses it is given.",
-        if_stays="the judge rates the context or the script, whatever is answered.",
-        apply=response_swapped,
-        refuses=_needs_two_responses,
-    ),
-)
-"""Probes that exchange clips between pairs."""
