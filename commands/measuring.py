@@ -15,7 +15,7 @@ from . import DONE, FAILED_CHECKS
 if TYPE_CHECKING:
     from ..data_modules.schema import PairDataset
     from ..eval.judges import Judge
-    from ..eval.judges.prompted.opening import PromptedJudge
+    from ..eval.judges.prompted.judges import PromptedJudge
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -219,7 +219,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _
         from ..eval.judges.scores_file import ScoresFile
 
         return ScoresFile(Path(spec.removeprefix("scores:"))), None
-    from ..eval.judges.prompted.opening import is_prompted
+    from ..eval.judges.prompted.factory import is_prompted
 
     if is_prompted(spec):
         return _open_prompted(spec, dataset, options), None
@@ -239,18 +239,20 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _
 
 def _open_prompted(spec: str, dataset: PairDataset, options: argparse.Namespace) -> PromptedJudge:
     """Says what would leave the machine and what it would cost, before anything does; with ``--dry-run`` only that."""
-    from ..eval.judges.prompted.answers_store import AnswersStore, default_path
-    from ..eval.judges.prompted.notice import check_budget, example_request, notice
-    from ..eval.judges.prompted.opening import open_prompted
+    from ..eval.judges.prompted.cache import AnswerCache, default_path
+    from ..eval.judges.prompted.costs import check_budget, disclosure, example_request
+    from ..eval.judges.prompted.factory import open_prompted
     from ..eval.probes import choose
 
-    store = AnswersStore(Path(options.answers) if options.answers else default_path())
+    answers = AnswerCache(Path(options.answers) if options.answers else default_path())
     learn_from = _other_splits(dataset, options.split)
     named = "probes" in options and options.probes is not None
-    judge = open_prompted(spec, dataset, learn_from, store, options.budget, named, options.device, options.quantization)
-    plan = judge.session.plan(judge.jobs(dataset.subset(_split_name(options.split)).pairs))
+    judge = open_prompted(
+        spec, dataset, learn_from, answers, options.budget, named, options.device, options.quantization
+    )
+    plan = judge.session.plan(judge.tasks(dataset.subset(_split_name(options.split)).pairs))
     passes = 1 + (len(choose(_probes(options.probes))) if named else 0)
-    print(notice(judge, plan, passes), file=sys.stderr)
+    print(disclosure(judge, plan, passes), file=sys.stderr)
     if options.dry_run:
         print(example_request(judge, plan))
     else:

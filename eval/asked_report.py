@@ -1,6 +1,6 @@
 """What judges that are asked in words tell beside their scores: requests, failures, cost, versions, repeats, orders.
 
-It stands in the column ``meta`` of their score tables; see `judges.prompted.reading.record`.
+It stands in the column ``meta`` of their score tables; see `judges.prompted.judges.record`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from empathy_judge import Scorer
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval.judges.prompted.asking import sound_of
+from empathy_judge.eval.judges.prompted.questions import sound_of
 
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
 from .server.services import live

@@ -1,5 +1,5 @@
-"""Judges that are asked in words: models of OpenAI, Gemini or others behind an API, and generative backbones here.
+"""Prompted LLM judges: models of OpenAI, Gemini or others behind an API, and generative backbones on this machine.
 
-The way of a pair: `asking` (a question of clips and texts, with a `rubric`) -> `answers_store` (was it paid for
-already?) -> `runner` (limits, retries, budget) -> a `Provider` -> `reading` (what the answer says) -> scores.
+The way of a pair: `questions` (clips, texts and a `rubric`) -> `cache` (was it paid for already?) -> `runner` (rate
+limit, retries, budget of `costs`) -> a `provider` -> `judges` (what the answer says) -> scores.
 """

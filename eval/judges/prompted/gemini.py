@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ....data_modules.errors import UserError
-from .asking import Asking
-from .keys import redact, server_for
-from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, AnswerMode, Message, Question, Reply, Text, Trouble, Usage
+from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage, redact, retry_after, server_for
+from .questions import Message, Question, Text
+from .settings import AnswerMode, Settings
 
 _OFFICIAL = "https://generativelanguage.googleapis.com"
 _HTTP_LIBRARIES = {"httpx", "httpx2", "aiohttp"}  # the SDK uses what it finds, and lets their errors through
@@ -23,7 +22,7 @@ class GeminiProvider:
 
     Args:
         model: As Google names it.
-        asking: `Asking.base_url`, or the variable ``GOOGLE_GEMINI_BASE_URL``, is another server: see `server_for`.
+        settings: `Settings.base_url`, or the variable ``GOOGLE_GEMINI_BASE_URL``, is another server: see `server_for`.
 
     Raises:
         UserError: If the SDK or the key is missing.
@@ -36,19 +35,18 @@ class GeminiProvider:
     likely_tokens = 600  # most of them thoughts
     max_tokens = 8192
 
-    def __init__(self, model: str, asking: Asking) -> None:
+    def __init__(self, model: str, settings: Settings) -> None:
         try:
             from google import genai
             from google.genai import errors, types
         except ImportError:
-            raise UserError("gemini: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
+            raise UserError("gemini: its SDK is not installed; run pip install 'empathy-judge[api]'") from None
         self._genai, self._errors, self._types = genai, errors, types
         self.model = model
         variables = ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "GOOGLE_API_KEY")
-        server = server_for(f"gemini:{model}", asking.base_url, _OFFICIAL, *variables)
-        self._base_url, self._keys = server.url, server.keys
-        self.elsewhere, self.place, self.told = server.elsewhere, server.place, server.told
-        self._timeout = asking.timeout
+        server = server_for(f"gemini:{model}", settings.base_url, _OFFICIAL, *variables)
+        self.server, self.elsewhere, self.place, self.told = server, server.elsewhere, server.place, server.told
+        self._timeout = settings.timeout
         self._client: Any = None
 
     def request(self, question: Question) -> dict[str, Any]:
@@ -65,29 +63,31 @@ class GeminiProvider:
         """See `Provider.ask`."""
         size = sum(len(sound.wav) for sound in question.sounds) * 4 // 3
         if size > _MOST_BYTES:
-            raise Trouble("clips too long", f"{size / 1e6:.0f} MB of audio; accepted: {_MOST_BYTES / 1e6:.0f} MB")
+            raise RequestError(
+                "clips too long", f"{size / 1e6:.0f} MB of audio; expected at most {_MOST_BYTES / 1e6:.0f} MB"
+            )
         if self._client is None:
             self._client = self._genai.Client(
                 vertexai=False,
-                api_key=self._keys[0] if self._keys else "none",
+                api_key=self.server.key or "none",
                 http_options=self._types.HttpOptions(
-                    base_url=self._base_url,
+                    base_url=self.server.url,
                     timeout=int(1000 * self._timeout),
-                    retry_options=self._types.HttpRetryOptions(attempts=1),  # `runner` retries, and counts
+                    retry_options=self._types.HttpRetryOptions(attempts=1),  # as for OpenAI: `Runner` retries
                 ),
             )
         contents, config = self._arguments(question)
         try:
             found = await self._client.aio.models.generate_content(model=self.model, contents=contents, config=config)
         except self._errors.APIError as error:
-            raise self._trouble(error) from None
+            raise self._error(error) from None
         except ValueError as error:  # JSON or its fields are not what the SDK knows
-            raise Trouble("malformed response", redact(str(error), self._keys), again=True) from None
+            raise RequestError("malformed response", redact(str(error), self.server.key), retry=True) from None
         except Exception as error:
             if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _HTTP_LIBRARIES:
                 raise
-            text = redact(f"{type(error).__name__}: {error}", self._keys)
-            raise Trouble("connection failed", text, again=True) from None
+            text = redact(f"{type(error).__name__}: {error}", self.server.key)
+            raise RequestError("connection failed", text, retry=True) from None
         return self._reply(found)
 
     async def close(self) -> None:
@@ -134,16 +134,16 @@ class GeminiProvider:
         kind = CUT_OFF if reason == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
         return Reply(kind, content, version, usage, _alternatives(candidate.logprobs_result))
 
-    def _trouble(self, error: Any) -> Trouble:
-        text = redact(f"{error.status}: {error.message}", self._keys)
+    def _error(self, error: Any) -> RequestError:
+        text = redact(f"{error.status}: {error.message}", self.server.key)
         if error.code in (401, 403, 404) or "API_KEY_INVALID" in str(error.details):
-            return Trouble(f"HTTP {error.code}", text, final=True)
+            return RequestError(f"HTTP {error.code}", text, final=True)
         if error.code == 429:
             daily = any("PerDay" in quota for quota in _quotas(error.details))
-            return Trouble("rate limit", text, again=True, wait=_wait(error.details), limited=True, final=daily)
+            return RequestError("rate limit", text, retry=True, wait=_wait(error.details), limited=True, final=daily)
         if error.code == 408 or error.code >= 500:
-            return Trouble("server error", text, again=True, wait=_wait(error.details))
-        return Trouble(f"HTTP {error.code}", text)
+            return RequestError("server error", text, retry=True, wait=_wait(error.details))
+        return RequestError(f"HTTP {error.code}", text)
 
 
 def _details(body: Any) -> list[Mapping[str, Any]]:
@@ -154,11 +154,8 @@ def _details(body: Any) -> list[Mapping[str, Any]]:
 
 def _wait(body: Any) -> float | None:
     """Seconds, from ``retryDelay`` of google.rpc.RetryInfo."""
-    for detail in _details(body):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay", "")))
-        if match and float(match[1]) <= 3600:
-            return float(match[1])
-    return None
+    delays = [str(detail.get("retryDelay", "")) for detail in _details(body)]
+    return retry_after([(delay.removesuffix("s"), 1.0) for delay in delays if delay.endswith("s")])
 
 
 def _quotas(body: Any) -> list[str]:

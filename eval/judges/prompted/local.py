@@ -16,7 +16,9 @@ from ....models.backbones import NANO
 from ....models.backbones.common.base import Checkpoint, Quantization
 from ....models.backbones.common.prompt import Message
 from ....models.scoring import SPREAD, choose_device
-from .provider import ANSWERED, CUT_OFF, EMPTY, AnswerMode, Question, Reply, Sound, Text, Trouble, Usage
+from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage
+from .questions import Question, Sound, Text
+from .settings import AnswerMode
 
 _DIGITS = tuple("0123456789")
 
@@ -24,7 +26,7 @@ _DIGITS = tuple("0123456789")
 class LocalProvider:
     """Implements `Provider` with a backbone of this package; nothing leaves the machine, and nothing is paid.
 
-    Asked for probabilities, it reads the question once and writes nothing. The weights are loaded at the first
+    Where probabilities are wanted, it reads the question once and writes nothing. The weights are loaded at the first
     question, once, and stay; what can be known without them is checked before. One question is answered at a time.
 
     Args:
@@ -90,12 +92,12 @@ class LocalProvider:
         try:
             return self._rated(question) if question.mode == "logprobs" else self._written(question)
         except AudioError as error:
-            raise Trouble("clips too long", str(error)) from None
+            raise RequestError("clips too long", str(error)) from None
         except UserError as error:  # too many tokens, or a transcript with one that has a meaning of its own
-            raise Trouble("question cannot be read", str(error)) from None
+            raise RequestError("question cannot be read", str(error)) from None
         except torch.OutOfMemoryError:
-            accepted = "shorter clips, fewer examples, another --device or --quantization nf4"
-            raise Trouble("out of memory", f"accepted: {accepted}", final=True) from None
+            advice = "use shorter clips, fewer examples, another --device or --quantization nf4"
+            raise RequestError("out of memory", advice, final=True) from None
 
     def _rated(self, question: Question) -> Reply:
         assert self._loaded is not None

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ....data_modules.audio import Clip
 from ....data_modules.errors import UserError
-from .asking import Asking, sound_of
-from .keys import redact, server_for
 from .provider import (
     ANSWERED,
     BLOCKED,
     CUT_OFF,
     EMPTY,
     REFUSED,
-    AnswerMode,
-    Message,
-    Question,
     Reply,
-    Sound,
-    Text,
-    Trouble,
+    RequestError,
     Usage,
+    redact,
+    retry_after,
+    server_for,
 )
+from .questions import Message, Question, Sound, Text, sound_of
+from .settings import AnswerMode, Settings
 
 _FUNCTION = "rate"
 _OFFICIAL = "https://api.openai.com/v1"
@@ -39,7 +36,7 @@ class OpenAIProvider:
 
     Args:
         model: As the server names it.
-        asking: `Asking.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `server_for`.
+        settings: `Settings.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `server_for`.
 
     Raises:
         UserError: If the SDK or the key is missing.
@@ -51,20 +48,19 @@ class OpenAIProvider:
     likely_tokens = 60
     max_tokens = 400
 
-    def __init__(self, model: str, asking: Asking) -> None:
+    def __init__(self, model: str, settings: Settings) -> None:
         try:
             import openai
         except ImportError:
-            raise UserError("openai: its SDK is not installed; accepted: pip install 'empathy-judge[api]'") from None
+            raise UserError("openai: its SDK is not installed; run pip install 'empathy-judge[api]'") from None
         self._sdk = openai
         self.model = model
-        server = server_for(f"openai:{model}", asking.base_url, _OFFICIAL, "OPENAI_BASE_URL", "OPENAI_API_KEY")
-        self._base_url, self._keys, self._official = server.url, server.keys, not server.elsewhere
-        self.elsewhere, self.place, self.told = server.elsewhere, server.place, server.told
-        self._audio = self._official and "audio" in model
-        self._timeout = asking.timeout
+        server = server_for(f"openai:{model}", settings.base_url, _OFFICIAL, "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        self.server, self.elsewhere, self.place, self.told = server, server.elsewhere, server.place, server.told
+        self._is_audio_model = not server.elsewhere and "audio" in model
+        self._timeout = settings.timeout
         # audio models take functions and no schema (their model page); of other servers only words can be relied on
-        best: AnswerMode = "function" if self._audio else "schema" if self._official else "text"
+        best: AnswerMode = "function" if self._is_audio_model else "text" if server.elsewhere else "schema"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
         self.modes: tuple[AnswerMode, ...] = (best, *(mode for mode in rest if mode != best))
         self._client: Any = None
@@ -72,42 +68,39 @@ class OpenAIProvider:
     def request(self, question: Question) -> dict[str, Any]:
         """See `Provider.request`."""
         messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
-        if self._audio and not question.sounds:  # these models refuse a request without any audio
+        if self._is_audio_model and not question.sounds:  # these models refuse a request without any audio
             silence = _parts((Text("(This clip is silent and means nothing.)"), sound_of(_SILENCE)))
             messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *silence]}
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": question.temperature}
-        body["max_completion_tokens" if self._official else "max_tokens"] = question.max_tokens
-        if self._audio:
+        body["max_tokens" if self.elsewhere else "max_completion_tokens"] = question.max_tokens
+        if self._is_audio_model:
             body["modalities"] = ["text"]
         schema = question.form.schema()
-        match question.mode:
-            case "schema":
-                shape = {"name": _FUNCTION, "schema": schema, "strict": True}
-                body["response_format"] = {"type": "json_schema", "json_schema": shape}
-            case "function":
-                body["tools"] = [{"type": "function", "function": {"name": _FUNCTION, "parameters": schema}}]
-                body["tool_choice"] = {"type": "function", "function": {"name": _FUNCTION}}
-            case "logprobs":
-                body |= {"logprobs": True, "top_logprobs": _ALTERNATIVES}
-            case "text":
-                pass
+        if question.mode == "schema":
+            shape = {"name": _FUNCTION, "schema": schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": shape}
+        elif question.mode == "function":
+            body["tools"] = [{"type": "function", "function": {"name": _FUNCTION, "parameters": schema}}]
+            body["tool_choice"] = {"type": "function", "function": {"name": _FUNCTION}}
+        elif question.mode == "logprobs":
+            body |= {"logprobs": True, "top_logprobs": _ALTERNATIVES}
         return body
 
     async def ask(self, question: Question) -> Reply:
         """See `Provider.ask`."""
         if self._client is None:
             self._client = self._sdk.AsyncOpenAI(
-                api_key=self._keys[0] if self._keys else "none",
-                base_url=self._base_url,
-                max_retries=0,  # `runner` retries, and counts
+                api_key=self.server.key or "none",
+                base_url=self.server.url,
+                max_retries=0,  # `Runner` retries: the SDK knows nothing of the rate limit and of the budget
                 timeout=self._timeout,
             )
         try:
             completion = await self._client.chat.completions.create(**self.request(question))
         except self._sdk.OpenAIError as error:
-            raise self._trouble(error) from None
+            raise self._error(error) from None
         except ValueError:
-            raise Trouble("malformed response", "the server's answer is not JSON", again=True) from None
+            raise RequestError("malformed response", "the server's answer is not JSON", retry=True) from None
         return _reply(completion)
 
     async def close(self) -> None:
@@ -116,24 +109,26 @@ class OpenAIProvider:
             await self._client.close()
             self._client = None
 
-    def _trouble(self, error: Any) -> Trouble:
-        sdk, text = self._sdk, redact(str(error), self._keys)
-        if isinstance(error, sdk.APITimeoutError):
-            return Trouble("timeout", text, again=True)
-        if isinstance(error, sdk.APIConnectionError):
-            return Trouble("connection failed", text, again=True)
-        if isinstance(error, sdk.APIResponseValidationError):
-            return Trouble("malformed response", text, again=True)
+    def _error(self, error: Any) -> RequestError:
+        sdk, text = self._sdk, redact(str(error), self.server.key)
+        for kind, meaning in (
+            (sdk.APITimeoutError, "timeout"),
+            (sdk.APIConnectionError, "connection failed"),
+            (sdk.APIResponseValidationError, "malformed response"),
+        ):
+            if isinstance(error, kind):
+                return RequestError(meaning, text, retry=True)
         if not isinstance(error, sdk.APIStatusError):
-            return Trouble("no answer", text, final=True)
-        wait, status = _wait(error.response.headers), error.status_code
-        asked = error.response.headers.get("x-should-retry")
+            return RequestError("no answer", text, final=True)
+        status, headers = error.status_code, error.response.headers
+        wait = retry_after([(headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0)])
+        asked = headers.get("x-should-retry")
         if status in (401, 403, 404) or error.code == "insufficient_quota":
-            return Trouble(f"HTTP {status}", text, final=True)
+            return RequestError(f"HTTP {status}", text, final=True)
         if status == 429:
-            return Trouble("rate limit", text, again=asked != "false", wait=wait, limited=True)
-        again = asked == "true" or (asked != "false" and (status in (408, 409) or status >= 500))
-        return Trouble("server error" if status >= 500 else f"HTTP {status}", text, again=again, wait=wait)
+            return RequestError("rate limit", text, retry=asked != "false", wait=wait, limited=True)
+        retry = asked == "true" or (asked != "false" and (status in (408, 409) or status >= 500))
+        return RequestError("server error" if status >= 500 else f"HTTP {status}", text, retry=retry, wait=wait)
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -151,18 +146,6 @@ def _parts(parts: tuple[Text | Sound, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds, as ``retry-after-ms`` or ``retry-after`` say."""
-    for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        try:
-            wait = float(headers[name]) * scale
-        except (KeyError, ValueError):
-            continue
-        if 0 <= wait <= 3600:
-            return wait
-    return None
-
-
 def _reply(completion: Any) -> Reply:
     version, usage = completion.model, _usage(completion.usage)
     if not completion.choices:
@@ -177,10 +160,8 @@ def _reply(completion: Any) -> Reply:
         alternatives = {other.token: other.logprob for other in first.top_logprobs or ()}
     if message.refusal:
         kind, content = REFUSED, message.refusal
-    elif choice.finish_reason == "content_filter":
-        kind = BLOCKED
-    elif choice.finish_reason == "length":
-        kind = CUT_OFF
+    elif choice.finish_reason in ("content_filter", "length"):
+        kind = BLOCKED if choice.finish_reason == "content_filter" else CUT_OFF
     else:
         kind = ANSWERED if content.strip() else EMPTY
     return Reply(kind, content, version, usage, alternatives)

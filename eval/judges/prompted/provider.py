@@ -1,107 +1,16 @@
-"""What is asked and answered, whoever is asked."""
+"""Who is asked and what comes back: replies, errors, and the server that a key is sent to."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from .forms import Form
-
-
-@dataclass(frozen=True)
-class Text:
-    """Words."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Sound:
-    """A clip as it is sent.
-
-    Attributes:
-        wav: A WAV file, mono, 16 bit.
-        seconds: Its duration.
-    """
-
-    wav: bytes = field(repr=False)
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Message:
-    """One turn of the conversation with the judge; an example is a turn of ours and one of the judge's."""
-
-    role: Literal["user", "assistant"]
-    parts: tuple[Text | Sound, ...]
-
-
-AnswerMode = Literal["schema", "function", "text", "logprobs"]
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked, in nobody's format yet.
-
-    Attributes:
-        system: What the judge is told first.
-        messages: The last one is the question.
-        form: What the answer must hold.
-        mode: How the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of
-            what else might have been said.
-        temperature: Of sampling.
-        max_tokens: Longest answer.
-    """
-
-    system: str
-    messages: tuple[Message, ...]
-    form: Form
-    mode: AnswerMode
-    temperature: float
-    max_tokens: int
-
-    @property
-    def sounds(self) -> list[Sound]:
-        """All clips, in order."""
-        return [part for message in self.messages for part in message.parts if isinstance(part, Sound)]
-
-    @property
-    def characters(self) -> int:
-        """Of all texts."""
-        texts = [part.text for message in self.messages for part in message.parts if isinstance(part, Text)]
-        return len(self.system) + sum(map(len, texts))
-
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) over everything that the answer depends on, but who is asked."""
-        messages = [
-            [message.role, *(part.text if isinstance(part, Text) else _hash(part) for part in message.parts)]
-            for message in self.messages
-        ]
-        content = [self.system, messages, self.form.schema(), self.mode, self.temperature, self.max_tokens]
-        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
-
-
-def _hash(sound: Sound) -> dict[str, str]:
-    return {"sha256": hashlib.sha256(sound.wav).hexdigest()}
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens of an answer; None where the server does not say.
-
-    Attributes:
-        text_in: Of text, read.
-        audio_in: Of audio, read.
-        out: Written, thoughts included.
-    """
-
-    text_in: int | None = None
-    audio_in: int | None = None
-    out: int | None = None
-
+from ....data_modules.errors import UserError, shown
+from .questions import Question
+from .settings import AnswerMode, server_address
 
 ANSWERED, REFUSED, BLOCKED, EMPTY, CUT_OFF = (
     "answered",
@@ -110,6 +19,15 @@ ANSWERED, REFUSED, BLOCKED, EMPTY, CUT_OFF = (
     "empty answer",
     "cut off",
 )
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of an answer: text read, audio read, written (thoughts included); None where the server does not say."""
+
+    text_in: int | None = None
+    audio_in: int | None = None
+    out: int | None = None
 
 
 @dataclass(frozen=True)
@@ -131,12 +49,12 @@ class Reply:
     alternatives: Mapping[str, float] = field(default_factory=dict)
 
 
-class Trouble(Exception):
+class RequestError(Exception):
     """A request without an answer.
 
     Attributes:
         kind: What goes into statistics, such as ``server error``.
-        again: Whether asking again may help.
+        retry: Whether asking again may help.
         wait: Seconds to wait before, where the server says so.
         limited: The server wants fewer requests.
         final: No other request will do better: a wrong key, no credit, an unknown model.
@@ -147,13 +65,13 @@ class Trouble(Exception):
         kind: str,
         detail: str,
         *,
-        again: bool = False,
+        retry: bool = False,
         wait: float | None = None,
         limited: bool = False,
         final: bool = False,
     ) -> None:
         super().__init__(detail)
-        self.kind, self.again, self.wait, self.limited, self.final = kind, again, wait, limited, final
+        self.kind, self.retry, self.wait, self.limited, self.final = kind, retry, wait, limited, final
 
 
 class Provider(Protocol):
@@ -188,13 +106,85 @@ class Provider(Protocol):
         ...
 
     async def ask(self, question: Question) -> Reply:
-        """Ask once.
-
-        Raises:
-            Trouble: If no answer came.
-        """
+        """Asks once; raises `RequestError` if no answer came."""
         ...
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Gives connections back."""
         ...
+
+
+# ---------------------------------------------------------------- servers and keys
+
+# What keys of the vendors look like: servers repeat parts of a wrong key in their messages
+_KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Who is asked.
+
+    Attributes:
+        url: Its address.
+        elsewhere: Whether it is another than the vendor's: then the vendor's prices say nothing about it.
+        key: To ask with; None where a server wants none.
+        told: For the disclosure: what chose it and which key it gets.
+    """
+
+    url: str
+    elsewhere: bool
+    key: str | None
+    told: str
+
+    @property
+    def place(self) -> str:
+        """Host and path."""
+        return self.url.split("://")[-1].removesuffix("/v1")
+
+
+def server_for(spec: str, base_url: str | None, official: str, url_variable: str, *key_variables: str) -> Server:
+    """The server of a judge: `base_url` of its settings, else that of the SDK's own variable, else the vendor's.
+
+    A server in the settings gets no key of the vendor's but the one in ``EMPATHY_JUDGE_API_KEY``, if there is one. A
+    server in the SDK's variable gets the key in the SDK's variable, as everywhere else where the SDK is used.
+
+    Args:
+        spec: For messages.
+        base_url: Of the settings.
+        official: Address of the vendor.
+        url_variable: Where the SDK looks for another one.
+        key_variables: Where the SDK looks for the key, the first that is set first.
+
+    Raises:
+        UserError: If the variable holds no address, or the vendor is asked and there is no key.
+    """
+    url = base_url or os.environ.get(url_variable, "").strip() or official
+    try:
+        url = server_address(url)
+    except ValueError as error:
+        raise UserError(f"{spec}: the variable {url_variable} is {shown(url)}; expected {error}") from None
+    elsewhere = url != official
+    variables = ("EMPATHY_JUDGE_API_KEY",) if elsewhere and base_url is not None else key_variables
+    keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
+    if not keys and not elsewhere:
+        raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
+    name, key = next(iter(keys.items()), (None, None))
+    chosen = f", as {url_variable} says" if elsewhere and base_url is None else ""
+    return Server(url, elsewhere, key, f"{chosen}, with {f'the key in {name}' if name else 'no key'}")
+
+
+def redact(text: str, key: str | None) -> str:
+    """The text without the key, whole or as vendors shorten it."""
+    return _KEY.sub("[key]", text.replace(key, "[key]") if key else text)
+
+
+def retry_after(values: Sequence[tuple[str | None, float]]) -> float | None:
+    """Seconds to wait, from numbers in text and their units; the first that is one, at most an hour."""
+    for text, unit in values:
+        try:
+            wait = float(text or "") * unit
+        except ValueError:
+            continue
+        if 0 <= wait <= 3600:
+            return wait
+    return None

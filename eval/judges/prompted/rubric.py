@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from ....data_modules.ratings import Dimension
 from ....data_modules.scales import LABELS
+from .settings import RubricName
 
-RubricName = Literal["vocal", "attunement", "support", "plain"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
 """``vocal``: does the voice fit, flatness in the middle. ``attunement``: as EchoMind's vocal empathy score, flatness at
 the bottom. ``support``: as VStyle's empathy, words first and voice last. ``plain``: the dimension and its scale."""
@@ -91,19 +91,12 @@ def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
 def _scale(rubric: Rubric, dimension: Dimension) -> str:
     """Anchors are put on the nearest score that can be given; on short scales the inner ones are left out."""
     anchors = rubric.anchors if dimension.higher_is_better else rubric.anchors[::-1]
+    fractions = np.linspace(0, 1, len(anchors))
     lines: dict[str, str] = {}
-    shares = np.linspace(0, 1, len(anchors))
-    order = (0, 4, 2, 1, 3)  # the ends count most
-    for place in order:
-        point = f"{_nearest(dimension, shares[place]):g}"
-        lines.setdefault(point, anchors[place])
-    points = sorted(lines, key=float)
+    for place in (0, 4, 2, 1, 3):  # the ends count most
+        value = fractions[place] * (dimension.maximum - dimension.minimum)
+        if dimension.step is not None:
+            value = round(value / dimension.step) * dimension.step
+        lines.setdefault(f"{dimension.minimum + value:g}", anchors[place])
     head = f'{dimension.name.replace("_", " ")} ("{dimension.name}"), {dimension.scale}:'
-    return "\n".join([head, *(f"  {point} = {lines[point]}" for point in points)])
-
-
-def _nearest(dimension: Dimension, share: float) -> float:
-    value = dimension.minimum + share * (dimension.maximum - dimension.minimum)
-    if dimension.step is None:
-        return value
-    return dimension.minimum + round((value - dimension.minimum) / dimension.step) * dimension.step
+    return "\n".join([head, *(f"  {point} = {lines[point]}" for point in sorted(lines, key=float))])

@@ -1,40 +1,45 @@
-"""Asks many questions: limits, retries, budget, and answers that are kept as they come."""
+"""Asks many questions: rate limit, retries, budget, and answers that are kept as they come."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
-from .answers_store import Answer, AnswersStore
-from .asking import Asking
-from .pace import Pace
-from .prices import Bill
-from .provider import Provider, Question, Reply, Trouble
+from .cache import Answer, AnswerCache, cache_key
+from .costs import Budget
+from .provider import Provider, Reply, RequestError
+from .questions import Question
+from .settings import Settings
 
 ATTEMPTS = 6
 """Of one request, where the server fails; refusals for want of speed are not counted, up to `_LIMITED_ATTEMPTS`."""
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
 _HOPELESS = 5  # so many requests in a row that are bad in themselves, and none good, end the run
-BUDGET = "not asked: the budget is used up"
+_WINDOW = 10.0  # seconds over which the rate of answers is taken
+_RISE = 1.02  # of the rate with each answer after a limit was met, so that a limit that was lifted is found
+_LEAST_GAP = 1e-4
+OVER_BUDGET = "not asked: the budget is used up"
 STOPPED = "not asked: stopped"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Job:
+class Task:
     """A question that can be asked.
 
     Attributes:
@@ -55,63 +60,101 @@ class Outcome:
     kept: bool = False  # it was paid for before
 
 
-def key_of(provider: Provider, question: Question, sample: int) -> str:
-    """What an answer is kept under: who is asked, what, with which clips and parameters, and which sample it is."""
-    content = [provider.name, provider.place, provider.model, question.fingerprint(), str(sample)]
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+class RateLimit:
+    """When the next request may start.
+
+    Until the server objects, or `rpm` says so, nothing waits. When it does (HTTP 429), all wait for as long as it asks,
+    and requests then start at the rate at which answers came, a little faster with every answer.
+
+    Args:
+        rpm: Requests a minute; None = no limit yet.
+    """
+
+    def __init__(self, rpm: float | None = None) -> None:
+        self._least = self._gap = 60.0 / rpm if rpm else 0.0
+        self._next = 0.0  # no request starts before
+        self._answers: deque[float] = deque()
+        self._slowed = 0.0  # when the gap was last widened
+
+    async def acquire(self) -> float:
+        """Waits until a request may start; returns when it did, for `limited`."""
+        while (now := time.monotonic()) < self._next:
+            await asyncio.sleep(self._next - now)
+        self._next = max(now, self._next) + self._gap
+        return now
+
+    def answered(self) -> None:
+        """An answer came."""
+        now = time.monotonic()
+        self._answers.append(now)
+        while self._answers[0] < now - _WINDOW:
+            self._answers.popleft()
+        self._gap = max(self._least, self._gap / _RISE if self._gap > _LEAST_GAP else 0.0)
+
+    def limited(self, started: float, wait: float) -> None:
+        """The server refused a request that started then, and wants us to wait (seconds)."""
+        now = time.monotonic()
+        self._next = max(self._next, now + wait)
+        if started < self._slowed:
+            return  # one of those that were under way when it first objected
+        self._slowed = now
+        recent = [moment for moment in self._answers if moment > now - _WINDOW]
+        gap = (now - recent[0]) / len(recent) if len(recent) >= 2 else max(2 * self._gap, 0.05)
+        self._gap = max(self._least, gap)
 
 
 class Runner:
-    """Asks a provider: one pass over some jobs.
+    """Asks a provider: one pass over some tasks.
 
     Args:
         provider: Who is asked.
-        asking: Limits.
-        store: Where answers are kept.
-        bill: Prices and the budget.
+        settings: Limits.
+        cache: Where answers are kept.
+        budget: Prices, and what may be spent.
     """
 
-    def __init__(self, provider: Provider, asking: Asking, store: AnswersStore, bill: Bill) -> None:
-        self._provider, self._asking, self._store, self._bill = provider, asking, store, bill
+    def __init__(self, provider: Provider, settings: Settings, cache: AnswerCache, budget: Budget) -> None:
+        self._provider, self._settings, self._cache, self._budget = provider, settings, cache, budget
+        self._name = f"{provider.name}:{provider.model}"
         self._stop = threading.Event()
-        self._pace = Pace(asking.rpm)
+        self._rate = RateLimit(settings.rpm)
         self._good = self._bad = 0
 
-    def ask(self, jobs: Sequence[Job], title: str) -> list[Outcome]:
+    def ask(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
         """Asks whatever has no answer yet.
 
         Returns:
-            An outcome for each job, in order.
+            An outcome for each task, in order.
 
         Raises:
             UserError: If nobody can be asked this way: a wrong key, an unknown model, requests that are always bad.
             KeyboardInterrupt: If the program was interrupted. Answers under way were waited for and kept.
             SystemExit: With `ASKED_TO_STOP`, if it was asked to stop by SIGTERM. The same holds.
         """
-        with _stopped_by_signals(self._stop) as number:
-            outcomes = _in_a_loop(lambda: self._run(jobs, title))
-        if number:
+        with _stopped_by_signals(self._stop) as received:
+            outcomes = _in_a_thread(self._run(tasks, title))
+        if received:
             print("stopped: the answers so far are kept; the same command goes on from there", file=sys.stderr)
-            raise KeyboardInterrupt if number == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
+            raise KeyboardInterrupt if received == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
         return outcomes
 
-    async def _run(self, jobs: Sequence[Job], title: str) -> list[Outcome]:
-        outcomes: list[Outcome] = [Outcome(None, STOPPED)] * len(jobs)
-        waiting = iter(enumerate(jobs))
-        with _progress(title, len(jobs)) as advance:
+    async def _run(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
+        outcomes = [Outcome(None, STOPPED)] * len(tasks)
+        waiting = iter(enumerate(tasks))
+        with _progress(title, len(tasks)) as advance:
 
             async def work() -> None:
-                for position, job in waiting:
+                for position, task in waiting:
                     if self._stop.is_set():
                         return
                     try:
-                        outcomes[position] = await self._outcome(job)
+                        outcomes[position] = await self._outcome(task)
                     except BaseException:  # ends all, once answers under way are kept
                         self._stop.set()
                         raise
-                    advance(self._bill.spent_in_words())
+                    advance(self._budget.spent_in_words())
 
-            workers = [work() for _ in range(min(self._asking.concurrency, len(jobs)))]
+            workers = [work() for _ in range(min(self._settings.concurrency, len(tasks)))]
             ends = await asyncio.gather(*workers, return_exceptions=True)
             await self._provider.close()
         for end in ends:
@@ -119,132 +162,115 @@ class Runner:
                 raise end
         return outcomes
 
-    async def _outcome(self, job: Job) -> Outcome:
+    async def _outcome(self, task: Task) -> Outcome:
         try:
-            question = await asyncio.to_thread(job.build)
+            question = await asyncio.to_thread(task.build)
         except AudioError as error:
             return Outcome(None, str(error))
-        key = key_of(self._provider, question, job.sample)
-        kept = self._store.get(key)
+        key = cache_key(self._provider, question, task.sample)
+        kept = self._cache.get(key)
         if kept is not None:
             return Outcome(kept, kept=True)
-        reserved = await self._bill.reserve(question)
+        reserved = await self._budget.reserve(question)
         if reserved is None:
-            return Outcome(None, BUDGET)
+            return Outcome(None, OVER_BUDGET)
         begun, attempts = time.monotonic(), 0
         try:
-            while True:
+            found = None
+            while found is None:
                 attempts += 1
-                reply = await self._attempt(question, attempts)
-                if isinstance(reply, Reply):
-                    break
-                if isinstance(reply, Outcome):
-                    return reply
+                found = await self._attempt(question, attempts)
         finally:
-            self._bill.release(reserved)
-        answer = Answer(reply, self._bill.charge(reply.usage, question), time.monotonic() - begun, attempts)
-        self._store.put(key, f"{self._provider.name}:{self._provider.model}", job.sample, answer)
+            self._budget.release(reserved)
+        if isinstance(found, str):
+            return Outcome(None, found)
+        answer = Answer(found, self._budget.charge(found.usage, question), time.monotonic() - begun, attempts)
+        self._cache.put(key, self._name, task.sample, answer)
         return Outcome(answer)
 
-    async def _attempt(self, question: Question, attempts: int) -> Reply | Outcome | None:
-        """The reply; an outcome without one; None = ask again."""
-        started = await self._pace.turn()
+    async def _attempt(self, question: Question, attempts: int) -> Reply | str | None:
+        """The reply; why there is none; None = ask again."""
+        started = await self._rate.acquire()
         if self._stop.is_set():
-            return Outcome(None, STOPPED)
+            return STOPPED
         try:
-            async with asyncio.timeout(self._asking.timeout):
+            async with asyncio.timeout(self._settings.timeout):
                 reply = await self._provider.ask(question)
         except TimeoutError:
-            trouble = Trouble("timeout", f"no answer within {self._asking.timeout:g} s", again=True)
-        except Trouble as error:
-            trouble = error
+            error = RequestError("timeout", f"no answer within {self._settings.timeout:g} s", retry=True)
+        except RequestError as raised:
+            error = raised
         else:
-            self._pace.answered()
+            self._rate.answered()
             self._good += 1
             return reply
-        if trouble.final:
-            raise UserError(f"{self._provider.name}:{self._provider.model}: {trouble.kind}: {trouble}")
-        delay = _delay(attempts) if trouble.wait is None else trouble.wait * random.uniform(1.0, 1.1)
-        if trouble.limited:
-            self._pace.limited(started, delay)
-        most = _LIMITED_ATTEMPTS if trouble.limited else ATTEMPTS
-        if not trouble.again or attempts >= most or self._stop.is_set():
-            self._despair(trouble)
-            return Outcome(None, trouble.kind)
-        if not trouble.limited:
+        if error.final:
+            raise UserError(f"{self._name}: {error.kind}: {error}")
+        # exponential with full jitter (Brooker, 2015)
+        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
+        if error.wait is not None:
+            delay = error.wait * random.uniform(1.0, 1.1)
+        if error.limited:
+            self._rate.limited(started, delay)
+        most = _LIMITED_ATTEMPTS if error.limited else ATTEMPTS
+        if not error.retry or attempts >= most or self._stop.is_set():
+            self._bad += not error.retry
+            if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too
+                first = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
+                raise UserError(f"{self._name}: {first}")
+            return error.kind
+        if not error.limited:
             await asyncio.sleep(delay)
         return None
 
-    def _despair(self, trouble: Trouble) -> None:
-        """Where the first requests are all bad in themselves, the others will be."""
-        if not trouble.again:
-            self._bad += 1
-            if self._bad >= _HOPELESS and not self._good:
-                raise UserError(
-                    f"{self._provider.name}:{self._provider.model}: the first {self._bad} requests failed, the last "
-                    f"with {trouble.kind}: {trouble}"
-                )
 
-
-def _delay(attempts: int) -> float:
-    """Exponential with full jitter (Brooker, 2015)."""
-    return random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
-
-
-def _in_a_loop(make: Callable[[], Any]) -> Any:
-    """Runs a coroutine in a thread of its own, so that it works in notebooks."""
-    found: list[Any] = []
+def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a coroutine in a thread of its own, so that it works in notebooks; signals are handled meanwhile."""
+    future: Future[_T] = Future()
 
     def run() -> None:
         try:
-            found.append(asyncio.run(make()))
+            future.set_result(asyncio.run(work))
         except BaseException as error:
-            found.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="asking", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.2)  # in pieces, so that signals are handled meanwhile
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    threading.Thread(target=run, name="asking", daemon=True).start()
+    return future.result()
 
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
     """The first signal lets what is under way end, the second ends the program. Yields the first one's number."""
-    got: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield got
+        yield received
         return
     before: dict[signal.Signals, Any] = {}
 
-    def ask(number: int, frame: object) -> None:
-        got.append(number)
-        stop.set()
+    def restore() -> None:
         for name, handler in before.items():
             signal.signal(name, handler)
 
-    before |= {name: signal.signal(name, ask) for name in (signal.SIGINT, signal.SIGTERM)}
+    def ask_to_stop(number: int, frame: object) -> None:
+        received.append(number)
+        stop.set()
+        restore()
+
+    before |= {name: signal.signal(name, ask_to_stop) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield got
+        yield received
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        restore()
 
 
 @contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
     """A bar with time left and what was spent; quiet where nobody looks."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[spent]}"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=total, spent="")
-        yield lambda spent: bar.update(task, advance=1, spent=spent)
+    spent = TextColumn("{task.fields[spent]}")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), spent)
+    with Progress(
+        TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(title, total=total, spent="")
+        yield lambda spent: progress.update(task, advance=1, spent=spent)

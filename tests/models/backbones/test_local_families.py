@@ -13,10 +13,9 @@ import soundfile
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.eval.judges.prompted.asking import Asking, Example, Manner, score_question
-from empathy_judge.eval.judges.prompted.forms import expected_score
 from empathy_judge.eval.judges.prompted.local import LocalProvider
-from empathy_judge.eval.judges.prompted.provider import Question
+from empathy_judge.eval.judges.prompted.questions import Example, Question, expected_score, score_question
+from empathy_judge.eval.judges.prompted.settings import Settings
 from transformers import (
     AutoProcessor,
     AutoTokenizer,
@@ -30,7 +29,7 @@ from transformers import (
 
 RATE = 16_000
 EMPATHY = Dimension("empathy", 1, 5, 1)
-MANNER = Manner(Asking(samples=1, rubric="plain"), "logprobs", 400)
+SETTINGS = Settings(samples=1, rubric="plain", answers="logprobs")
 
 
 def qwen2_audio(folder, module, turns, clips):
@@ -103,7 +102,7 @@ def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_fam
     pair, other = (
         Pair(f"p{n}", Clip(noise(16_000, n), RATE), (Turn("user", Clip(noise(16_000, n + 5), RATE)),)) for n in (0, 1)
     )
-    question = score_question(pair, [EMPATHY], MANNER, [Example(other, {"empathy": 3.8})] * shown)
+    question = score_question(pair, [EMPATHY], SETTINGS, 400, [Example(other, {"empathy": 3.8})] * shown)
     provider = LocalProvider(str(family.folder))
     provider.check_mode("logprobs")
     reply, again = (asyncio.run(provider.ask(question)) for _ in range(2))

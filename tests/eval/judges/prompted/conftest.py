@@ -10,13 +10,11 @@ import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
-from empathy_judge.eval.judges.prompted.asking import parse_asking
+from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
+from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge, Session
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.pairwise import PairwiseJudge
-from empathy_judge.eval.judges.prompted.pointwise import PointwiseJudge
-from empathy_judge.eval.judges.prompted.session import Session
+from empathy_judge.eval.judges.prompted.settings import parse_settings
 
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
 OPENAI_PRICE, GEMINI_PRICE = "price=2.5:32:10", "price=2:2:12"
@@ -57,15 +55,15 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[AnswersStore]:
+def store(tmp_path: Path) -> Iterator[AnswerCache]:
     """An empty one."""
-    opened = AnswersStore(tmp_path / "answers.sqlite")
+    opened = AnswerCache(tmp_path / "answers.sqlite")
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def make_judge(store: AnswersStore) -> Callable[..., PointwiseJudge | PairwiseJudge]:
+def make_judge(store: AnswerCache) -> Callable[..., PointwiseJudge | PairwiseJudge]:
     """Vendor, address of the server, settings -> judge."""
 
     def make(
@@ -76,10 +74,10 @@ def make_judge(store: AnswersStore) -> Callable[..., PointwiseJudge | PairwiseJu
         dimensions: Sequence[Dimension] = (EMPATHY,),
     ) -> PointwiseJudge | PairwiseJudge:
         base = f"{url}/v1" if vendor == "openai" else url
-        asking = parse_asking([f"base_url={base}", *settings], vendor)
-        provider = (OpenAIProvider if vendor == "openai" else GeminiProvider)("a-model", asking)
-        session = Session(provider, asking, store, budget)
-        judge = PairwiseJudge if asking.mode == "pairwise" else PointwiseJudge
+        parsed = parse_settings([f"base_url={base}", *settings], vendor)
+        provider = (OpenAIProvider if vendor == "openai" else GeminiProvider)("a-model", parsed)
+        session = Session(provider, parsed, store, budget)
+        judge = PairwiseJudge if parsed.mode == "pairwise" else PointwiseJudge
         return judge(vendor, session, dimensions)
 
     return make

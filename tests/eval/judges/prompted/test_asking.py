@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
-from empathy_judge.eval.judges.prompted.asking import Asking, Manner, Price, parse_asking, score_question
-from empathy_judge.eval.judges.prompted.forms import Preferred, Scores, Unread, expected_score
-from empathy_judge.eval.judges.prompted.notice import notice
-from empathy_judge.eval.judges.prompted.opening import choose_examples, open_prompted
-from empathy_judge.eval.judges.prompted.provider import Sound, Text
+from empathy_judge.eval.judges.prompted.cache import cache_key
+from empathy_judge.eval.judges.prompted.costs import disclosure
+from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
+from empathy_judge.eval.judges.prompted.questions import (
+    Preferred,
+    Scores,
+    Sound,
+    Text,
+    Unread,
+    expected_score,
+    score_question,
+)
 from empathy_judge.eval.judges.prompted.rubric import RUBRICS, describe
-from empathy_judge.eval.judges.prompted.runner import key_of
+from empathy_judge.eval.judges.prompted.settings import Price, Settings, parse_settings
 
 from .conftest import EMPATHY, clip
 from .servers import Response, gemini_answer, openai_answer, serve
@@ -28,10 +36,13 @@ Pairs = Callable[[int], list[Pair]]
 
 
 def test_settings() -> None:
-    asking = parse_asking(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
-    assert asking == Asking(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
-    assert (parse_asking([], "x").heat, parse_asking(["samples=1"], "x").heat) == (1, 0)
-    assert parse_asking(["samples=1", "temperature=0.7"], "x").heat == 0.7
+    settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
+    assert settings == Settings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
+    assert (parse_settings([], "x").sampling_temperature, parse_settings(["samples=1"], "x").sampling_temperature) == (
+        1,
+        0,
+    )
+    assert parse_settings(["samples=1", "temperature=0.7"], "x").sampling_temperature == 0.7
 
 
 @pytest.mark.parametrize(
@@ -45,13 +56,13 @@ def test_settings() -> None:
         ("price=-1:2:3", "TEXT_IN:AUDIO_IN:OUT"),
         ("base_url=ftp://host", "http://HOST"),
         ("base_url=https://me:secret@host/v1", "without a user name or a password"),
-        ("voice=alloy", "accepted: mode, rubric"),
-        ("samples", "(NAME=VALUE)"),
+        ("voice=alloy", "expected NAME=VALUE of mode, rubric"),
+        ("samples", "NAME=VALUE"),
     ],
 )
 def test_bad_settings_are_named(setting: str, accepted: str) -> None:
     with pytest.raises(UserError) as told:
-        parse_asking([setting], "openai:m")
+        parse_settings([setting], "openai:m")
     assert accepted in str(told.value)
     assert setting.partition("=")[0] in str(told.value)
 
@@ -104,20 +115,26 @@ def test_expectation_over_what_is_on_the_scale() -> None:
 def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
     (pair,) = make_pairs(1)
     for hears, sounds, words in (("audio", 2, 0), ("both", 2, 2), ("transcript", 0, 2)):
-        question = score_question(pair, [EMPATHY], Manner(parse_asking([f"hears={hears}"], "x"), "schema", 9), ())
+        question = score_question(pair, [EMPATHY], parse_settings([f"hears={hears}", "answers=schema"], "x"), 9)
         texts = [part.text for part in question.messages[-1].parts if isinstance(part, Text)]
         assert len(question.sounds) == sounds
         assert sum("transcript" in text for text in texts) == words
     assert "You read" in question.system
     silent = Pair("s", clip(300), group_id="g")
     with pytest.raises(UserError, match="'s' has no response_text"):
-        score_question(silent, [EMPATHY], Manner(parse_asking(["hears=transcript"], "x"), "schema", 9), ())
+        score_question(silent, [EMPATHY], parse_settings(["hears=transcript", "answers=schema"], "x"), 9)
 
 
 def rated(count: int) -> PairDataset:
     """Pair n of group n // 2 has the mean rating 1 + 4 n / (count - 1)."""
     pairs = tuple(
-        Pair(f"p{n:02d}", clip(200 + n), group_id=f"g{n // 2}", split="train" if n < count - 2 else "test")
+        Pair(
+            f"p{n:02d}",
+            clip(200 + n),
+            group_id=f"g{n // 2}",
+            split="train" if n < count - 2 else "test",
+            response_text="Oh.",
+        )
         for n in range(count)
     )
     rows = [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)]
@@ -136,15 +153,15 @@ def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
     assert sorted(scores) != scores
     steps = sorted(scores)
     assert max(b - a for a, b in itertools.pairwise(steps)) < 1.3
-    with pytest.raises(UserError, match=r"10 groups .*asked for 11"):
+    with pytest.raises(UserError, match=r"10 groups .*each of the 11 examples"):
         choose_examples(dataset, ["train"], 11)
 
 
 def test_examples_stand_before_the_question() -> None:
     dataset = rated(22)
     examples = choose_examples(dataset, ["train"], 2)
-    manner = Manner(parse_asking(["examples=2"], "x"), "schema", 9)
-    question = score_question(dataset.pairs[-1], [EMPATHY], manner, examples)
+    settings = parse_settings(["examples=2", "answers=schema"], "x")
+    question = score_question(dataset.pairs[-1], [EMPATHY], settings, 9, examples)
     assert [message.role for message in question.messages] == ["user", "assistant"] * 2 + ["user"]
     said = [message.parts[0] for message in question.messages if message.role == "assistant"]
     assert [part.text for part in said if isinstance(part, Text)] == [
@@ -159,12 +176,12 @@ def test_examples_stand_before_the_question() -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("openai:", "accepted: openai:MODEL"),
+        ("openai:", "expected openai:MODEL"),
         ("openai:gpt-audio-1.5", "OPENAI_API_KEY is not set"),
         ("gemini:gemini-3.1-pro-preview", "GEMINI_API_KEY is not set"),
-        ("gemini:g,base_url=http://h,answers=function", "accepted: schema, text, logprobs"),
-        ("openai:m,base_url=http://h,mode=pairwise,examples=2", "accepted: mode=pointwise"),
-        ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "accepted: mode=pointwise"),
+        ("gemini:g,base_url=http://h,answers=function", "expected one of schema, text, logprobs"),
+        ("openai:m,base_url=http://h,mode=pairwise,examples=2", "use them with mode=pointwise"),
+        ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
 def test_judges_that_cannot_be_opened(spec: str, told: str, store: Any) -> None:
@@ -189,6 +206,22 @@ VENDORS = {
 }  # fmt: skip
 
 
+def test_answers_of_earlier_versions_stay_valid(store: Any, make_pairs: Pairs) -> None:
+    """The key of an answer that was paid for must not move: who is asked, every word, parameter and clip."""
+    keys = {
+        "openai:m,base_url=http://h/v1": "6bf1cb61dc86a9a7",
+        "openai:m,base_url=http://h/v1,rubric=support,hears=both,answers=schema,examples=2": "04e5ac5aba02bdb3",
+        "gemini:m,base_url=http://h,mode=pairwise,temperature=0.3": "701bdb63b267450a",
+        "gemini:m,base_url=http://h,rubric=plain,hears=transcript,answers=logprobs,samples=1": "74a99452cbcf5253",
+    }
+    first, second = make_pairs(2)
+    pairs = [first, replace(second, context=first.context)]
+    for spec, key in keys.items():
+        judge = open_prompted(spec, rated(22), ["train"], store)
+        task = judge.tasks(pairs)[-1]
+        assert cache_key(judge.session.provider, task.build(), task.sample).startswith(key), spec
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_another_server_is_another_one_however_it_was_named(
     vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +235,7 @@ def test_another_server_is_another_one_however_it_was_named(
         return open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], store)
 
     def told(judge: Any) -> str:
-        return notice(judge, judge.session.plan(judge.jobs(make_pairs(1))), 1).splitlines()[0]
+        return disclosure(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1).splitlines()[0]
 
     usual, in_settings = opened(), opened("base_url=http://host:8000/v1/")
     monkeypatch.setenv(variable, "http://host:8000/v1/")
@@ -210,17 +243,17 @@ def test_another_server_is_another_one_however_it_was_named(
     monkeypatch.setenv(variable, f"{official}/")
     assert opened().name == opened(f"base_url={official}/").name == usual.name == f"{vendor}:{model}"
     assert told(usual) == f"{vendor}:{model} asks {official.split('/')[2]}, with the key in {key}"
-    assert usual.session.bill.price is not None
+    assert usual.session.budget.price is not None
     for judge, chosen, own in (
         (in_settings, "", ("EMPATHY_JUDGE_API_KEY", "sk-of-another")),
         (in_variable, f", as {variable} says", (key, "sk-of-the-vendor")),
     ):
         assert judge.name == f"{vendor}:{model}@host:8000"
-        assert judge.session.bill.price is None
+        assert judge.session.budget.price is None
         assert told(judge) == f"{judge.name} asks host:8000{chosen}, with the key in {own[0]}"
-        assert judge.session.provider._keys == [own[1]]
-    question = in_settings.jobs(make_pairs(1))[0].build()
-    kept = [key_of(judge.session.provider, question, 0) for judge in (usual, in_settings, in_variable)]
+        assert judge.session.provider.server.key == own[1]
+    question = in_settings.tasks(make_pairs(1))[0].build()
+    kept = [cache_key(judge.session.provider, question, 0) for judge in (usual, in_settings, in_variable)]
     assert kept[0] != kept[1] == kept[2]
 
 
@@ -237,7 +270,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
             judge = open_prompted(f"{vendor}:{model},samples=1", rated(22), ["train"], store)
             assert judge.score(make_pairs(1 if value else 2))["score"].iloc[-1] == 4
-            assert notice(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
+            assert disclosure(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
     sent = [{**request.headers} for request in server.requests]
     assert "sk-of-the-vendor" in str(sent[0])
     assert "sk-of-the-vendor" not in str(sent[1:])
@@ -245,5 +278,5 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
 
 def test_a_variable_without_an_address_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
-    with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; accepted: http://HOST"):
+    with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; expected http://HOST"):
         open_prompted("openai:m", rated(22), ["train"], store)

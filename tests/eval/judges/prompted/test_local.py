@@ -17,8 +17,9 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
 from empathy_judge.eval.judges.prompted import local
-from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
-from empathy_judge.eval.judges.prompted.opening import PromptedJudge, open_prompted
+from empathy_judge.eval.judges.prompted.cache import AnswerCache
+from empathy_judge.eval.judges.prompted.factory import open_prompted
+from empathy_judge.eval.judges.prompted.judges import PromptedJudge
 from empathy_judge.models.answering import AnsweringModel
 from empathy_judge.models.backbones import NANO_FOLDER
 
@@ -27,7 +28,7 @@ EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
 
 
 @pytest.fixture
-def opened(store: AnswersStore, make_pairs: Pairs) -> Callable[..., PromptedJudge]:
+def opened(store: AnswerCache, make_pairs: Pairs) -> Callable[..., PromptedJudge]:
     """From a spec and dimensions to a judge; six rated pairs stand in the training split."""
     import pandas as pd
 
@@ -109,7 +110,7 @@ def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder) -> No
 
 def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(opened, make_pairs) -> None:
     judge = opened("local:nano", WARMTH)
-    assert judge.session.manner.mode == "text"
+    assert judge.session.settings.answers == "text"
     table = judge.score(make_pairs(2))
     assert table["score"].isna().all()
     assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
@@ -118,7 +119,7 @@ def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(op
 
 def test_two_responses_are_compared_in_text(opened, make_pairs) -> None:
     judge = opened("local:nano,mode=pairwise")
-    assert judge.session.manner.mode == "text"
+    assert judge.session.settings.answers == "text"
     first, second = make_pairs(2)
     table = judge.score([first, replace(second, context=first.context, group_id=first.group_id)])
     assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
@@ -127,7 +128,7 @@ def test_two_responses_are_compared_in_text(opened, make_pairs) -> None:
 
 def test_samples_of_text_are_drawn(opened, make_pairs, store) -> None:
     judge = opened("local:nano,samples=3")
-    assert (judge.session.manner.mode, judge.session.manner.asking.heat) == ("text", 1.0)
+    assert (judge.session.settings.answers, judge.session.settings.sampling_temperature) == ("text", 1.0)
     table = judge.score(make_pairs(1))
     assert sum(table["meta"].iloc[0]["failures"].values()) == table["meta"].iloc[0]["requests"] == 3
 
@@ -148,12 +149,15 @@ def test_markup_in_a_transcript_stops_no_run(opened, make_pairs) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("samples=3,answers=logprobs", "probabilities do not vary; accepted: samples=1, or answers=text"),
-        ("rpm=5", "setting 'rpm=5'; accepted: mode, rubric, hears, examples, samples, opponents, answers, temperature"),
-        ("price=1:1:1", "setting 'price=1:1:1'; accepted: mode"),
-        ("base_url=http://localhost", "setting 'base_url=http://localhost'; accepted: mode"),
-        ("answers=schema", "answers=schema; accepted: logprobs, text"),
-        ("mode=pairwise,answers=logprobs", "accepted: mode=pointwise with it"),
+        ("samples=3,answers=logprobs", "probabilities do not vary; use samples=1, or answers=text"),
+        (
+            "rpm=5",
+            "setting 'rpm=5'; expected NAME=VALUE of mode, rubric, hears, examples, samples",
+        ),
+        ("price=1:1:1", "setting 'price=1:1:1'; expected NAME=VALUE of mode"),
+        ("base_url=http://localhost", "setting 'base_url=http://localhost'; expected NAME=VALUE of mode"),
+        ("answers=schema", "answers=schema; expected one of logprobs, text"),
+        ("mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
 def test_settings_that_do_not_apply_are_refused(settings, message, opened) -> None:
@@ -165,7 +169,7 @@ def test_settings_that_do_not_apply_are_refused(settings, message, opened) -> No
 def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, tmp_path) -> None:
     with pytest.raises(UserError, match=r"'no/where'.*accepted are 'nano', a hub id or a folder"):
         opened("local:no/where")
-    with pytest.raises(UserError, match="accepted: local:MODEL"):
+    with pytest.raises(UserError, match="expected local:MODEL"):
         opened("local:")
     unknown = tmp_path / "unknown"
     unknown.mkdir()
@@ -185,7 +189,7 @@ def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(op
         opened(f"local:{folder}")
     assert "\n" not in str(found.value)
     assert loads == [False]
-    assert opened(f"local:{folder},answers=text").session.manner.mode == "text"
+    assert opened(f"local:{folder},answers=text").session.settings.answers == "text"
 
 
 def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, dataset_folder, tmp_path, capsys) -> None:
@@ -204,5 +208,5 @@ def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, datase
 
 
 def test_waiting_takes_as_long_as_it_takes(opened) -> None:
-    asking = opened("local:nano").session.manner.asking
-    assert (asking.samples, asking.concurrency, asking.timeout) == (1, 1, math.inf)
+    settings = opened("local:nano").session.settings
+    assert (settings.samples, settings.concurrency, settings.timeout) == (1, 1, math.inf)

@@ -12,7 +12,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
-from empathy_judge.eval.judges.prompted.pairwise import ALONE, matches
+from empathy_judge.eval.judges.prompted.judges import ALONE, matches
 
 from .conftest import clip
 from .servers import Request, Response, openai_answer, serve

@@ -17,9 +17,9 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
-from empathy_judge.eval.judges.prompted.asking import parse_asking
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import ATTEMPTS
+from empathy_judge.eval.judges.prompted.settings import parse_settings
 from google.genai import types as gemini
 from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
@@ -85,13 +85,13 @@ def test_openai_audio_models_get_no_schema_and_always_a_clip(
     monkeypatch: pytest.MonkeyPatch, make_judge: Make, make_pairs: Pairs
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    asking = parse_asking(["hears=transcript"], "x")
-    provider = OpenAIProvider("gpt-audio-1.5", asking)
+    settings = parse_settings(["hears=transcript"], "x")
+    provider = OpenAIProvider("gpt-audio-1.5", settings)
     assert provider.modes[0] == "function"
     assert provider.place == "api.openai.com"
     with serve(always(Response(openai_answer(json.dumps(GOOD))))) as server:
         judge = make_judge("openai", server.url, ["hears=transcript", "samples=1"])
-    body = provider.request(judge.jobs(make_pairs(1))[0].build())
+    body = provider.request(judge.tasks(make_pairs(1))[0].build())
     TypeAdapter(openai_types.CompletionCreateParamsNonStreaming).validate_python(body)
     assert body["modalities"] == ["text"]
     assert "max_completion_tokens" in body

@@ -24,8 +24,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Pair, write_dataset
 from empathy_judge.eval.judges import OK
-from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
-from empathy_judge.eval.judges.prompted.pace import Pace
+from empathy_judge.eval.judges.prompted.cache import AnswerCache
+from empathy_judge.eval.judges.prompted.runner import RateLimit
 
 from .conftest import EMPATHY, clip
 from .servers import Request, Response, gemini_answer, gemini_error, openai_answer, openai_error, serve
@@ -134,27 +134,27 @@ def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) 
     async def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr("empathy_judge.eval.judges.prompted.pace.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("empathy_judge.eval.judges.prompted.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.asyncio.sleep", sleep)
 
-    def turn(pace: Pace) -> float:
+    def turn(limit: RateLimit) -> float:
         try:
-            pace.turn().send(None)
+            limit.acquire().send(None)
         except StopIteration as done:
             return done.value
         raise AssertionError("still waiting")
 
-    pace = Pace()
-    assert [turn(pace) for _ in range(3)] == [0, 0, 0]  # nothing waits
+    limit = RateLimit()
+    assert [turn(limit) for _ in range(3)] == [0, 0, 0]  # nothing waits
     for moment in (1.0, 2.0, 3.0, 4.0):
         clock[0] = moment
-        pace.answered()
-    pace.limited(started=3.5, wait=2.0)
-    assert turn(pace) == pytest.approx(6.0)  # as it asked
-    assert turn(pace) - 6.0 == pytest.approx(3 / 4)  # then as answers came: four in the three seconds since the first
-    pace.limited(started=3.6, wait=0.0)  # one that was under way then: not slower for it
-    assert turn(pace) - clock[0] == pytest.approx(0.0)
-    assert turn(Pace(rpm=60)) == clock[0]
+        limit.answered()
+    limit.limited(started=3.5, wait=2.0)
+    assert turn(limit) == pytest.approx(6.0)  # as it asked
+    assert turn(limit) - 6.0 == pytest.approx(3 / 4)  # then as answers came: four in the three seconds since the first
+    limit.limited(started=3.6, wait=0.0)  # one that was under way then: not slower for it
+    assert turn(limit) - clock[0] == pytest.approx(0.0)
+    assert turn(RateLimit(rpm=60)) == clock[0]
 
 
 def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None:
@@ -369,9 +369,9 @@ def test_no_key_and_no_audio_in_anything_that_is_written(
 def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("hello " * 100)
     with pytest.raises(UserError, match="not a file of answers"):
-        AnswersStore(tmp_path / "text.sqlite")
+        AnswerCache(tmp_path / "text.sqlite")
     base = sqlite3.connect(tmp_path / "other.sqlite")
     base.execute("PRAGMA user_version=7")
     base.close()
     with pytest.raises(UserError, match="another version"):
-        AnswersStore(tmp_path / "other.sqlite")
+        AnswerCache(tmp_path / "other.sqlite")

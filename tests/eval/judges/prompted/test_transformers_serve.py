@@ -23,12 +23,12 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.judges.prompted.answers_store import AnswersStore
-from empathy_judge.eval.judges.prompted.asking import Manner, parse_asking, score_question
+from empathy_judge.eval.judges.prompted.cache import AnswerCache
+from empathy_judge.eval.judges.prompted.judges import PointwiseJudge, Session
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.pointwise import PointwiseJudge
-from empathy_judge.eval.judges.prompted.provider import ANSWERED, Question, Text
-from empathy_judge.eval.judges.prompted.session import Session
+from empathy_judge.eval.judges.prompted.provider import ANSWERED
+from empathy_judge.eval.judges.prompted.questions import Question, Text, score_question
+from empathy_judge.eval.judges.prompted.settings import parse_settings
 from empathy_judge.models.answering import AnsweringModel, Chat
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.backbones.common.base import Checkpoint
@@ -91,10 +91,10 @@ def _low() -> np.ndarray:
 
 
 def ask(server: str, question: Question):
-    asking = parse_asking([f"base_url={server}", "samples=1"], "openai")
+    settings = parse_settings([f"base_url={server}", "samples=1"], "openai")
 
     async def once():
-        provider = OpenAIProvider(str(NANO_FOLDER), asking)
+        provider = OpenAIProvider(str(NANO_FOLDER), settings)
         try:
             return await provider.ask(question)
         finally:
@@ -104,8 +104,8 @@ def ask(server: str, question: Question):
 
 
 def question_of(server: str, pair: Pair) -> Question:
-    asking = parse_asking([f"base_url={server}", "samples=1"], "openai")
-    return score_question(pair, [EMPATHY], Manner(asking, "text", 60), [])
+    settings = parse_settings([f"base_url={server}", "samples=1", "answers=text"], "openai")
+    return score_question(pair, [EMPATHY], settings, 60)
 
 
 def test_the_server_answers_what_the_model_says_of_the_same_audio(server: str) -> None:
@@ -140,9 +140,9 @@ def test_a_longer_clip_makes_more_tokens(server: str) -> None:
 @pytest.mark.parametrize("answers", ["text", "logprobs"])
 def test_words_that_are_no_score_count_as_unreadable(answers: str, server: str, tmp_path: Path) -> None:
     """The server knows no probabilities and leaves the wish for them unheard."""
-    asking = parse_asking([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
-    store = AnswersStore(tmp_path / "answers.sqlite")
-    judge = PointwiseJudge("nano", Session(OpenAIProvider(str(NANO_FOLDER), asking), asking, store), [EMPATHY])
+    settings = parse_settings([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
+    store = AnswerCache(tmp_path / "answers.sqlite")
+    judge = PointwiseJudge("nano", Session(OpenAIProvider(str(NANO_FOLDER), settings), settings, store), [EMPATHY])
     table = judge.score([pair_of(0.0), pair_of(1.0)])
     store.close()
     assert table["score"].isna().all()

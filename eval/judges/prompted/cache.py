@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError
-from .provider import Reply, Usage
+from .provider import Provider, Reply, Usage
+from .questions import Question
 
 _VERSION = 1
 _TABLE = """
@@ -33,6 +35,12 @@ def default_path() -> Path:
     return user_cache_path("empathy-judge") / "answers.sqlite"
 
 
+def cache_key(provider: Provider, question: Question, sample: int) -> str:
+    """What an answer is kept under: who is asked, what, with which clips and parameters, and which sample it is."""
+    content = [provider.name, provider.place, provider.model, question.fingerprint(), str(sample)]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Answer:
     """A reply and what it took.
@@ -50,7 +58,7 @@ class Answer:
     attempts: int
 
 
-class AnswersStore:
+class AnswerCache:
     """Key -> `Answer`. Every answer is on disk before it counts; several processes may use one file.
 
     Holds what models wrote: no audio, no question, no header, no key of an account.
@@ -69,7 +77,7 @@ class AnswersStore:
             self._base = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
             (version,) = self._base.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
-                raise UserError(f"{path}: answers of another version of this program; accepted: another file")
+                raise UserError(f"{path}: answers of another version of this program; name another file")
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute(_TABLE)
             self._base.execute(f"PRAGMA user_version={_VERSION}")
@@ -81,11 +89,11 @@ class AnswersStore:
         row = self._base.execute("SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        reply, cost, seconds, attempts = row
-        return Answer(_to_reply(reply), cost, seconds, attempts)
+        fields = json.loads(row[0])
+        return Answer(Reply(**{**fields, "usage": Usage(**fields["usage"])}), *row[1:])
 
     def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
-        """Keep an answer.
+        """Keeps an answer.
 
         Raises:
             UserError: If the disk is full or the file cannot be written.
@@ -97,10 +105,5 @@ class AnswersStore:
             raise UserError(f"{self._path}: an answer cannot be kept ({error})") from None
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._base.close()
-
-
-def _to_reply(text: str) -> Reply:
-    fields = json.loads(text)
-    return Reply(**{**fields, "usage": Usage(**fields["usage"])})

@@ -1,0 +1,198 @@
+"""What questions cost: prices, a budget that is kept, and what a person is told before the first question."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....data_modules.errors import UserError
+from ...numerals import counted
+from .provider import Provider, Usage
+from .questions import Question
+from .settings import Price
+
+if TYPE_CHECKING:
+    from .judges import PromptedJudge
+
+AS_OF = "November 2026"
+PRICES = {
+    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
+    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
+    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
+}
+"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
+_PRICE_SETTING = "price=TEXT_IN:AUDIO_IN:OUT in the spec, dollars for a million tokens"
+_CHARACTERS_PER_TOKEN = 3.5  # of English text; a little low, so that estimates are a little high
+_NOTHING = 1e-12  # dollars
+_LONG = 400  # characters of base64 that are shown
+
+
+class Budget:
+    """Counts what was spent and what is under way, and never lets both pass the limit.
+
+    Args:
+        provider: How many tokens a clip and an answer make.
+        price: Of tokens; None = unknown: nothing is counted, and no limit can be kept.
+        limit: Dollars; None = no limit.
+    """
+
+    def __init__(self, provider: Provider, price: Price | None, limit: float | None = None) -> None:
+        self.price, self.limit = price, limit
+        self._tokens_per_second = provider.audio_tokens_per_second
+        self._likely = provider.likely_tokens
+        self.spent = 0.0
+        self._reserved = 0.0
+
+    def estimate(self, question: Question, likely: bool = True) -> float:
+        """Dollars for one request: likely, or with the longest answer that is allowed; 0 without a price."""
+        audio = sum(sound.seconds for sound in question.sounds) * self._tokens_per_second
+        characters = len(question.system) + sum(map(len, question.texts))
+        return self._dollars(characters / _CHARACTERS_PER_TOKEN, audio, self._likely if likely else question.max_tokens)
+
+    async def reserve(self, question: Question) -> float | None:
+        """Sets aside what a request may cost at most; None where the limit does not allow it.
+
+        Where it would but for what others set aside, waits until they know what they cost.
+        """
+        most = self.estimate(question, likely=False)
+        while self.limit is not None and self.spent + self._reserved + most > self.limit:
+            if self.spent + most > self.limit or self._reserved < _NOTHING:
+                return None
+            await asyncio.sleep(0.02)
+        self._reserved += most
+        return most
+
+    def release(self, reserved: float) -> None:
+        """Gives back what `reserve` set aside."""
+        self._reserved -= reserved
+
+    def charge(self, usage: Usage, question: Question) -> float | None:
+        """Counts what an answer cost (dollars); None where the price or the tokens are unknown.
+
+        Where clips make more tokens than was thought, all that follows is expected to.
+        """
+        if self.price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
+            return None
+        cost = self._dollars(usage.text_in or 0, usage.audio_in or 0, usage.out)
+        self.spent += cost
+        seconds = sum(sound.seconds for sound in question.sounds)
+        if usage.audio_in and seconds:
+            self._tokens_per_second = max(self._tokens_per_second, usage.audio_in / seconds)
+        return cost
+
+    def spent_in_words(self) -> str:
+        """For a progress bar."""
+        limit = "" if self.limit is None else f" of ${self.limit:.2f}"
+        return "" if self.price is None else f"${self.spent:.2f}{limit}"
+
+    def _dollars(self, text_in: float, audio_in: float, out: float) -> float:
+        price = self.price or Price(0, 0, 0)
+        return (text_in * price.text_in + audio_in * price.audio_in + out * price.out) / 1e6
+
+
+# ---------------------------------------------------------------- before the first question
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What asking would do.
+
+    Attributes:
+        questions: In all.
+        requests: Of these, without an answer yet.
+        seconds: Of audio in the requests.
+        megabytes: Of audio as it is sent.
+        dollars: What they would likely cost; None = no price is known.
+        unusable: Questions whose clips cannot be used.
+        example: The first question, if there is one.
+    """
+
+    questions: int
+    requests: int
+    seconds: float
+    megabytes: float
+    dollars: float | None
+    unusable: int
+    example: Question | None
+
+
+def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
+    """Several lines: where questions go, what is in them, how many, and the estimate.
+
+    Args:
+        judge: Who is asked.
+        plan: Of one pass.
+        passes: Over the pairs: one, and one for each listening check.
+    """
+    provider, settings = judge.session.provider, judge.session.settings
+    lines = [f"{judge.name} asks {provider.place}{provider.told}"]
+    if provider.free:
+        lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {settings.answers}")
+    elif plan.example is not None:
+        words = "our instructions" if settings.hears == "audio" else "our instructions and transcripts"
+        has_situation = any(text.startswith("Situation: ") for text in plan.example.texts)
+        situation = ", the text about the situation" if has_situation else ""
+        clips = counted(len(plan.example.sounds), "clip")
+        examples = f"; but for the mean ratings of {settings.examples} examples" if settings.examples else ""
+        lines.append(f"  leaves this machine: {clips} for each question (WAV), {words}{situation}")
+        lines.append(f"  stays here: names, ids, systems, ratings, tags, file names{examples}")
+    again = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
+    kept = plan.questions - plan.requests - plan.unusable
+    lines.append(
+        f"  requests: {plan.requests:,} to send, {kept:,} answered before{again}; "
+        f"{plan.seconds / 60:.1f} min of audio, {plan.megabytes:.1f} MB"
+    )
+    if plan.unusable:
+        lines.append(f"  {plan.unusable:,} questions cannot be asked: their clips cannot be used")
+    if not provider.free:
+        lines.append(f"  estimate: {_dollars(judge, plan, passes)}")
+    return "\n".join(lines)
+
+
+def _dollars(judge: PromptedJudge, plan: Plan, passes: int) -> str:
+    if plan.dollars is None:
+        return f"no price is known of this model ({_PRICE_SETTING})"
+    budget, prices = judge.session.budget, "as given" if judge.session.settings.price else f"as of {AS_OF}"
+    limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
+    return f"${passes * plan.dollars:.2f} (prices {prices}){limit}"
+
+
+def example_request(judge: PromptedJudge, plan: Plan) -> str:
+    """The first request as indented JSON; audio is replaced by its length."""
+    if plan.example is None:
+        return f"{judge.name}: there is nothing to ask"
+    request = _without_audio(judge.session.provider.request(plan.example))
+    return json.dumps(request, indent=2, ensure_ascii=False)
+
+
+def _without_audio(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: f"<{len(inner)} characters of base64>"
+            if name == "data" and isinstance(inner, str) and len(inner) > _LONG
+            else _without_audio(inner)
+            for name, inner in value.items()
+        }
+    return [_without_audio(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def check_budget(judge: PromptedJudge, plan: Plan) -> None:
+    """Whoever spends money says how much.
+
+    Raises:
+        UserError: If requests would cost money, or might, and there is no budget.
+    """
+    provider, budget = judge.session.provider, judge.session.budget
+    if provider.free or not plan.requests:
+        return
+    if budget.price is None and not provider.elsewhere:
+        raise UserError(
+            f"judge {judge.name}: no price is known of this model, so that no budget can be kept; give {_PRICE_SETTING}"
+        )
+    if plan.dollars and budget.limit is None:
+        raise UserError(
+            f"judge {judge.name}: {plan.requests:,} requests would cost about ${plan.dollars:.2f}; "
+            "give --budget DOLLARS"
+        )

@@ -1,0 +1,152 @@
+"""From a spec such as ``openai:gpt-audio-1.5,rubric=attunement`` to a judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....data_modules.errors import UserError, shown
+from ....data_modules.ratings import Dimension
+from ....data_modules.schema import PairDataset
+from .cache import AnswerCache
+from .gemini import GeminiProvider
+from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge, Session
+from .openai import OpenAIProvider
+from .provider import Provider
+from .questions import Example
+from .settings import Settings, parse_settings
+
+if TYPE_CHECKING:
+    from ....models.backbones.common.base import Quantization
+
+PROVIDERS = ("openai", "gemini", "local")
+_IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
+_COSTLY = "each listening check asks everything again; name those you want with --probes"
+
+
+def is_prompted(spec: str) -> bool:
+    """Whether a spec names a prompted LLM judge."""
+    return spec.partition(":")[0] in PROVIDERS
+
+
+def open_prompted(
+    spec: str,
+    dataset: PairDataset,
+    learn_from: Sequence[str],
+    answers: AnswerCache,
+    budget: float | None = None,
+    probes_asked_for: bool = False,
+    device: str | None = None,
+    quantization: Quantization | None = None,
+) -> PromptedJudge:
+    """The judge that a spec names.
+
+    Args:
+        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `Settings`, each after a comma.
+        dataset: Its dimensions are asked for; rated examples come from it.
+        learn_from: The splits that examples may come from.
+        answers: Where answers are kept.
+        budget: Dollars.
+        probes_asked_for: Whether listening checks were asked for by name.
+        device: Of a local model, see `LocalProvider`.
+        quantization: Of a local model.
+
+    Raises:
+        UserError: If the spec has no model or a wrong setting, SDK or key are missing, or a local model cannot answer.
+    """
+    name, _, rest = spec.partition(":")
+    model, *words = rest.split(",")
+    if not model:
+        raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
+    settings = parse_settings(words, spec, local=name == "local")
+    dimensions = dataset.card.dimensions
+    provider: Provider
+    if name == "local":
+        from .local import LocalProvider  # torch and transformers, which no other provider needs
+
+        provider = LocalProvider(model, device, quantization or "none")
+        settings = _local_settings(settings, dimensions, spec)
+        provider.check_mode("text" if settings.answers == "text" else "logprobs")
+    else:
+        provider = OpenAIProvider(model, settings) if name == "openai" else GeminiProvider(model, settings)
+    session = Session(provider, settings, answers, budget)
+    named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
+    mode = session.settings.answers
+    if settings.mode == "pairwise":
+        if settings.examples:
+            raise UserError(f"judge {shown(spec)}: examples are rated pairs; use them with mode=pointwise")
+        if mode == "logprobs":
+            raise UserError(f"judge {shown(spec)}: answers=logprobs is for mode=pointwise alone")
+        return PairwiseJudge(named, session, dimensions, only_given)
+    for dimension in dimensions if mode == "logprobs" else ():
+        if not _is_a_digit(dimension):  # the probabilities are those of one token; only digits are one everywhere
+            raise UserError(
+                f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; expected scales "
+                "whose scores are single digits"
+            )
+    examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
+    return PointwiseJudge(named, session, dimensions, examples, only_given)
+
+
+def _name(provider: Provider, settings: Settings) -> str:
+    """For reports: the model, its server if it is not the vendor's, and the settings that answers depend on."""
+    server = f"@{provider.place}" if provider.elsewhere else ""
+    usual = Settings()
+    different = [name for name in _IN_NAME if getattr(settings, name) != getattr(usual, name)]
+    return ",".join([f"{provider.name}:{provider.model}{server}", *(f"{n}={getattr(settings, n)}" for n in different)])
+
+
+def _local_settings(settings: Settings, dimensions: Sequence[Dimension], spec: str) -> Settings:
+    """How a local model is asked: for probabilities, unless they cannot say what is asked.
+
+    Raises:
+        UserError: If probabilities are asked for several times: they are the same each time.
+    """
+    if settings.answers == "auto":
+        by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
+        settings = dataclasses.replace(settings, answers="logprobs" if by_digit else "text")
+    if settings.answers == "logprobs" and settings.samples > 1:
+        raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
+    return settings
+
+
+def _is_a_digit(dimension: Dimension) -> bool:
+    """Whether every score on a scale is one."""
+    whole = dimension.step == 1 and float(dimension.minimum).is_integer()
+    return whole and dimension.minimum >= 0 and dimension.maximum <= 9
+
+
+def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:
+    """Rated pairs of other splits that span the scale: from the lowest mean rating to the highest in even steps.
+
+    At most one of a group. They depend on the data alone.
+
+    Raises:
+        UserError: If there are too few.
+    """
+    part = dataset.subset(splits)
+    means = part.mean_scores().dropna()
+    rated = {pair.pair_id: pair for pair in part.pairs if pair.pair_id in means.index}
+    groups = {pair.group_id for pair in rated.values()}
+    if len(groups) < count:
+        raise UserError(
+            f"{dataset.root}: {len(groups)} groups with a rated pair in split {', '.join(splits)}; expected at least "
+            f"one for each of the {count} examples"
+        )
+    scores = means[dataset.card.dimensions[0].name].to_dict()
+    low, high = min(scores.values()), max(scores.values())
+    taken: set[str] = set()
+    chosen: list[str] = []
+    for wanted in np.linspace(low, high, count) if count > 1 else [(low + high) / 2]:
+        free = [pair_id for pair_id, pair in rated.items() if pair.group_id not in taken]
+        best = min(free, key=lambda pair_id: (abs(scores[pair_id] - wanted), pair_id))
+        taken.add(rated[best].group_id)
+        chosen.append(best)
+    # neighbours on the scale shall not be neighbours in the conversation
+    step = next(step for step in (7, 5, 3, 2, 1) if math.gcd(step, count) == 1)
+    ordered = [chosen[(step * number) % count] for number in range(count)]
+    return [Example(rated[pair_id], means.loc[pair_id].to_dict()) for pair_id in ordered]

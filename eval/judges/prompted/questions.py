@@ -1,0 +1,389 @@
+"""What a prompted LLM judge is asked about a pair: clips as WAV, a rubric, and the form that its answer must have."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import soundfile
+
+from ....data_modules.audio import AudioSource, decode, probe
+from ....data_modules.errors import UserError, shown
+from ....data_modules.ratings import STEP_TOLERANCE, Dimension
+from ....data_modules.schema import Pair
+from .rubric import describe
+from .settings import AnswerMode, Settings
+
+MAX_RATE = 24_000
+"""Hz; clips are sent at their own rate up to this one. Every judge gets the same bytes."""
+REASON = "reason"
+"""The field in which a judge first says what it heard."""
+UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
+"""How an answer without a score fails."""
+_LONGEST = 20_000  # characters of an answer that are read; hostile ones can make reading slow
+
+
+# ---------------------------------------------------------------- forms of an answer
+
+
+class Unread(Exception):
+    """An answer from which no score can be read.
+
+    Attributes:
+        kind: `UNREADABLE` or `OUT_OF_RANGE`.
+    """
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The form of an answer with a number for each dimension, on its scale (rating points).
+
+    Numbers between the steps of a scale are taken as they are; numbers outside are not moved to its end.
+    """
+
+    dimensions: tuple[Dimension, ...]
+
+    def schema(self) -> dict[str, Any]:
+        """The form as a JSON schema."""
+        reason = {"type": "string", "description": "what the voices sound like, one sentence"}
+        return _object({REASON: reason, **{d.name: _number_schema(d) for d in self.dimensions}})
+
+    def in_words(self) -> str:
+        """The form as an instruction, for models that take no schema."""
+        fields = ", ".join(f'"{d.name}": <{d.scale}>' for d in self.dimensions)
+        return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
+
+    def read(self, answer: str) -> dict[str, float]:
+        """Name -> number.
+
+        Raises:
+            Unread: If the answer does not have the form.
+        """
+        found = _last_object(answer, [d.name for d in self.dimensions])
+        return {d.name: _on_scale(found[d.name], d) for d in self.dimensions}
+
+
+@dataclass(frozen=True)
+class Number:
+    """The form of an answer that is one number alone, for the expectation over its first token (`expected_score`)."""
+
+    dimension: Dimension
+
+    def schema(self) -> dict[str, Any]:
+        """See `Scores.schema`."""
+        return _object({self.dimension.name: {"type": "number"}})
+
+    def in_words(self) -> str:
+        """See `Scores.in_words`."""
+        return f"Answer with one number alone, {self.dimension.scale}."
+
+    def read(self, answer: str) -> dict[str, float]:
+        """See `Scores.read`."""
+        numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
+        if len(numbers) != 1:
+            raise Unread(UNREADABLE, f"{shown(answer)} is not one number")
+        return {self.dimension.name: _on_scale(numbers[0], self.dimension)}
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """The form of a verdict: for each dimension the better response; 1 = the first, -1 = the second, 0 = a tie."""
+
+    dimensions: tuple[Dimension, ...]
+
+    def schema(self) -> dict[str, Any]:
+        """See `Scores.schema`."""
+        fields = {d.name: {"type": "string", "enum": [*_PREFERENCE]} for d in self.dimensions}
+        return _object({REASON: {"type": "string", "description": "how the voices differ, one sentence"}, **fields})
+
+    def in_words(self) -> str:
+        """See `Scores.in_words`."""
+        fields = ", ".join(f'"{d.name}": "first" or "second" or "tie"' for d in self.dimensions)
+        return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
+
+    def read(self, answer: str) -> dict[str, float]:
+        """See `Scores.read`."""
+        found = _last_object(answer, [d.name for d in self.dimensions])
+        words = {d.name: str(found[d.name]).strip().lower() for d in self.dimensions}
+        for name, word in words.items():
+            if word not in _PREFERENCE:
+                raise Unread(UNREADABLE, f"{name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
+        return {name: _PREFERENCE[word] for name, word in words.items()}
+
+
+Form = Scores | Number | Preferred
+_PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
+
+
+def score_form(dimensions: Sequence[Dimension], mode: AnswerMode | Literal["auto"]) -> Form:
+    """What an answer about these dimensions must hold; probabilities are those of one number."""
+    return Number(dimensions[0]) if mode == "logprobs" else Scores(tuple(dimensions))
+
+
+def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
+    """The mean of the scores that a first token could have begun, weighted by their probabilities (Liu et al., 2023,
+    G-Eval), over those on the scale.
+
+    Args:
+        alternatives: Token -> natural logarithm of its probability.
+        dimension: Its scale; every point must be a single digit or number that tokens spell whole.
+
+    Returns:
+        Rating points; None where no token is a score on the scale.
+    """
+    weights: dict[float, float] = {}
+    for token, logarithm in alternatives.items():
+        text = token.strip()
+        if re.fullmatch(r"-?\d+", text) and dimension.minimum <= float(text) <= dimension.maximum:
+            weights[float(text)] = weights.get(float(text), 0.0) + math.exp(logarithm)
+    total = sum(weights.values())
+    return sum(score * weight for score, weight in weights.items()) / total if total > 0 else None
+
+
+def _last_object(text: str, names: Sequence[str]) -> Mapping[str, Any]:
+    """The last JSON object that has all names: models put prose and code fences around what they answer."""
+    found = [value for value in _objects(text[-_LONGEST:]) if all(name in value for name in names)]
+    if not found:
+        raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(text)}")
+    return found[-1]
+
+
+def _objects(text: str) -> Iterator[Mapping[str, Any]]:
+    decoder, start = json.JSONDecoder(), text.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            start = text.find("{", start + 1)
+            continue
+        yield value
+        start = text.find("{", end)
+
+
+def _on_scale(value: Any, dimension: Dimension) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise Unread(UNREADABLE, f"{dimension.name}: {shown(value)} is no number")
+    slack = STEP_TOLERANCE * (dimension.maximum - dimension.minimum)
+    if not dimension.minimum - slack <= number <= dimension.maximum + slack:
+        raise Unread(OUT_OF_RANGE, f"{dimension.name}: {number:g}; expected {dimension.scale}")
+    return number
+
+
+def _number_schema(dimension: Dimension) -> dict[str, Any]:
+    low, high = (int(end) if float(end).is_integer() else end for end in (dimension.minimum, dimension.maximum))
+    whole = dimension.step is not None and float(dimension.step).is_integer() and float(dimension.minimum).is_integer()
+    kind = "integer" if whole else "number"
+    return {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
+
+
+def _object(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
+
+
+# ---------------------------------------------------------------- questions
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A clip as it is sent: a WAV file, mono, 16 bit, and its duration in seconds."""
+
+    wav: bytes = field(repr=False)
+    seconds: float
+
+    def digest(self) -> dict[str, str]:
+        """What stands for it in `Question.fingerprint`."""
+        return {"sha256": hashlib.sha256(self.wav).hexdigest()}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of the conversation with the judge; an example is a turn of ours and one of the judge's."""
+
+    role: Literal["user", "assistant"]
+    parts: tuple[Text | Sound, ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, in no vendor's format yet.
+
+    Attributes:
+        system: What the judge is told first.
+        messages: The last one is the question.
+        form: What the answer must hold.
+        mode: How the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of
+            other first tokens.
+        temperature: Of sampling.
+        max_tokens: Longest answer.
+    """
+
+    system: str
+    messages: tuple[Message, ...]
+    form: Form
+    mode: AnswerMode
+    temperature: float
+    max_tokens: int
+
+    @property
+    def sounds(self) -> list[Sound]:
+        """All clips, in order."""
+        return [part for message in self.messages for part in message.parts if isinstance(part, Sound)]
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts but the system prompt, in order."""
+        return [part.text for message in self.messages for part in message.parts if isinstance(part, Text)]
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over everything that the answer depends on, but who is asked."""
+        messages = [
+            [message.role, *(part.text if isinstance(part, Text) else part.digest() for part in message.parts)]
+            for message in self.messages
+        ]
+        content = [self.system, messages, self.form.schema(), self.mode, self.temperature, self.max_tokens]
+        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Example:
+    """A rated pair that a judge is shown: the mean of its raters by dimension (rating points)."""
+
+    pair: Pair
+    scores: Mapping[str, float]
+
+
+_ONE = "You hear what a person says (the context) and a spoken response to it."
+_TWO = "You hear what a person says (the context) and two spoken responses to it."
+_READ = "You read the transcript of what a person says (the context) and of a spoken response to it."
+_ASK = "Rate the response."
+_WHICH = "Which response deserves the higher rating on each quality?"
+
+
+def score_question(
+    pair: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int, examples: Sequence[Example] = ()
+) -> Question:
+    """Asks for the scores of one pair.
+
+    Args:
+        pair: The pair.
+        dimensions: What is rated; one where `Settings.answers` is ``logprobs``.
+        settings: `Settings.answers` is one that the model supports, not ``auto``.
+        max_tokens: Longest answer.
+        examples: Shown before the question.
+
+    Raises:
+        AudioError: If a clip cannot be used.
+        UserError: If a transcript is asked for that the pair does not have.
+    """
+    messages: list[Message] = []
+    for example in examples:
+        messages.append(Message("user", (*_example_parts(example.pair, settings), Text(_ASK))))
+        messages.append(Message("assistant", (Text(_example_answer(example, dimensions, settings)),)))
+    parts = (*_context_parts(pair, settings), *_response_parts(pair, settings, "Response"))
+    form = score_form(dimensions, settings.answers)
+    scene = _READ if settings.hears == "transcript" else _ONE
+    return _question(settings, max_tokens, scene, dimensions, [*messages, Message("user", parts)], _ASK, form)
+
+
+def comparison_question(
+    first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int
+) -> Question:
+    """Asks which of two responses to one context is better; see `score_question`."""
+    parts = (
+        *_context_parts(first, settings),
+        *_response_parts(first, settings, "First response"),
+        *_response_parts(second, settings, "Second response"),
+    )
+    form = Preferred(tuple(dimensions))
+    return _question(settings, max_tokens, _TWO, dimensions, [Message("user", parts)], _WHICH, form)
+
+
+def _question(
+    settings: Settings,
+    max_tokens: int,
+    scene: str,
+    dimensions: Sequence[Dimension],
+    messages: Sequence[Message],
+    ask: str,
+    form: Form,
+) -> Question:
+    mode = settings.answers
+    assert mode != "auto"
+    *before, last = messages
+    ask = ask if mode in ("schema", "function") else f"{ask} {form.in_words()}"
+    system = f"You are a careful rater of speech. {scene}\n\n{describe(settings.rubric, dimensions)}"
+    asked = (*before, Message("user", (*last.parts, Text(ask))))
+    return Question(system, asked, form, mode, settings.sampling_temperature, max_tokens)
+
+
+@lru_cache(maxsize=64)
+def _example_parts(pair: Pair, settings: Settings) -> tuple[Text | Sound, ...]:
+    """The same examples are shown before every question: their clips are decoded once."""
+    return (*_context_parts(pair, settings), *_response_parts(pair, settings, "Response"))
+
+
+def _context_parts(pair: Pair, settings: Settings) -> list[Text | Sound]:
+    parts: list[Text | Sound] = []
+    if pair.situation:
+        parts.append(Text(f"Situation: {pair.situation}"))
+    if settings.hears != "transcript":
+        for turn in pair.context:
+            label = "Context" if len(pair.context) == 1 else f"Context, {turn.role}"
+            parts += [Text(f"{label} (audio):"), sound_of(turn.audio)]
+    if settings.hears != "audio" and pair.context:
+        parts.append(Text(f"Context (transcript): {_transcript(pair, pair.context_text, 'context_text')}"))
+    return parts
+
+
+def _response_parts(pair: Pair, settings: Settings, label: str) -> list[Text | Sound]:
+    parts: list[Text | Sound] = []
+    if settings.hears != "transcript":
+        parts += [Text(f"{label} (audio):"), sound_of(pair.response)]
+    if settings.hears != "audio":
+        parts.append(Text(f"{label} (transcript): {_transcript(pair, pair.response_text, 'response_text')}"))
+    return parts
+
+
+def _transcript(pair: Pair, text: str | None, column: str) -> str:
+    if not text:
+        raise UserError(f"pair {shown(pair.pair_id)} has no {column}; expected transcripts in the data, or hears=audio")
+    return text
+
+
+def sound_of(source: AudioSource) -> Sound:
+    """A clip as it is sent: mono, 16 bit, at its own rate up to `MAX_RATE`."""
+    rate = min(probe(source).rate, MAX_RATE)
+    samples = decode(source, rate)
+    file = io.BytesIO()
+    soundfile.write(file, np.clip(samples, -1, 1), rate, format="WAV", subtype="PCM_16")
+    return Sound(file.getvalue(), len(samples) / rate)
+
+
+def _example_answer(example: Example, dimensions: Sequence[Dimension], settings: Settings) -> str:
+    if settings.answers == "logprobs":  # a whole number: the first digit of 3.8 would teach to say 3
+        return f"{example.scores[dimensions[0].name]:.0f}"
+    fields = ", ".join(f'"{d.name}": {example.scores[d.name]:.3g}' for d in dimensions)
+    return f'{{"{REASON}": "mean of the raters", {fields}}}'
