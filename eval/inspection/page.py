@@ -14,11 +14,9 @@ from ...data_modules.inspection import Histogram, Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ..numerals import counted
-from ..pages.dot_strip import dot_strip
 from ..pages.page import render
-from ..pages.playable import RULE, AudioCopies
 from ..pages.report import PAGE_FILE, REPORT_FILE
-from ..pages.sound_pieces import heard
+from ..pages.sound import RULE, AudioCopies, dot_strip, heard
 from . import charts, wording
 from .facts import DISPUTED_ITEMS, MAX_STEPS, InspectionFacts, RatingFacts
 from .template import STYLES, TEMPLATE

@@ -1,9 +1,9 @@
 """The wording of the inspection page: a template for `page.render`, and the styles that only it needs."""
 
-from ..pages.sound_pieces import STYLES as SOUND_STYLES
+from ..pages.page import read
 
 STYLES = (
-    SOUND_STYLES
+    read("sound.css")
     + """
 h2.small { font-size: 1rem; margin: 0 0 10px; }
 .figure.strips svg { max-width: 560px; margin: 0; }

@@ -16,10 +16,9 @@ from ..panel_view import PANEL_HEAD, PANEL_MEANS, panel_rows
 from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
 from ..statistics.clusters import ALPHA
 from . import charts, wording
-from .compare_template import STYLES, TEMPLATE
 from .comparison_words import comparison_words
 from .listening import listening_sentence
-from .page import render
+from .page import read, render
 from .report import PAGE_FILE
 from .report_tables import markdown_comparison
 from .report_view import bar, ceiling_lines, checks_of, drawn_whole, in_words, origin_of, versions_of
@@ -60,8 +59,8 @@ def render_comparison(reports: Sequence[AgreementReport], rankings: Mapping[str,
     """The page as HTML that needs no other file. Every value is escaped: names come from outside."""
     first = reports[0]
     return render(
-        TEMPLATE,
-        STYLES,
+        "compare",
+        read("compare.css"),
         report=first,
         judges=[report["judge"] for report in reports],
         scored=wording.split_name(first),

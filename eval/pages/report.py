@@ -16,12 +16,10 @@ from .. import numerals
 from ..asking_words import asking_sentences
 from ..report_schema import AgreementReport, DimensionReport
 from . import wording
-from .page import render
-from .playable import EMBEDDED_RULE, EmbeddedClips
-from .report_sound import disagreements
+from .page import read, render
 from .report_tables import markdown_report, statistics_table
-from .report_template import STYLES, TEMPLATE
 from .report_view import dimension_view, drawn_whole, origin_of, scale_of, versions_of, worst_items
+from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
 from .uncertainty_words import MAIN, percent_ranged
 
 REPORT_FILE = "agreement.json"
@@ -72,8 +70,8 @@ def render_page(report: AgreementReport, items: pd.DataFrame, dataset: PairDatas
             section["heard"] = disagreements(worst, name, scale_of(dimension), dataset, EmbeddedClips())
         sections.append(section)
     return render(
-        TEMPLATE,
-        STYLES,
+        "report",
+        read("sound.css") + read("report.css"),
         report=report,
         dimensions=sections,
         scored=wording.split_name(report),

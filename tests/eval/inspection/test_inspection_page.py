@@ -22,8 +22,7 @@ from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_da
 from empathy_judge.eval.inspection import charts
 from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import write_inspection_page
-from empathy_judge.eval.pages.dot_strip import dot_strip
-from empathy_judge.eval.pages.playable import playable
+from empathy_judge.eval.pages.sound import dot_strip, playable
 from empathy_judge.eval.statistics.reliability import reliability
 
 EMPATHY = Dimension("empathy", 1, 5, 1)

@@ -21,8 +21,8 @@ from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.constant import ConstantJudge
 from empathy_judge.eval.pages import wording
-from empathy_judge.eval.pages.playable import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.pages.report import render_page, terminal_table, write_report
+from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.report_schema import CheckReport, StatisticReport
 from rich.console import Console

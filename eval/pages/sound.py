@@ -1,4 +1,7 @@
-"""Clips as a browser plays them: inside a page, or copied beside it under names that say nothing."""
+"""What a person hears and reads of an item on a page: players, texts, and single ratings as dots on their scale.
+
+Clips stand inside a page, or are copied beside it under names that say nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,23 @@ import base64
 import hashlib
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import soundfile
+from markupsafe import Markup
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
 from ...data_modules.errors import AudioError
 from ...data_modules.folders import replace_file
+from ...data_modules.rating_table import RatingTable
+from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
+from ..numerals import plain
+from .page import render
 
 AUDIO_FOLDER = "audio"
 RULE = (
@@ -139,3 +149,129 @@ def _mp3(source: AudioSource) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, decode(source, rate), rate, format="MP3", subtype="MPEG_LAYER_III")
     return buffer.getvalue()
+
+
+def heard(pair: Pair, players: Players) -> dict[str, Any]:
+    """Players and facts of a pair, as the macros of ``sound`` show them; its clips go into `players`."""
+    facts = {
+        "group": pair.group_id,
+        "system": pair.system_id,
+        "speaker": pair.response_speaker,
+        "setting": pair.setting,
+        "language": pair.language,
+        "split": pair.split,
+        **dict(pair.tags),
+    }
+    several = len(pair.context) > 1
+    return {
+        "pair": pair,
+        "facts": ", ".join(f"{name} {value}" for name, value in facts.items() if value),
+        "context": [
+            (players.add(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
+            for number, turn in enumerate(pair.context, start=1)
+        ],
+        "response": players.add(pair.response),
+    }
+
+
+_STRIP_ENDS = (4.0, 96.0)  # percent of the width
+_DOT = 4.5  # radius in pixels
+_STACK_HEIGHT = 66.0  # pixels; taller stacks are pushed together
+
+
+def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], ticks: Sequence[float]) -> Markup:
+    """The ratings of one item as dots on the scale, equal ones on top of each other, with a line at their mean.
+
+    Written out instead of plotted: places in percent let the strip grow and shrink with the page while dots and
+    letters keep their size.
+
+    Args:
+        ratings: Rater and score in rising order of scores; at least one.
+        scale: Lowest and highest rating.
+        ticks: Ratings to write below the line.
+    """
+    low, high = scale
+    places = _stacks([score for _, score in ratings], (high - low) / 45)
+    step = min(2 * _DOT, _STACK_HEIGHT / (max(places) + 1))
+    ground = 8 + 2 * _DOT + step * max(places)
+
+    def across(value: float) -> str:
+        share = (min(max(value, low), high) - low) / (high - low)
+        return f"{_STRIP_ENDS[0] + share * (_STRIP_ENDS[1] - _STRIP_ENDS[0]):.2f}%"
+
+    mean = float(np.mean([score for _, score in ratings]))
+    scores = ", ".join(plain(score) for _, score in ratings)
+    return Markup(
+        render(
+            "strip",
+            alt=f"{len(ratings)} ratings on a scale from {plain(low)} to {plain(high)}: {scores}; mean {mean:.2f}",
+            dots=[(*own, ground - 2 - _DOT - place * step) for own, place in zip(ratings, places, strict=True)],
+            ticks=ticks,
+            low=low,
+            high=high,
+            ground=ground,
+            mean=mean,
+            radius=_DOT,
+            across=across,
+        )
+    )
+
+
+def _stacks(scores: Sequence[float], width: float) -> list[int]:
+    """How many dots lie below each: scores closer than `width` to the first of a stack are on that stack."""
+    places, start = [], float("-inf")
+    for score in scores:
+        if score - start < width:
+            places.append(places[-1] + 1)
+        else:
+            places.append(0)
+            start = score
+    return places
+
+
+_CLEAR_OF = 0.12
+"""Ends of the scale nearer than this share of it to the judge's score are not written, so that figures stay apart."""
+
+
+def disagreements(
+    rows: list[dict[str, Any]],
+    dimension: str,
+    scale: tuple[float, float],
+    dataset: PairDataset,
+    players: Players,
+) -> list[dict[str, Any]]:
+    """The items of `rows` with their players and single ratings.
+
+    Args:
+        rows: Rows of `evaluate.Evaluation.items` with a score and ratings; others of the dataset are left out.
+        dimension: Of the ratings.
+        scale: Lowest and highest rating.
+        dataset: What was judged.
+        players: Where the clips go.
+    """
+    pairs = {pair.pair_id: pair for pair in dataset.pairs}
+    known = [row for row in rows if row["pair_id"] in pairs]
+    table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in known])
+    found = []
+    for number, row in enumerate(known):
+        own = table.items == number
+        ratings = sorted(
+            zip((table.rater_ids[rater] for rater in table.raters[own]), map(float, table.scores[own]), strict=True),
+            key=lambda rating: (rating[1], rating[0]),
+        )
+        found.append(
+            {
+                **row,
+                "ratings": ratings,
+                "strip": dot_strip(ratings, scale, _ticks(row["score"], scale)) if ratings else "",
+                "heard": heard(pairs[row["pair_id"]], players),
+            }
+        )
+    return found
+
+
+def _ticks(score: float, scale: tuple[float, float]) -> list[float]:
+    """The ends of the scale, and last the judge's score, which the page marks."""
+    low, high = scale
+    inside = min(max(score, low), high)
+    return [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)] + [round(score, 2)]
