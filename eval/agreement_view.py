@@ -12,9 +12,10 @@ from . import numerals
 from .overall_view import overall_table
 from .panel_view import panel_table
 from .ranking_view import ranking_table, unranked
-from .report_schema import StatisticReport
+from .report_schema import LikeForLikeReport, StatisticReport
 from .statistics.krippendorff import Distance
 from .terminal import new_table
+from .verdict import few_raters
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
@@ -99,7 +100,7 @@ def _judges(found: Mapping[str, Any], notes: dict[str, None]) -> Table:
                 Text(judge),
                 str(own["n_items"]),
                 _ranged(own["spearman"], where, notes),
-                _beside(own["like_for_like"]["difference"], where, notes),
+                _beside(own["like_for_like"], where, notes),
                 own["verdict"]["kind"].replace("_", " "),
             )
     return table
@@ -162,9 +163,11 @@ def _ranged(statistic: StatisticReport, where: str, notes: dict[str, None]) -> s
     return numerals.ranged(statistic)
 
 
-def _beside(difference: StatisticReport, where: str, notes: dict[str, None]) -> str:
-    _note(difference, where, notes)
-    return numerals.signed_ranged(difference)
+def _beside(found: LikeForLikeReport, where: str, notes: dict[str, None]) -> str:
+    _note(found["difference"], where, notes)
+    if few := few_raters(found):
+        notes[f"{name}, {few}"] = None
+    return numerals.signed_ranged(found["difference"])
 
 
 def _note(statistic: StatisticReport, where: str, notes: dict[str, None]) -> None:

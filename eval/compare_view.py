@@ -13,6 +13,7 @@ from .compare import Comparison
 from .panel_view import panel_table
 from .ranking_view import ranking_table, unranked
 from .terminal import new_table
+from .verdict import few_raters
 
 
 def comparison_views(found: Comparison) -> Iterator[Table | str]:
@@ -31,9 +32,13 @@ def comparison_views(found: Comparison) -> Iterator[Table | str]:
     if rows:
         yield _asked(rows)
         yield SECONDS_MEAN
+    notes: dict[str, None] = {}
     for report in found.reports:
         for name, own in report["dimensions"].items():
             yield " ".join([f"{report['judge']}, {name}: {own['verdict']['text']}", *length_sentences(own)])
+            if few := few_raters(own["like_for_like"]):
+                notes[few] = None
+    yield from notes
 
 
 def _asked(rows: Sequence[AskedRow]) -> Table:

@@ -13,6 +13,7 @@ from .overall_words import turned
 from .panel_view import panel_table
 from .report_schema import JudgeReport, OverallReport
 from .terminal import new_table
+from .verdict import few_raters
 
 _MARKS = {
     "better than one rater": "+",
@@ -32,6 +33,7 @@ def table_comparison_views(found: Mapping[str, Any]) -> Iterator[Table | str]:
     if overall is not None:
         yield overall_table(overall)
         yield from overall["text"]
+        yield from dict.fromkeys(filter(None, (few_raters(judge["like_for_like"]) for judge in overall["judges"])))
         yield ""
     yield _by_dimension(found)
     yield panel_table(

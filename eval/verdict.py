@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypedDict
 from . import numerals
 from .report_schema import Distribution, LikeForLikeReport, StatisticReport
 from .statistics.agreement import CONSTANT_TOLERANCE
+from .statistics.like_for_like import FEW_RATERS
 
 Kind = Literal[
     "no_scores",
@@ -102,6 +103,13 @@ def beside_one_rater(found: LikeForLikeReport) -> str:
     reached += numerals.number(found["rater"]["value"])
     why = "" if found["difference"]["reason"] is None else f"; {found['difference']['reason']}"
     return f"{reached}, difference {_between(found['difference'], numerals.signed)}{why} ({n})"
+
+
+def few_raters(found: LikeForLikeReport) -> str:
+    """What the interval beside one rater does not hold for; empty where there are raters enough, or no interval."""
+    if found["difference"]["low"] is None or found["n_raters"] >= FEW_RATERS:
+        return ""
+    return f"{found['n_raters']} raters: the interval beside one rater holds for these, less surely for others."
 
 
 def _between(found: StatisticReport, shown: Callable[[float | None], str]) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..numerals import number, percent
 from ..probes import PROBES, Probe
 from ..report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
+from ..verdict import few_raters
 
 CLEAR_DROP = 0.1
 """A listening check that costs less Spearman than this is called small, however certain it is."""
@@ -139,6 +140,8 @@ def warnings(dimension: DimensionReport) -> list[str]:
     judge, human = dimension["judge"]["sd"], dimension["human"]["sd"]
     if judge is not None and human and judge < human / 2:
         found.append(f"The judge's scores spread {percent(judge / human)} as much as people's: they crowd the middle.")
+    if few := few_raters(dimension["like_for_like"]):
+        found.append(few)
     return found
 
 

@@ -223,8 +223,11 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
         return np.stack(list(_forms(panel.resampled(weights)).values()), axis=1)
 
     draws = seen.apply(forms).reshape(-1, len(FORMS))
+    ratings = float(1 / np.mean(1 / panel.sizes))
     return {
-        form: with_interval(point, draws[:, column], seen, correlation=True)
+        form: with_interval(
+            point, draws[:, column], seen, correlation=True, ratings=ratings if form.endswith("1)") else 2.0
+        )
         for column, (form, point) in enumerate(points.items())
     }
 

@@ -55,7 +55,8 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
         return Estimate.undefined("the ratings are constant", resamples, len(shared))
     seen = resamples.select(shared)
     point = Statistic(float(value), n=len(shared), dropped=int((table.counts == 1).sum()))
-    return Estimate.of(point, seen.apply(kernel), seen, correlation=True)
+    ratings = float(1 / np.mean(1 / units.sizes))
+    return Estimate.of(point, seen.apply(kernel), seen, correlation=True, ratings=ratings)
 
 
 @dataclass(frozen=True, eq=False)

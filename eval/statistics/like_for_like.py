@@ -20,6 +20,10 @@ Two things make a judge that is one differ from them: the items, and that raters
 The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The ratio has that of Fieller
 (1954): all t for which the same test does not reject judge = t x rater. It holds 1 exactly where the interval of the
 difference holds 0, and p is 0.05 or more.
+
+With fewer than `FEW_RATERS` raters how much they differ is seen in 1 to 3 differences, and real differences are often
+missed: where noise differs by 40 % between raters, a judge that is one more of them is told apart in 8 to 12 %, not
+5 % (`benchmarks/results/coverage.md`). The interval then holds for these raters more surely than for others.
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ from .reliability import MIN_RATER_ITEMS
 
 MIN_RATERS = 2
 """Fewest raters of an interval: how much raters differ cannot be seen from one."""
+
+FEW_RATERS = 5
+"""With fewer raters the interval holds for these, and less surely for others."""
 
 Verdict = Literal[
     "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.annotations import read_annotations
-from empathy_judge.eval.verdict import Agreement, verdict
+from empathy_judge.eval.verdict import Agreement, few_raters, verdict
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
@@ -109,3 +109,11 @@ def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kin
     found = verdict(own)
     assert (found.kind, found.tone) == (kind, "none")
     assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found.text
+
+
+def test_few_raters_are_named_where_there_is_an_interval(table: dict[str, Any]) -> None:
+    own = table["judges"]["good"]["like_for_like"]
+    assert few_raters(own) == ""
+    few = few_raters({**own, "n_raters": 3})
+    assert few == "3 raters: the interval beside one rater holds for these, less surely for others."
+    assert few_raters({**own, "n_raters": 3, "difference": NONE}) == ""
