@@ -158,7 +158,7 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
         what = shown(value) if is_column(kind) else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
         raise DataError(
             f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {what} is in {' and '.join(splits)}{more}; "
-            f"accepted: each {name} in one split, as `empathy-judge split --overwrite` makes them"
+            f"expected each {name} in one split, as `empathy-judge split --overwrite` makes them"
         )
 
 
@@ -178,7 +178,7 @@ def split_columns(dataset: PairDataset) -> tuple[str, ...]:
         stored = yaml.safe_load(path.read_bytes().decode())
         by, split_hash = tuple(stored["by"]), stored["split_hash"]
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
-        raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
+        raise DataError(f"{path}: not readable; expected the file that `empathy-judge split` writes") from None
     if split_hash != dataset.split_hash() or not by or not all(map(is_column, by)):
         raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
     return by

@@ -149,7 +149,7 @@ class ByTokens:
         self._own = slice(rank * readers, (rank + 1) * readers)
         largest = max(kind.rows * int(kind.lengths.max()) for kind in kinds if kind.share and len(kind.lengths))
         if largest > budget:
-            raise UserError(f"data.batch_tokens {budget}: one item has {largest} tokens; accepted: {largest} or more")
+            raise UserError(f"data.batch_tokens {budget}: one item has {largest} tokens; expected {largest} or more")
         rows = self._planned(0)
         items = sum(len(row[0]) for row in rows)
         self._rows = min(items, len(rows) + len(rows) // _SPARE)

@@ -17,8 +17,8 @@ from .audio import AudioSource
 from .audit import SPLIT_FILE, split_columns
 from .errors import UserError, shown
 from .folders import replace_file
-from .intake.assemble import Imported, assemble
-from .intake.clips import ClipCell
+from .importers.assemble import Imported, assemble
+from .importers.clips import ClipCell
 from .pairs_file import SHARD_ROWS
 from .ratings import Dimension, is_name
 from .rows import TAGS, TEXT_COLUMNS
@@ -78,7 +78,7 @@ def combine(
     parts = _named(datasets, names, renames)
     for column in shared:
         if column not in SHAREABLE:
-            raise UserError(f"shared column {shown(column)}; accepted: {', '.join(SHAREABLE)}")
+            raise UserError(f"shared column {shown(column)}; expected {', '.join(SHAREABLE)}")
     by, notes = _split_by(parts)
     dimensions, scores, scale_notes = _on_one_scale(parts)
     combined = Imported(
@@ -110,7 +110,7 @@ def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:
         name, _, change = item.rpartition(":")
         old, _, new = change.partition("=")
         if not (name and old and new):
-            raise UserError(f"--rename {item!r}: accepted: NAME:OLD=NEW, such as lab:warmth=empathy")
+            raise UserError(f"--rename {item!r}: expected NAME:OLD=NEW, such as lab:warmth=empathy")
         renames.setdefault(name, {})[old] = new
     return renames
 
@@ -131,13 +131,13 @@ def _named(
 ) -> list[_Part]:
     names = [dataset.card.name for dataset in datasets] if names is None else names
     if len(names) != len(datasets):
-        raise UserError(f"{len(names)} names for {len(datasets)} datasets; accepted: one for each")
+        raise UserError(f"{len(names)} names for {len(datasets)} datasets; expected one for each")
     for name in names:
         if not is_name(name) or "/" in name or names.count(name) > 1:
-            raise UserError(f"dataset name {shown(name)}; accepted: distinct ones without '/', as --names gives them")
+            raise UserError(f"dataset name {shown(name)}; expected distinct ones without '/', as --names gives them")
     for name in renames:
         if name not in names:
-            raise UserError(f"rename in dataset {shown(name)}; accepted: {', '.join(names)}")
+            raise UserError(f"rename in dataset {shown(name)}; expected {', '.join(names)}")
     return [_renamed(name, own, renames.get(name, {})) for name, own in zip(names, datasets, strict=True)]
 
 

@@ -100,7 +100,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
         UserError: If `min_score` is not a share.
     """
     if not 0 <= min_score <= 1:
-        raise UserError(f"min_score {min_score:g}; accepted: 0 to 1, a share of the rating scale")
+        raise UserError(f"min_score {min_score:g}; expected 0 to 1, a share of the rating scale")
     good = np.asarray(_share_of_scale(dataset) >= min_score)
     somewhere = set(np.flatnonzero(good.any(axis=1)))
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))

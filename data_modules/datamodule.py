@@ -135,7 +135,7 @@ class PairDataModule(L.LightningDataModule):
         check_splits(self.dataset)
         both = set(self.train_splits) & set(self.validation_splits)
         if both:
-            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; accepted: different splits")
+            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; expected different splits")
         training = self.dataset.subset(self.train_splits)
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
         rated = set(training.ratings["pair_id"])
@@ -158,7 +158,7 @@ class PairDataModule(L.LightningDataModule):
             ("what is left for rated pairs", rated),
         ):
             if not -1e-9 <= share <= 1:
-                raise DataError(f"data.{name} {share:g}; accepted: shares from 0 to 1, in sum at most 1")
+                raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
         kinds: list[Sequence[Comparison]] = [
             human_comparisons(training) if self.preference_share else [],
             counterfactuals(training, self.counterfactual_min_score) if self.counterfactual_share else [],
@@ -178,12 +178,12 @@ class PairDataModule(L.LightningDataModule):
             return
         if not is_column(self.campaign_column):
             known = accepted_columns(self.dataset.pairs)
-            raise DataError(f"data.campaign_column {self.campaign_column!r}; accepted: {known}")
+            raise DataError(f"data.campaign_column {self.campaign_column!r}; expected {known}")
         named = {self._campaign_name(pair) for pair in self.dataset.pairs}
         self.campaigns = tuple(sorted(named))
         if self.reference_campaign not in named:
             raise DataError(
-                f"data.reference_campaign {self.reference_campaign!r}; accepted: {', '.join(self.campaigns)}"
+                f"data.reference_campaign {self.reference_campaign!r}; expected {', '.join(self.campaigns)}"
             )
 
     def _campaign_name(self, pair: Pair) -> str:
@@ -191,7 +191,7 @@ class PairDataModule(L.LightningDataModule):
         name = read_column(pair, self.campaign_column)
         if name is None:
             raise DataError(
-                f"{self.path}: pair {pair.pair_id} has no {self.campaign_column}; accepted: a campaign for each pair"
+                f"{self.path}: pair {pair.pair_id} has no {self.campaign_column}; expected a campaign for each pair"
             )
         return name
 
@@ -216,7 +216,7 @@ class PairDataModule(L.LightningDataModule):
             if not rated and all(item.strength[column].isnan() for item in self.items.comparisons):
                 raise DataError(
                     f"{self.path}: nobody rated {dimension.name!r} in split "
-                    f"{' or '.join(map(repr, self.train_splits))}; accepted: ratings of every dimension, a "
+                    f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
                 )
 
@@ -269,7 +269,7 @@ class PairDataModule(L.LightningDataModule):
         if self.batches == "groups":
             raise DataError(
                 f"data.batch_tokens {self.batch_tokens} with data.batches groups: items stand together by length or by "
-                "group; accepted: either of the two"
+                "group; expected either of the two"
             )
         plan = self._by_tokens([self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()])
         if self.trainer is None or self.trainer.is_global_zero:
@@ -314,7 +314,7 @@ class PairDataModule(L.LightningDataModule):
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:
-            raise DataError("data.batch_tokens without a model, whose tokens they are; accepted: batch_size")
+            raise DataError("data.batch_tokens without a model, whose tokens they are; expected batch_size")
         return self._model.count_tokens(pairs, self._seconds)
 
     @property

@@ -34,7 +34,7 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 class UserError(Exception):
     """Something the user can mend. The text is one line, at most `MAX_MESSAGE_CHARACTERS` long, and says what was found
-    and what is accepted."""
+    and what is expected."""
 
     def __init__(self, message: str) -> None:
         # Half of a surrogate pair, out of JSON or a file name, could be neither printed nor written

@@ -52,7 +52,7 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     try:
         lock.acquire()
     except Timeout:
-        raise DataError(f"{out}: another process is writing it; accepted: wait for it, or another folder") from None
+        raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
     try:
         _begin(stage, key)
         yield stage
@@ -77,9 +77,9 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
         return
     is_empty = out.is_dir() and not any(out.iterdir())
     if not is_empty and not (out / CARD_FILE).is_file():
-        raise DataError(f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet")
+        raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
     if not is_empty and not overwrite:
-        raise DataError(f"{out}: exists; accepted: a folder that does not exist yet, or --overwrite")
+        raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
 
 
 def _begin(stage: Path, key: str | None) -> None:
@@ -116,9 +116,7 @@ def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Pa
         with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
             path, exists = _resolved(root / relative, {} if folders is None else folders)
     if leaves or not path.is_relative_to(root):
-        raise OutsideError(
-            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
-        )
+        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return path
@@ -151,9 +149,7 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
         DataError: If it is no file.
     """
     if not _stays_inside(relative):
-        raise OutsideError(
-            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
-        )
+        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if relative not in files:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return root / relative

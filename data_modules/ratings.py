@@ -39,9 +39,9 @@ class Dimension:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise DataError(f"dimension name {shown(self.name)}; accepted: letters, digits, '_', '.', '-'")
+            raise DataError(f"dimension name {shown(self.name)}; expected letters, digits, '_', '.', '-'")
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
-            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; accepted: low:high")
+            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; expected low:high")
         if self.step is None:
             return
         steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
@@ -56,12 +56,12 @@ class Dimension:
             DataError: If any number in the range can be given.
         """
         if self.step is None:
-            raise DataError(f"dimension {self.name}: accepted: a scale with steps; it has {self.scale}")
+            raise DataError(f"dimension {self.name}: expected a scale with steps; it has {self.scale}")
         return round((self.maximum - self.minimum) / self.step) + 1
 
     @property
     def scale(self) -> str:
-        """What is accepted, in words: ``1 to 5 in steps of 1``."""
+        """The scores that a rater can give, in words: ``1 to 5 in steps of 1``."""
         steps = "" if self.step is None else f" in steps of {self.step:g}"
         return f"{self.minimum:g} to {self.maximum:g}{steps}"
 
@@ -81,7 +81,7 @@ def parse_dimension(text: str) -> Dimension:
             raise ValueError
     except ValueError:
         raise DataError(
-            f"dimension {shown(text)}; accepted: NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
+            f"dimension {shown(text)}; expected NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
             "where lower is better, such as vocal_empathy=1:5:1"
         ) from None
     return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower)
@@ -119,11 +119,11 @@ def check_ratings(
         off_step = np.abs(steps - np.round(steps)) > STEP_TOLERANCE if dimension.step else False
         outside = (scores < dimension.minimum) | (scores > dimension.maximum)
         rated = ratings["dimension"].to_numpy() == dimension.name
-        check.refuse("score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}")
+        check.refuse("score", rated & (outside | off_step), f"expected for {dimension.name}: {dimension.scale}")
     if SECONDS in ratings:
-        accepted = "accepted: a finite number of seconds, at least 0, or none where the time is unknown"
+        expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
         seconds, known = check.floats(SECONDS), ratings[SECONDS].notna().to_numpy(bool)
-        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), accepted)
+        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), expected)
     check.unique(["pair_id", "rater_id", "dimension"])
 
 
@@ -141,9 +141,9 @@ def check_preferences(
         check.known(column, pair_ids, "no such pair in the pairs table")
     check.dimension(dimensions)
     check.name("rater_id")
-    check.refuse("strength", check.number("strength") < 0, "accepted: 0 (tie) or more")
+    check.refuse("strength", check.number("strength") < 0, "expected 0 (tie) or more")
     itself = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
-    check.refuse("rejected_id", itself, "accepted: another pair than chosen_id")
+    check.refuse("rejected_id", itself, "expected another pair than chosen_id")
     check.unique(["chosen_id", "rejected_id", "rater_id", "dimension"])
 
 
@@ -165,13 +165,13 @@ class _Check:
     table: pd.DataFrame
     locate: Locate
 
-    def refuse(self, column: str, bad: np.ndarray, accepted: str) -> None:
+    def refuse(self, column: str, bad: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
         first = int(bad.argmax())
         value = shown(_plain(self.table[column].iloc[first]))
         more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{self.locate(first, column)}: value {value}; {accepted}{more}")
+        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{more}")
 
     def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
         """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
@@ -181,16 +181,16 @@ class _Check:
             return np.array([not is_good(value) for value in self.table[column]], bool)
         return np.array([not is_good(value) for value in distinct], bool)[codes]
 
-    def known(self, column: str, values: Collection[str], accepted: str) -> None:
+    def known(self, column: str, values: Collection[str], expected: str) -> None:
         known = set(values)
-        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), accepted)
+        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), expected)
 
     def dimension(self, dimensions: Sequence[Dimension]) -> None:
         names = [dimension.name for dimension in dimensions]
-        self.known("dimension", names, f"accepted: {', '.join(names)}")
+        self.known("dimension", names, f"expected {', '.join(names)}")
 
     def name(self, column: str) -> None:
-        self.refuse(column, self._bad(column, is_name), "accepted: text without line breaks, not empty")
+        self.refuse(column, self._bad(column, is_name), "expected text without line breaks, not empty")
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""
@@ -202,7 +202,7 @@ class _Check:
     def number(self, column: str) -> np.ndarray:
         """The same; a value that is no finite number is refused."""
         values = self.floats(column)
-        self.refuse(column, ~np.isfinite(values), "accepted: a finite number")
+        self.refuse(column, ~np.isfinite(values), "expected a finite number")
         return values
 
     def unique(self, columns: list[str]) -> None:
@@ -211,7 +211,7 @@ class _Check:
             second = int(again.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = self.locate(values.index(values[second]), columns[0])
-            self.refuse(columns[0], again, f"accepted: each {', '.join(columns)} once; it stands at {first} already")
+            self.refuse(columns[0], again, f"expected each {', '.join(columns)} once; it stands at {first} already")
 
 
 def _to_number(value: object) -> float:

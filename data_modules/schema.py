@@ -64,7 +64,7 @@ __all__ = [
     "Pair",
     "PairDataset",
     "Turn",
-    "check_opinions",
+    "check_annotations",
     "complete_dataset",
     "write_dataset",
     "write_splits",
@@ -152,7 +152,7 @@ class DatasetCard:
     def __post_init__(self) -> None:
         names = [dimension.name for dimension in self.dimensions]
         if not names or len(set(names)) != len(names):
-            raise DataError(f"dataset {self.name}: dimensions {shown(names)}; accepted: at least one, each name once")
+            raise DataError(f"dataset {self.name}: dimensions {shown(names)}; expected at least one, each name once")
 
     def dimension(self, name: str) -> Dimension:
         """The dimension called `name`.
@@ -206,7 +206,7 @@ class PairDataset:
         ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
         has_preferences = (root / PREFERENCES_FILE).exists()
         preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
-        check_opinions(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
+        check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
         found = content_hash(card.dimensions, _as_rows(pairs, prints), ratings, preferences)
         if found != card.content_hash:
             raise DataError(
@@ -293,11 +293,11 @@ def write_dataset(
     file = root / PAIRS_FILE
     unknown = [name for name in pairs.columns if name not in PAIR_COLUMNS]
     if unknown:
-        raise DataError(f"{file}: unknown column {shown(unknown[0])}; accepted: {', '.join(PAIR_COLUMNS)}")
+        raise DataError(f"{file}: unknown column {shown(unknown[0])}; expected {', '.join(PAIR_COLUMNS)}")
     hashes: dict[str, str] = {}
     rows = [to_row(values, root, file, n, hashes) for n, values in enumerate(pairs.to_dict("records"), start=1)]
     check_pair_rows(rows, file)
-    check_opinions(card, [row["pair_id"] for row in rows], ratings, preferences, root)
+    check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
@@ -333,7 +333,7 @@ def complete_dataset(
     return card
 
 
-def check_opinions(
+def check_annotations(
     card: DatasetCard,
     pair_ids: Sequence[str],
     ratings: pd.DataFrame,
@@ -364,7 +364,7 @@ def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) 
     """
     root = data_path(folder)
     if isinstance(root, RemotePath):
-        raise DataError(f"{root}: splits are not written to an address; accepted: a local copy of the folder")
+        raise DataError(f"{root}: splits are not written to an address; expected a local copy of the folder")
     write_split_column(root, list(splits))
 
 
@@ -377,18 +377,18 @@ def _read_card(root: DataPath) -> DatasetCard:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not readable as YAML ({error})") from None
     if not isinstance(values, dict) or values.pop("schema_version", None) != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version; accepted: {SCHEMA_VERSION}")
+        raise DataError(f"{path}: schema_version; expected {SCHEMA_VERSION}")
     try:
         dimensions = tuple(Dimension(**dimension) for dimension in values.pop("dimensions"))
         card = DatasetCard(dimensions=dimensions, **values)
     except (KeyError, TypeError, OverflowError) as error:
         fields = ", ".join(f.name for f in dataclasses.fields(DatasetCard))
-        raise DataError(f"{path}: {error}; accepted: schema_version, {fields}") from None
+        raise DataError(f"{path}: {error}; expected schema_version, {fields}") from None
     for name, value in values.items():
-        accepted = bool if name == "synthetic" else str
-        if not isinstance(value, accepted):
+        expected = bool if name == "synthetic" else str
+        if not isinstance(value, expected):
             raise DataError(
-                f"{path}: {name} {shown(value)}; accepted: {'true or false' if accepted is bool else 'text'}"
+                f"{path}: {name} {shown(value)}; expected {'true or false' if expected is bool else 'text'}"
             )
     return card
 

@@ -119,7 +119,7 @@ def fold_dataset(
     """
     dataset = _load_unsplit(folder, by, overwrite)
     if not 2 <= folds <= len(dataset.pairs):
-        raise DataError(f"{folds} folds; accepted: 2 to {len(dataset.pairs)}, the number of pairs")
+        raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
     shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
     most = dict.fromkeys(shares, _MAX_FOLD_DEVIATION / folds)
     splits = _deal(dataset, _components(dataset, by), shares, most, by, seed, stratify)
@@ -146,11 +146,11 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
     dataset = _load_unsplit(folder, (column,), overwrite)
     values = [read_column(pair, column) for pair in dataset.pairs]
     if len(set(values)) < 2:
-        raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; accepted: two values")
+        raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; expected two values")
     for row, value in enumerate(values, start=1):
         if not is_name(value):
             where = place(dataset.root / PAIRS_FILE, row, column)
-            raise DataError(f"{where}: value {shown(value)}; accepted as the name of a fold: text without line breaks")
+            raise DataError(f"{where}: value {shown(value)}; expected as the name of a fold: text without line breaks")
     splits = {position: f"{column}={value}" for position, value in enumerate(values)}
     return _write(dataset, splits, {"by": [column], "leave_out": column})
 
@@ -158,10 +158,10 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> PairDataset:
     dataset = PairDataset.load(folder)
     if not isinstance(dataset.root, Path):
-        raise DataError(f"{dataset.root}: splits are not written to an address; accepted: a local copy of the folder")
+        raise DataError(f"{dataset.root}: splits are not written to an address; expected a local copy of the folder")
     _check_by(by, dataset)
     if not overwrite and any(pair.split is not None for pair in dataset.pairs):
-        raise DataError(f"{dataset.root}: it has splits already; accepted: --overwrite, or an unsplit dataset")
+        raise DataError(f"{dataset.root}: it has splits already; expected --overwrite, or an unsplit dataset")
     return dataset
 
 
@@ -198,7 +198,7 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     for name in dict.fromkeys(splits.values()):
         if name not in kept.values():
             what = f"every response clip of {name!r} is in another split, too"
-            raise DataError(f"{dataset.root}: {what}; accepted: splits that share no responses")
+            raise DataError(f"{dataset.root}: {what}; expected splits that share no responses")
     pairs = tuple(dataclasses.replace(pair, split=kept.get(position)) for position, pair in enumerate(dataset.pairs))
     split = dataclasses.replace(dataset, pairs=pairs)
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
@@ -226,21 +226,21 @@ def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str])
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
     for column in by or ("nothing",):
         if column not in COLUMNS and column not in tag_columns(dataset.pairs):
-            raise DataError(f"split by {shown(column)}; accepted: {accepted_columns(dataset.pairs)}")
+            raise DataError(f"split by {shown(column)}; expected {accepted_columns(dataset.pairs)}")
         empty = [row for row, pair in enumerate(dataset.pairs, start=1) if read_column(pair, column) is None]
         if empty:
             more = f" ({len(empty) - 1} more)" if len(empty) > 1 else ""
             where = place(dataset.root / PAIRS_FILE, empty[0], column)
-            raise DataError(f"{where}: empty{more}; accepted: a value in every row, or another split")
+            raise DataError(f"{where}: empty{more}; expected a value in every row, or another split")
 
 
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     for name, fraction in fractions.items():
         if not is_name(name) or not 0 < fraction <= 1:
-            raise DataError(f"split {shown(name)}: fraction {fraction}; accepted: more than 0, at most 1")
+            raise DataError(f"split {shown(name)}: fraction {fraction}; expected more than 0, at most 1")
     total = sum(fractions.values())
     if abs(total - 1) > 1e-6:
-        raise DataError(f"fractions {shown(dict(fractions))} sum to {total:g}; accepted: 1")
+        raise DataError(f"fractions {shown(dict(fractions))} sum to {total:g}; expected 1")
 
 
 def _check_hold_out(
@@ -250,15 +250,15 @@ def _check_hold_out(
     dataset: PairDataset,
 ) -> None:
     if "test" not in fractions or len(fractions) < 2:
-        raise DataError(f"splits {', '.join(fractions)}; accepted with values held out: 'test' and another")
+        raise DataError(f"splits {', '.join(fractions)}; expected with values held out: 'test' and another")
     for column, values in hold_out.items():
         if column not in by:
-            raise DataError(f"held out by {shown(column)}; accepted: what is split by: {', '.join(by)}")
+            raise DataError(f"held out by {shown(column)}; expected what is split by: {', '.join(by)}")
         known = {read_column(pair, column) for pair in dataset.pairs}
         for value in values:
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
-                raise DataError(f"held out {column} {shown(value)}; accepted: {has}")
+                raise DataError(f"held out {column} {shown(value)}; expected {has}")
 
 
 def _is_held_out(pairs: Sequence[Pair], hold_out: Mapping[str, Sequence[str]]) -> bool:
@@ -293,5 +293,5 @@ def _check_shares(
             raise DataError(
                 f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
                 f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
-                f"largest of {max(sizes, default=0)}; accepted: other shares, or fewer columns to split by"
+                f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
             )

@@ -90,7 +90,7 @@ class StoredClip:
             text = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
             raise AudioError(text, "cannot be read") from None
         if data is None:
-            raise AudioError(f"{self.name}: neither a path nor bytes; accepted: either a path or bytes")
+            raise AudioError(f"{self.name}: neither a path nor bytes; expected either a path or bytes")
         return data
 
     def read_checked(self) -> bytes:

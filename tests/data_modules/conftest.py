@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake.assemble import assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 

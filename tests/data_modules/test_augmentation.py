@@ -233,10 +233,10 @@ def test_augmented_samples_come_from_the_file(dataset: PairDataset) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_probability": 1.5}, "noise_probability 1.5; accepted: 0 to 1"),
-        ({"gain_probability": -0.1}, "gain_probability -0.1; accepted: 0 to 1"),
+        ({"noise_probability": 1.5}, "noise_probability 1.5; expected 0 to 1"),
+        ({"gain_probability": -0.1}, "gain_probability -0.1; expected 0 to 1"),
         ({"gain_probability": float("nan")}, "gain_probability nan"),
-        ({"noise_snr": (30.0, 10.0)}, r"noise_snr \(30.0, 10.0\); accepted: two values, ascending, -20.0 to 100.0"),
+        ({"noise_snr": (30.0, 10.0)}, r"noise_snr \(30.0, 10.0\); expected two values, ascending, -20.0 to 100.0"),
         ({"room_rt60": (0.0, 1.0)}, "room_rt60"),
         ({"codec_compression": (0.0, 1.1)}, "codec_compression"),
         ({"shift_seconds": (-1.0, 1.0)}, "shift_seconds"),

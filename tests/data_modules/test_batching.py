@@ -127,7 +127,7 @@ def test_blocks_are_hardly_read_twice() -> None:
 
 
 def test_one_item_that_is_too_long_is_named_by_its_tokens() -> None:
-    with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; accepted: \d+ or more"):
+    with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; expected \d+ or more"):
         plans(lengths_of(10), 100, 1)
 
 

@@ -15,7 +15,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speechjudge
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -221,7 +221,7 @@ def test_an_unknown_entry_is_skipped_alone(source: SpeechJudge, entry: Any) -> N
     assert [rater for *_, rater, _ in source.preferences(dataset)] == ["r0", "r2"]
     ((where, reason),) = reasons(dataset)
     assert where == "rows.jsonl, row 1 (line 1), column 'naturalness_annotation', rater 'r1'"
-    assert reason.startswith(f"value {entry!r}; accepted: A+1 | A+2 | B+1 | B+2 | Tie (missing reason) |")
+    assert reason.startswith(f"value {entry!r}; expected A+1 | A+2 | B+1 | B+2 | Tie (missing reason) |")
 
 
 @pytest.mark.parametrize("rater", [None, "", " ", True, "a\nb"])
@@ -230,7 +230,7 @@ def test_a_rater_without_a_name_is_skipped_alone(source: SpeechJudge, rater: Any
     dataset = source.load(max_skipped=0.5)
     assert source.preferences(dataset) == [("300", "200", "r1", 1.0)]
     ((_, reason),) = reasons(dataset)
-    assert reason == f"rater {rater!r}; accepted: text without line breaks, not empty"
+    assert reason == f"rater {rater!r}; expected text without line breaks, not empty"
 
 
 def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source: SpeechJudge) -> None:
@@ -251,16 +251,16 @@ def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source: Speec
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"rater": None}, "accepted: a list of rater ids"),
-        ({"rater": []}, "accepted: a list of rater ids"),
-        ({"naturalness_annotation": ["A+1", "A+1"]}, "accepted: a list of 1 entries, one per rater"),
-        ({"naturalness_annotation": "A+1"}, "accepted: a list of 1 entries, one per rater"),
+        ({"rater": None}, "expected a list of rater ids"),
+        ({"rater": []}, "expected a list of rater ids"),
+        ({"naturalness_annotation": ["A+1", "A+1"]}, "expected a list of 1 entries, one per rater"),
+        ({"naturalness_annotation": "A+1"}, "expected a list of 1 entries, one per rater"),
         ({"audioA": "../x.wav"}, "leaves the folder"),
         ({"audioA": "clips/none.wav"}, "no such file"),
         ({"audioB": "clips/400.wav"}, "the same clip as audioA"),
-        ({"audioB": None}, "accepted: the path of an audio file"),
-        ({"language_setting": None}, "value None; accepted: text"),
-        ({"target_text": 5}, "value 5; accepted: text"),
+        ({"audioB": None}, "expected the path of an audio file"),
+        ({"language_setting": None}, "value None; expected text"),
+        ({"target_text": 5}, "value 5; expected text"),
     ],
 )
 def test_a_bad_row_is_skipped(source: SpeechJudge, change: dict[str, Any], reason: str) -> None:

@@ -98,7 +98,7 @@ def test_split_file(folder: Path) -> None:
 
 def test_existing_splits_are_kept(folder: Path) -> None:
     first = split_dataset(folder)
-    with pytest.raises(DataError, match="it has splits already; accepted: --overwrite"):
+    with pytest.raises(DataError, match="it has splits already; expected --overwrite"):
         split_dataset(folder, seed=1)
     assert PairDataset.load(folder).split_hash() == first.split_hash
 
@@ -125,9 +125,9 @@ def test_hold_out(folder: Path) -> None:
     assert ("s1", "test") in splits
     assert len(splits) == 4
     assert {split for system, split in splits if system != "s1"} == {"train", "validation"}
-    with pytest.raises(DataError, match="held out system_id 's9'; accepted: s0, s1, s2, s3"):
+    with pytest.raises(DataError, match="held out system_id 's9'; expected s0, s1, s2, s3"):
         split_dataset(folder, by=("system_id",), hold_out={"system_id": ["s9"]}, overwrite=True)
-    with pytest.raises(DataError, match="held out by 'system_id'; accepted: what is split by: group_id"):
+    with pytest.raises(DataError, match="held out by 'system_id'; expected what is split by: group_id"):
         split_dataset(folder, hold_out={"system_id": ["s1"]}, overwrite=True)
 
 
@@ -138,14 +138,14 @@ def test_hold_out(folder: Path) -> None:
             {"by": ("group_id", "system_id")},
             r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts",
         ),
-        ({"by": ("mood",)}, "split by 'mood'; accepted: group_id, context_speaker"),
-        ({"by": ()}, "split by 'nothing'; accepted: group_id"),
+        ({"by": ("mood",)}, "split by 'mood'; expected group_id, context_speaker"),
+        ({"by": ()}, "split by 'nothing'; expected group_id"),
         ({"by": ("context_speaker",)}, r"pairs\.parquet, row 1, column 'context_speaker': empty \(99 more\)"),
-        ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; accepted: 1"),
-        ({"fractions": {"train": 1.0, "test": 0.0}}, "split 'test': fraction 0.0; accepted: more than 0"),
+        ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; expected 1"),
+        ({"fractions": {"train": 1.0, "test": 0.0}}, "split 'test': fraction 0.0; expected more than 0"),
         ({"fractions": {"train": 1.5, "test": -0.5}}, "split 'train': fraction 1.5"),
         ({"fractions": {"train": float("nan"), "test": 0.5}}, "split 'train': fraction nan"),
-        ({"fractions": {}}, "sum to 0; accepted: 1"),
+        ({"fractions": {}}, "sum to 0; expected 1"),
         ({"by": ("system_id",), "fractions": dict.fromkeys("abcde", 0.2)}, "split .* would get 0%"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
 def test_a_group_in_two_splits_of_the_source_is_refused(source: Any) -> None:
     for row, split in zip(source.pairs, ["train", "train", "train", "test"], strict=True):
         row["split"] = split
-    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; accepted"):
+    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; expected"):
         check_splits(source.load())
 
 

@@ -210,7 +210,7 @@ def test_histogram_of_ratings() -> None:
     scores = np.array([[1.0, 1.0, 2.5], [NAN, NAN, NAN], [3.0, 2.0, NAN]])
     found = rating_histogram(table(scores), Dimension("d", 1, 3, 0.5))
     assert found.tolist() == [[2, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1]]
-    with pytest.raises(DataError, match="dimension d: accepted: a scale with steps; it has 1 to 3"):
+    with pytest.raises(DataError, match="dimension d: expected a scale with steps; it has 1 to 3"):
         rating_histogram(table(scores), Dimension("d", 1, 3))
 
 

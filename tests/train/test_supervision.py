@@ -94,10 +94,10 @@ def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opin
             dataset_folder,
             "share of 0.2 of what it has not: a response of the same",
         ),
-        ({"preference_share": 1.2}, opinions, r"data\.preference_share 1\.2; accepted: shares from 0 to 1"),
-        ({"preference_share": 0.7, "counterfactual_share": 0.7}, opinions, "left for rated pairs -0.4; accepted"),
-        ({"campaign_column": "tag:campaign", "reference_campaign": "me"}, opinions, "'me'; accepted: crowd, experts"),
-        ({"campaign_column": "studio"}, opinions, "campaign_column 'studio'; accepted: group_id"),
+        ({"preference_share": 1.2}, opinions, r"data\.preference_share 1\.2; expected shares from 0 to 1"),
+        ({"preference_share": 0.7, "counterfactual_share": 0.7}, opinions, "left for rated pairs -0.4; expected"),
+        ({"campaign_column": "tag:campaign", "reference_campaign": "me"}, opinions, "'me'; expected crowd, experts"),
+        ({"campaign_column": "studio"}, opinions, "campaign_column 'studio'; expected group_id"),
     ):
         overrides = {f"data__{name}": value for name, value in share.items()}
         with pytest.raises(DataError, match=message):
