@@ -20,9 +20,8 @@ from .folders import replace_file
 from .importers.assemble import Imported, assemble
 from .importers.clips import ClipCell
 from .pairs_file import SHARD_ROWS
-from .ratings import Dimension, is_name
+from .ratings import Dimension, is_name, onto_first_scale, same_range
 from .rows import TAGS, TEXT_COLUMNS
-from .scales import onto_first_scale, same_range
 from .schema import DatasetCard, PairDataset
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile
 

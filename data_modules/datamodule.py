@@ -15,19 +15,30 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .audio import AudioSource
-from .audit import check_splits
+from .audit import check_splits, is_column, known_columns, read_column
 from .augmentation import NO_AUGMENTATION, Augmentation
-from .batching import WINDOW, ByTokens, EpochBatches, FixedSize, Kind, Plan, Position, Repeated
-from .columns import accepted_columns, is_column, read_column, value_number
 from .comparisons import Comparison, counterfactuals, human_comparisons
-from .durations import clip_seconds
 from .errors import DataError
-from .near_identical import near_identical
-from .rated_pairs import RatedPair, RatedPairs
-from .sampler import WINDOW_BLOCKS, Blocks, EpochSampler, MixedSampler, row_groups
+from .measuring import clip_seconds
+from .near_duplicates import near_identical
+from .rated_pairs import RatedPair, RatedPairs, TrainingItems
+from .sampling import (
+    WINDOW,
+    WINDOW_BLOCKS,
+    Blocks,
+    ByTokens,
+    EpochBatches,
+    EpochSampler,
+    FixedSize,
+    Kind,
+    MixedSampler,
+    Plan,
+    Position,
+    Repeated,
+    row_groups,
+)
 from .schema import Dimension, Pair, PairDataset
 from .targets import TargetName, Weighting
-from .training_items import TrainingItems
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
@@ -177,7 +188,7 @@ class PairDataModule(L.LightningDataModule):
         if self.campaign_column is None:
             return
         if not is_column(self.campaign_column):
-            known = accepted_columns(self.dataset.pairs)
+            known = known_columns(self.dataset.pairs)
             raise DataError(f"data.campaign_column {self.campaign_column!r}; expected {known}")
         named = {self._campaign_name(pair) for pair in self.dataset.pairs}
         self.campaigns = tuple(sorted(named))
@@ -198,7 +209,7 @@ class PairDataModule(L.LightningDataModule):
     @property
     def campaign(self) -> Callable[[Pair], int]:
         """From a pair to the position of its campaign in `campaigns`; -1 where none are told apart."""
-        return partial(value_number, column=self.campaign_column, values=self.campaigns)
+        return partial(_campaign_number, column=self.campaign_column, values=self.campaigns)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -363,3 +374,7 @@ class PairDataModule(L.LightningDataModule):
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:
     return (splits,) if isinstance(splits, str) else tuple(splits)
+
+
+def _campaign_number(pair: Pair, column: str | None, values: Sequence[str]) -> int:
+    return -1 if column is None else values.index(str(read_column(pair, column)))

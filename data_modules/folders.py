@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
@@ -96,6 +98,45 @@ def _begin(stage: Path, key: str | None) -> None:
         replace_file(stored, lambda temporary: temporary.write_text(key or "", encoding="utf-8"))
     for path in stage.rglob(".*.tmp"):  # of `replace_file`
         path.unlink()
+
+
+def check_unique_keys(text: str) -> None:
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last.
+
+    Raises:
+        yaml.YAMLError: If there is one, or the text is not YAML.
+    """
+    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
+    seen: set[int] = set()  # an alias is the same node again
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+            if twice:
+                raise yaml.YAMLError(f"key {twice[0]!r} stands twice in a mapping, {str(node.start_mark).strip()}")
+            waiting += [value for _, value in node.value]
+
+
+def read_yaml(path: DataPath) -> Any:
+    """The content of a YAML file in UTF-8. Nothing in it is run.
+
+    Raises:
+        DataError: If it cannot be read, or a key stands twice in a mapping.
+    """
+    try:
+        text = path.read_bytes().decode()
+        check_unique_keys(text)
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as YAML ({error})") from None
 
 
 def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None) -> Path:

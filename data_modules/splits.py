@@ -12,21 +12,24 @@ from typing import Any
 import yaml
 
 from .audit import (
+    COLUMNS,
     SPLIT_FILE,
     SplitAudit,
     audit_splits,
     find_crossings,
+    known_columns,
+    read_column,
     refuse_leaks,
     refused_kinds,
+    tag_columns,
     values_of,
 )
-from .columns import COLUMNS, accepted_columns, read_column, tag_columns
-from .dealing import components, deal
 from .errors import DataError, place, shown
 from .folders import replace_file
-from .near_identical import near_identical
+from .near_duplicates import near_identical
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
+from .stratified import assign, components
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25
@@ -47,7 +50,7 @@ def split_dataset(
     """Splits a dataset and writes the column ``split`` and ``split.yaml``.
 
     Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
-    C the group) and stay together. Components are dealt out as `dealing.deal` says, by their mean score: every
+    C the group) and stay together. Components are assigned by `stratified.assign`, by their mean score: every
     dimension is scaled to its range and turned so that high is good.
 
     Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
@@ -56,12 +59,12 @@ def split_dataset(
 
     Args:
         folder: The dataset.
-        by: Some of `columns.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
+        by: Some of `audit.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
         fractions: Split -> share of the pairs; they sum to 1.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
         stratify: Whether to balance mean scores.
-        seed: For the order in which components are dealt out.
+        seed: For the order in which components are assigned.
         overwrite: Replace a split that exists.
 
     Returns:
@@ -80,7 +83,7 @@ def split_dataset(
         is_held = _is_held_out([dataset.pairs[i] for i in component], hold_out or {})
         (held if is_held else free).append(component)
     shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
-    splits = _deal(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
+    splits = _assign(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
     splits.update(dict.fromkeys((position for component in held for position in component), "test"))
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
@@ -108,7 +111,7 @@ def fold_dataset(
         folds: How many, at least 2.
         by: As in `split_dataset`.
         stratify: Whether to balance mean scores.
-        seed: For the order in which components are dealt out.
+        seed: For the order in which components are assigned.
         overwrite: Replace a split that exists.
 
     Returns:
@@ -122,7 +125,7 @@ def fold_dataset(
         raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
     shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
     most = dict.fromkeys(shares, _MAX_FOLD_DEVIATION / folds)
-    splits = _deal(dataset, _components(dataset, by), shares, most, by, seed, stratify)
+    splits = _assign(dataset, _components(dataset, by), shares, most, by, seed, stratify)
     return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
 
 
@@ -133,7 +136,7 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 
     Args:
         folder: The dataset.
-        column: One of `columns.COLUMNS`, or a tag (``tag:NAME``).
+        column: One of `audit.COLUMNS`, or a tag (``tag:NAME``).
         overwrite: Replace a split that exists.
 
     Returns:
@@ -175,7 +178,7 @@ def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
     return components(labels)
 
 
-def _deal(
+def _assign(
     dataset: PairDataset,
     parts: Sequence[Sequence[int]],
     shares: Mapping[str, float],
@@ -186,9 +189,9 @@ def _deal(
 ) -> dict[int, str]:
     """Position -> split, for the positions in `parts`. `most`: how far the share of a split may be off."""
     sizes = [len(part) for part in parts]
-    dealt = deal(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
-    _check_shares(dealt, sizes, shares, most, by)
-    return {position: name for number, name in dealt.items() for position in parts[number]}
+    assigned = assign(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
+    _check_shares(assigned, sizes, shares, most, by)
+    return {position: name for number, name in assigned.items() for position in parts[number]}
 
 
 def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str, Any]) -> SplitAudit:
@@ -226,7 +229,7 @@ def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str])
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
     for column in by or ("nothing",):
         if column not in COLUMNS and column not in tag_columns(dataset.pairs):
-            raise DataError(f"split by {shown(column)}; expected {accepted_columns(dataset.pairs)}")
+            raise DataError(f"split by {shown(column)}; expected {known_columns(dataset.pairs)}")
         empty = [row for row, pair in enumerate(dataset.pairs, start=1) if read_column(pair, column) is None]
         if empty:
             more = f" ({len(empty) - 1} more)" if len(empty) > 1 else ""

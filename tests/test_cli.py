@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 from empathy_judge.cli import main
-from empathy_judge.data_modules.scales import LABELS
+from empathy_judge.data_modules.ratings import LABELS
 
 RATE = 16_000
 

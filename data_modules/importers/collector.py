@@ -18,7 +18,7 @@ from ..audio import audio_hash
 from ..errors import AudioError, DataError, UserError, shown
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
-from ..splits import components
+from ..stratified import components
 from ..tables import Record
 from .assemble import Imported, Skipped
 from .clips import ClipCell, Content, read_clip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from ...data_modules.schema import PairDataset
 from .dot_strip import dot_strip
 from .playable import Players

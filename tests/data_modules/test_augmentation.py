@@ -18,10 +18,9 @@ from empathy_judge.data_modules.augmentation import (
     coloured_noise,
     impulse_response,
 )
-from empathy_judge.data_modules.batching import EpochBatches, FixedSize, Position
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.sampler import EpochSampler
+from empathy_judge.data_modules.sampling import EpochBatches, EpochSampler, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from torch.utils.data import DataLoader
 

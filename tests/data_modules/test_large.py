@@ -23,7 +23,7 @@ from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
-from empathy_judge.data_modules.sampler import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
+from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
 from empathy_judge.data_modules.stored_clips import StoredClip
 

@@ -295,11 +295,11 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
     [
         ({"schema_version": 2}, "schema_version; expected 1"),
         ({"colour": "red"}, "colour.*expected schema_version, name, dimensions, source"),
-        ({"synthetic": "no"}, "synthetic 'no'; expected true or false"),
-        ({"licence": 4}, "licence 4; expected text"),
+        ({"synthetic": "no"}, "synthetic 'no': Input should be a valid boolean"),
+        ({"licence": 4}, "licence 4: Input should be a valid string"),
         ({"dimensions": []}, "at least one"),
         ({"dimensions": [{"name": "x", "minimum": 5, "maximum": 1}]}, "dimension x: scale 5 to 1"),
-        ({"dimensions": [{"name": "x"}]}, "minimum.*expected"),
+        ({"dimensions": [{"name": "x"}]}, r"dimensions\.0\.minimum: Field required"),
         ({"dimensions": [{"name": "x", "minimum": 10**400, "maximum": 1}]}, "expected"),
         (
             {"dimensions": [{"name": "empathy", "minimum": 1, "maximum": 4}]},
@@ -316,6 +316,13 @@ def test_bad_cards(source: Any, tables: Any, change: dict[str, Any], message: st
     with pytest.raises(DataError, match=message) as caught:
         PairDataset.load(source.folder)
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_refused(written: Path) -> None:
+    path = written / "dataset.yaml"
+    path.write_text(path.read_text() + "licence: another\n")
+    with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML \(key 'licence' stands twice"):
+        PairDataset.load(written)
 
 
 def test_yaml_runs_nothing(written: Path) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import yaml
 from empathy_judge.data_modules.audit import audit_splits, check_splits
-from empathy_judge.data_modules.dealing import components, deal
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, split_dataset
+from empathy_judge.data_modules.stratified import assign, components
 
 HALVES = {"train": 0.5, "test": 0.5}
 
@@ -181,7 +181,7 @@ def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"split\.yaml: belongs to other splits than pairs\.parquet has"):
         check_splits(PairDataset.load(folder))
     (folder / "split.yaml").write_text("- 1")
-    with pytest.raises(DataError, match=r"split\.yaml: not readable"):
+    with pytest.raises(DataError, match=r"split\.yaml: .*expected the file that `empathy-judge split` writes"):
         check_splits(PairDataset.load(folder))
 
 
@@ -196,19 +196,19 @@ def test_components_are_transitive() -> None:
 
 def test_dealing_fills_every_split() -> None:
     fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
-    assert sorted(deal([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
-    dealt = deal([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
+    assert sorted(assign([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
+    dealt = assign([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
     assert sorted(dealt.values()) == ["test", "train", "validation"]
 
 
 def test_dealing_gives_the_large_component_first() -> None:
     sizes = [1] * 99 + [10]
-    dealt = deal(sizes, HALVES, 3)
+    dealt = assign(sizes, HALVES, 3)
     assert sum(size for number, size in enumerate(sizes) if dealt[number] == "train") in (54, 55)
 
 
 def test_dealing_evens_out_scores() -> None:
     """Two of four equal components each: only 0 with 1 and 0.4 with 0.6 have the mean of all."""
     for seed in range(5):
-        dealt = deal([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
+        dealt = assign([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
         assert dealt[0] == dealt[3] != dealt[1] == dealt[2]

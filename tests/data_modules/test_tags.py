@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.columns import read_column, tag_columns
+from empathy_judge.data_modules.audit import read_column, tag_columns
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables

@@ -11,12 +11,12 @@ import pytest
 from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.rater_model import fit_rater_model
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
 from empathy_judge.data_modules.targets import (
     MIN_RATER_RATINGS,
     TargetName,
+    fit_rater_model,
     item_means,
     rating_histogram,
     training_targets,

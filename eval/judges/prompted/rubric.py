@@ -12,8 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ....data_modules.ratings import Dimension
-from ....data_modules.scales import LABELS
+from ....data_modules.ratings import LABELS, Dimension
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)
