@@ -52,7 +52,7 @@ def import_(words: Sequence[str]) -> int:
 
 
 def combine(options: argparse.Namespace) -> int:
-    """Write one pair dataset from several, such as rating campaigns on scales of their own.
+    """Write one pair dataset from several, such as annotation campaigns on scales of their own.
 
     Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
     that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of

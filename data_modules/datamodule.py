@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import lightning as L
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .audio import AudioSource
-from .audit import check_splits, is_column, known_columns, read_column
+from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
 from .comparisons import Comparison, counterfactuals, human_comparisons
 from .errors import DataError
@@ -78,8 +78,6 @@ class PairDataModule(L.LightningDataModule):
         preference_share: float = 0.0,
         counterfactual_share: float = 0.0,
         counterfactual_min_score: float = 0.6,
-        campaign_column: str | None = None,
-        reference_campaign: str | None = None,
         seed: int = 0,
     ) -> None:
         """Settings; nothing is read before `setup`.
@@ -104,9 +102,6 @@ class PairDataModule(L.LightningDataModule):
             counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
                 response that belongs to another context of the same group.
             counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
-            campaign_column: Column or tag that names the campaign of each pair, such as tag:campaign, where pooled
-                campaigns use a scale differently: a curve for each, learned in training, brings them together.
-            reference_campaign: The campaign whose scale the judge's scores are on.
             seed: Of the order in which pairs are read, and of augmentation.
         """
         super().__init__()
@@ -123,7 +118,6 @@ class PairDataModule(L.LightningDataModule):
         self.batches = batches
         self.preference_share, self.counterfactual_share = preference_share, counterfactual_share
         self.counterfactual_min_score = counterfactual_min_score
-        self.campaign_column, self.reference_campaign = campaign_column, reference_campaign
         self.seed = seed
         self.start = Position()  # of a resumed run: workers start before Lightning tells the epoch
 
@@ -158,7 +152,6 @@ class PairDataModule(L.LightningDataModule):
         validation = self.dataset.subset(self.validation_splits)
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
         self._find_comparisons(training)
-        self._find_campaigns()
 
     def _find_comparisons(self, training: PairDataset) -> None:
         """Those of the training split, by people and counterfactual, as far as they have a share."""
@@ -182,35 +175,6 @@ class PairDataModule(L.LightningDataModule):
                 raise DataError(f"{self.path}: training asks for a share of {share:g} of what it has not: {what}")
         self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
 
-    def _find_campaigns(self) -> None:
-        """Check the column of campaigns; `campaigns` is empty without one."""
-        self.campaigns: tuple[str, ...] = ()
-        if self.campaign_column is None:
-            return
-        if not is_column(self.campaign_column):
-            known = known_columns(self.dataset.pairs)
-            raise DataError(f"data.campaign_column {self.campaign_column!r}; expected {known}")
-        named = {self._campaign_name(pair) for pair in self.dataset.pairs}
-        self.campaigns = tuple(sorted(named))
-        if self.reference_campaign not in named:
-            raise DataError(
-                f"data.reference_campaign {self.reference_campaign!r}; expected {', '.join(self.campaigns)}"
-            )
-
-    def _campaign_name(self, pair: Pair) -> str:
-        assert self.campaign_column is not None
-        name = read_column(pair, self.campaign_column)
-        if name is None:
-            raise DataError(
-                f"{self.path}: pair {pair.pair_id} has no {self.campaign_column}; expected a campaign for each pair"
-            )
-        return name
-
-    @property
-    def campaign(self) -> Callable[[Pair], int]:
-        """From a pair to the position of its campaign in `campaigns`; -1 where none are told apart."""
-        return partial(_campaign_number, column=self.campaign_column, values=self.campaigns)
-
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """What was rated."""
@@ -232,13 +196,9 @@ class PairDataModule(L.LightningDataModule):
                 )
 
     def mean_ratings(self) -> Tensor:
-        """Mean rating of each dimension, of the reference campaign if there is one; else the middle of the scale."""
-        scores, reference = self.train.scores, self.reference_campaign
-        if self.campaigns and reference is not None:
-            number = self.campaigns.index(reference)
-            scores = scores[[self.campaign(pair) == number for pair in self.train.pairs]]
+        """Mean rating of each dimension; the middle of the scale where there is none."""
         middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.dimensions])
-        means = scores.nanmean(0) if self.shares[0] else middle
+        means = self.train.scores.nanmean(0) if self.shares[0] else middle
         return torch.where(means.isnan(), middle, means)
 
     def train_dataloader(self) -> DataLoader:
@@ -374,7 +334,3 @@ class PairDataModule(L.LightningDataModule):
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:
     return (splits,) if isinstance(splits, str) else tuple(splits)
-
-
-def _campaign_number(pair: Pair, column: str | None, values: Sequence[str]) -> int:
-    return -1 if column is None else values.index(str(read_column(pair, column)))

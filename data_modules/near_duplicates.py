@@ -1,4 +1,4 @@
-"""Clips that are copies of each other although their bytes differ: re-encoded, louder, resampled, shifted, trimmed.
+"""Near-duplicate clips: copies whose bytes differ, because they were re-encoded, amplified, resampled, shifted, cut.
 
 **Method.** The fingerprint of Haitsma and Kalker, "A Highly Robust Audio Fingerprinting System" (ISMIR 2002): windows
 of 0.37 s every 11.6 ms, energies of 33 bands from 300 to 2000 Hz, and one bit for the sign of each difference between

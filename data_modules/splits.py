@@ -132,7 +132,7 @@ def fold_dataset(
 def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -> SplitAudit:
     """Splits a dataset by the values of a column: the pairs of one value, and no others, are the fold ``column=value``.
 
-    With ``system_id`` this is leave-one-system-out: the judge is tested on a system whose responses it never heard.
+    With ``system_id`` this is leave-one-system-out: the judge is tested on a system that it was not trained on.
 
     Args:
         folder: The dataset.

@@ -35,7 +35,7 @@ TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
 Weighting = Literal["equal", "reliability"]
 
 MIN_RATER_RATINGS = 10
-"""A rater with fewer ratings has no mean and spread worth the name; `z_scored` leaves such ratings as they are."""
+"""Of a rater with fewer ratings, mean and spread are not estimated; `z_scored` leaves such ratings as they are."""
 
 MAX_STEPS = 1001
 """With more scores on a scale there are no histograms: they would fill the memory, and nearly all counts are 0."""

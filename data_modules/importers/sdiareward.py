@@ -7,8 +7,8 @@ import closely. Each row has ``chosen`` and ``rejected``, both a chat: a list of
 paths are relative to; what all paths of a file begin with may be missing there.
 
 The response is the last turn, which must be the assistant's and hold one clip; the clips of the turns before it are
-the context. Texts are transcripts. A ``system`` turn is an instruction that nobody heard: it is left out. A turn
-of text only stands in the transcript alone. The description counts both.
+the context. Texts are transcripts. A ``system`` turn is an instruction and no part of the dialogue: it is left
+out. A turn of text only stands in the transcript alone. The description counts both.
 
 Which of two is better follows from how they were made (speech of people against synthetic speech, spoken against
 written style), not from raters: the dataset is marked synthetic, and the rater is ``construction``. Rows that share

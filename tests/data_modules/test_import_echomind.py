@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.importers import echomind, load
+from empathy_judge.data_modules.importers import echomind
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -274,6 +274,3 @@ class TestWrongInput:
         path.write_text('{"case_id": 854}')
         with pytest.raises(DataError, match=r"_output_responses\.json: value .*; expected a list of JSON objects"):
             benchmark_folder.load(benchmark_folder.folder)
-
-    def test_the_command_finds_it(self) -> None:
-        assert load("echomind").EXAMPLE.startswith("echomind ")

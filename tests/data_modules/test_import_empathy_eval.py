@@ -17,7 +17,7 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.importers import empathy_eval, load
+from empathy_judge.data_modules.importers import empathy_eval
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -459,9 +459,6 @@ class TestTests:
         del tests.tables["phase2-test_meld_release.json"]
         with pytest.raises(DataError, match=r"meld\.zip: 0 files phase2-test_meld_release\.json in it; expected one"):
             tests.load("phase2")
-
-    def test_the_command_finds_it(self) -> None:
-        assert load("empathy-eval").EXAMPLE.startswith("empathy-eval ")
 
 
 def test_clips_are_stored_as_they_are(training: Release) -> None:

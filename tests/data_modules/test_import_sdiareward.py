@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import sdiareward
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .conftest import reasons
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
@@ -63,11 +63,6 @@ class SDiaReward:
 @pytest.fixture
 def source(source_type: Any, tmp_path: Path) -> SDiaReward:
     return SDiaReward(source_type(tmp_path / "source", groups=0))
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_a_row(source: SDiaReward) -> None:
@@ -213,11 +208,3 @@ def test_another_layout_is_an_error(source: SDiaReward) -> None:
         DataError, match=r"rows\.jsonl: no field 'chosen'; it has 'win', 'lose'; expected chosen, rejec"
     ):
         source.load()
-
-
-def test_command_line(source: SDiaReward, capsys: pytest.CaptureFixture[str]) -> None:
-    source.row(200, 300)
-    file = source.table("rows.jsonl", source.rows)
-    assert main(["import", "sdiareward", str(file), "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["preferences"], printed["groups"], printed["skipped"]) == (2, 1, 1, None)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
+
+from .conftest import reasons
 
 PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
 
@@ -79,11 +78,6 @@ def by_id(dataset: PairDataset) -> dict[str, Pair]:
 def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, float]:
     rows = dataset.ratings[(dataset.ratings["pair_id"] == pair_id) & (dataset.ratings["dimension"] == dimension)]
     return dict(zip(rows["rater_id"], rows["score"], strict=True))
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_realism(source: Drame) -> None:
@@ -209,10 +203,3 @@ def test_another_layout_is_an_error(source: Drame) -> None:
         row["labels"] = row.pop("annotations")
     with pytest.raises(DataError, match=r"test\.jsonl: no field 'annotations'; it has 'id', 'local_scene'"):
         source.load("realism_data")
-
-
-def test_command_line(source: Drame, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "speech-drame", str(source.write()), "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["ratings"], printed["raters"]) == (4, 138, 12)
-    assert (printed["groups"], printed["pairs_without_rating"]) == (3, 1)

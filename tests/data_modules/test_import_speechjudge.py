@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speechjudge
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .conftest import reasons
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -76,11 +75,6 @@ class SpeechJudge:
 @pytest.fixture
 def source(source_type: Any, tmp_path: Path) -> SpeechJudge:
     return SpeechJudge(source_type(tmp_path / "source", groups=0))
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_every_rater_has_a_preference_of_a_strength(source: SpeechJudge) -> None:
@@ -298,11 +292,3 @@ def test_a_damaged_parquet_file_is_an_error(source: SpeechJudge, damage: Any) ->
     (source.folder / "x.parquet").write_bytes(damage((source.folder / "x.parquet").read_bytes()))
     with pytest.raises(DataError, match=r"x\.parquet: not readable as Parquet"):
         source.load("x.parquet")
-
-
-def test_command_line(source: SpeechJudge, capsys: pytest.CaptureFixture[str]) -> None:
-    source.compare((200, 300), ["A+1", "B+2"])
-    source.parquet("hub/test.parquet", source.rows)
-    assert main(["import", "speechjudge", str(source.folder / "hub"), "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["preferences"], printed["groups"], printed["skipped"]) == (2, 2, 1, None)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError, shown
 from empathy_judge.data_modules.importers.assemble import Skipped, assemble
@@ -664,3 +665,10 @@ def test_parse_dimension(text: str, wanted: Dimension) -> None:
 def test_parse_dimension_refuses(text: str) -> None:
     with pytest.raises(DataError, match=r"expected|does not divide"):
         parse_dimension(text)
+
+
+def test_every_source_has_an_example() -> None:
+    for name in importers.SOURCES:
+        assert importers.load(name).EXAMPLE.startswith(f"{name} ")
+    with pytest.raises(UserError, match=r"import 'nothing': expected one of echomind, empathy-eval"):
+        importers.load("nothing")

@@ -4,18 +4,18 @@ compared."""
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import trace
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
+
+from .conftest import reasons
 
 HERTZ = {"moshi": 200, "diva": 300, "gpt": 400}
 
@@ -86,11 +86,6 @@ def preferences(dataset: PairDataset, dimension: str) -> list[tuple[str | None, 
     return [
         (pairs[r["chosen_id"]].system_id, pairs[r["rejected_id"]].system_id, r["rater_id"], r["strength"]) for r in rows
     ]
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def one(pairs: tuple[Pair, ...], system: str, group: str | None = None) -> Pair:
@@ -254,12 +249,3 @@ def test_nothing_there(tmp_path: Path) -> None:
         trace.read(tmp_path, argparse.Namespace(audio=None))
     with pytest.raises(DataError, match="no such file or folder"):
         trace.read(tmp_path / "x", argparse.Namespace(audio=None))
-
-
-def test_command_line(source: Trace, capsys: pytest.CaptureFixture[str]) -> None:
-    source.compare(67, "moshi", "diva", overall="1")
-    source.write()
-    words = ["import", "trace", str(source.folder / "data"), "--audio", str(source.folder), "--out", str(source.out)]
-    assert main([*words, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["preferences"], printed["ratings"], printed["groups"]) == (2, 4, 0, 1)

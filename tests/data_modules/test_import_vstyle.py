@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import soundfile
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
@@ -256,11 +254,3 @@ def test_another_layout_is_an_error(source: VStyle, break_it: Any, message: str)
     (source.folder / "VStyle-responses").mkdir(exist_ok=True)
     with pytest.raises(DataError, match=message):
         source.load()
-
-
-def test_command_line(source: VStyle, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = source.write()
-    words = ["import", "vstyle", str(folder / "VStyle-responses"), "--ratings", str(folder / "VStyle-eval-results")]
-    assert main([*words, "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["ratings"], printed["raters"], printed["groups"]) == (6, 10, 3, 3)
