@@ -41,7 +41,7 @@ class Blocks:
         of_item: Number of the block that each item is in `(items,)`, ascending with the order in storage.
         batch_size: Items per batch.
         workers: Processes of a data loader, which get batches in turn; 0 = none.
-        mixed: Whether items of several blocks are shuffled; False leaves that to `batching.ByTokens`.
+        mixed: Whether items of several blocks are shuffled; False leaves that to `ByTokens`.
     """
 
     of_item: np.ndarray

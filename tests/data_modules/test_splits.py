@@ -194,20 +194,20 @@ def test_components_are_transitive() -> None:
     assert components([["a", "b"], [], ["b"], ["c"], ["c", "a"]]) == [[0, 2, 3, 4], [1]]
 
 
-def test_dealing_fills_every_split() -> None:
+def test_assigning_fills_every_split() -> None:
     fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
     assert sorted(assign([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
     dealt = assign([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
     assert sorted(dealt.values()) == ["test", "train", "validation"]
 
 
-def test_dealing_gives_the_large_component_first() -> None:
+def test_assigning_gives_the_large_component_first() -> None:
     sizes = [1] * 99 + [10]
     dealt = assign(sizes, HALVES, 3)
     assert sum(size for number, size in enumerate(sizes) if dealt[number] == "train") in (54, 55)
 
 
-def test_dealing_evens_out_scores() -> None:
+def test_assigning_evens_out_scores() -> None:
     """Two of four equal components each: only 0 with 1 and 0.4 with 0.6 have the mean of all."""
     for seed in range(5):
         dealt = assign([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
