@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 from .assessment import Assessment, UncertainScore
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
-from .data_modules.scales import label
+from .data_modules.ratings import label
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import Placement, load_any
 from .models.backbones.common.base import Quantization

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import Statistic, spearman
 from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples, statistic_draws
 from empathy_judge.eval.statistics.icc import icc

@@ -21,14 +21,14 @@ def import_(words: Sequence[str]) -> int:
     """Turn a source into a pair dataset."""
     from ..data_modules import importers
 
-    parser = import_parser(importers.names())
+    parser = import_parser(importers.SOURCES)
     if not words or words[0].startswith("-"):
         parser.parse_args(words)  # --help, or what is missing
     name = parser.parse_args(words[:1]).source
     importer = importers.load(name)
     options = source_parser(name, importer).parse_args(words[1:])
 
-    from ..data_modules.intake.assemble import SKIPPED_FILE, assemble
+    from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
     imported = importer.read(Path(options.path), options)
     card = dataclasses.replace(
@@ -52,7 +52,7 @@ def import_(words: Sequence[str]) -> int:
 
 
 def combine(options: argparse.Namespace) -> int:
-    """Write one pair dataset from several, such as rating campaigns on scales of their own.
+    """Write one pair dataset from several, such as annotation campaigns on scales of their own.
 
     Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
     that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of
@@ -165,7 +165,7 @@ def _refuse(options: argparse.Namespace, chosen: str, others: Sequence[str]) -> 
     """Options that mean nothing beside the one that was chosen."""
     for name in others:
         if getattr(options, name):
-            raise UserError(f"{chosen} together with --{name.replace('_', '-')}; accepted: one of them")
+            raise UserError(f"{chosen} together with --{name.replace('_', '-')}; expected one of them")
 
 
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
@@ -173,7 +173,7 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
     for item in items:
         column, sign, value = item.partition("=")
         if not (column and sign and value):
-            raise UserError(f"--hold-out {item!r}: accepted: COLUMN=VALUE, such as system_id=codec-a")
+            raise UserError(f"--hold-out {item!r}: expected COLUMN=VALUE, such as system_id=codec-a")
         held.setdefault(column, []).append(value)
     return held or None
 

@@ -158,7 +158,7 @@ def _measure_table(
     options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any
 ) -> Mapping[str, Any]:
     """What `agreement_table.measure_agreement` finds in the table of the options."""
-    from ..data_modules.intake.options import parse_mapping
+    from ..data_modules.tables import parse_mapping
     from ..eval.agreement_table import measure_agreement
     from ..eval.annotations import read_annotations
 

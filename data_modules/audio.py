@@ -60,7 +60,7 @@ class Clip:
         if self.samples.ndim != 1 or not np.issubdtype(self.samples.dtype, np.floating):
             raise AudioError(
                 f"samples have shape {self.samples.shape} and type {self.samples.dtype}; "
-                "accepted: one-dimensional float samples, full scale 1.0",
+                "expected one-dimensional float samples, full scale 1.0",
                 "not supported",
             )
         _check_rate(self.rate, _name(self))
@@ -181,7 +181,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[soundfile.SoundFi
     except OSError as error:
         raise AudioError(f"{name}: cannot be read ({error.strerror})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
-        text = f"{name}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"
+        text = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
         raise AudioError(text, "not a sound file") from None
     with sound:
         _check_rate(sound.samplerate, name)
@@ -222,7 +222,7 @@ def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> n
 
 def _check_rate(rate: int, name: str) -> None:
     if not RATE_RANGE[0] <= rate <= RATE_RANGE[1]:
-        text = f"{name}: sample rate {rate} Hz; accepted: {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
+        text = f"{name}: sample rate {rate} Hz; expected {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
         raise AudioError(text, "not supported")
 
 
@@ -231,9 +231,9 @@ def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) 
         raise AudioError(f"{name}: there are no samples", "the file is empty")
     seconds = frames / rate
     if seconds < MIN_SECONDS:
-        raise AudioError(f"{name}: lasts {seconds:.3f} s; accepted: at least {MIN_SECONDS} s", "too short")
+        raise AudioError(f"{name}: lasts {seconds:.3f} s; expected at least {MIN_SECONDS} s", "too short")
     if max_seconds is not None and seconds > max_seconds:
-        raise AudioError(f"{name}: lasts {seconds:.1f} s; accepted: at most {max_seconds:g} s", "too long")
+        raise AudioError(f"{name}: lasts {seconds:.1f} s; expected at most {max_seconds:g} s", "too long")
 
 
 def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
@@ -242,7 +242,7 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
         first = int(bad.argmax())
         raise AudioError(
             f"{name}: sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such "
-            "samples; accepted: finite samples with full scale 1.0",
+            "samples; expected finite samples with full scale 1.0",
             "not finite or not scaled",
         )
 

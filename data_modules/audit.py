@@ -21,15 +21,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import yaml
+from pydantic import BaseModel, ValidationError
 
-from .columns import is_column, read_column
-from .errors import DataError, place, shown
-from .near_identical import NearIdentical, near_identical
+from .errors import DataError, first_problem, place, shown
+from .folders import read_yaml
+from .near_duplicates import NearIdentical, near_identical
+from .rows import TAG_PREFIX
 from .schema import PAIRS_FILE, Pair, PairDataset
 
 SPLIT_FILE = "split.yaml"
 
+COLUMNS = (
+    "group_id", "context_speaker", "response_speaker", "system_id", "setting", "language", "situation", "context_text",
+    "response_text",
+)  # fmt: skip
+"""Columns that every dataset can have; tags (``tag:NAME``) stand beside them."""
 LISTED = ("group_id", "context_speaker", "response_speaker", "system_id")
 """Columns whose crossings are listed even where the splits were made by others."""
 
@@ -40,6 +46,26 @@ _SHOWN_CROSSINGS = 10
 
 Values = Mapping[str, Sequence[Collection[str]]]
 """Kind of thing -> for each pair the things of this kind that it has."""
+
+
+def is_column(name: str) -> bool:
+    """Whether the name is one of `COLUMNS` or that of a tag."""
+    return name in COLUMNS or name.startswith(TAG_PREFIX)
+
+
+def read_column(pair: Pair, name: str) -> str | None:
+    """The value of a column of which `is_column` holds; None where there is none."""
+    return pair.tag(name.removeprefix(TAG_PREFIX)) if name.startswith(TAG_PREFIX) else getattr(pair, name)
+
+
+def tag_columns(pairs: Iterable[Pair]) -> list[str]:
+    """The names of all tags of these pairs as columns, sorted."""
+    return sorted({f"{TAG_PREFIX}{name}" for pair in pairs for name, _ in pair.tags})
+
+
+def known_columns(pairs: Iterable[Pair]) -> str:
+    """The columns that these pairs can have, for messages."""
+    return ", ".join([*COLUMNS, *tag_columns(pairs)])
 
 
 @dataclass(frozen=True)
@@ -158,7 +184,7 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
         what = shown(value) if is_column(kind) else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
         raise DataError(
             f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {what} is in {' and '.join(splits)}{more}; "
-            f"accepted: each {name} in one split, as `empathy-judge split --overwrite` makes them"
+            f"expected each {name} in one split, as `empathy-judge split --overwrite` makes them"
         )
 
 
@@ -175,13 +201,20 @@ def split_columns(dataset: PairDataset) -> tuple[str, ...]:
     if not path.exists():
         return ("group_id",)
     try:
-        stored = yaml.safe_load(path.read_bytes().decode())
-        by, split_hash = tuple(stored["by"]), stored["split_hash"]
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
-        raise DataError(f"{path}: not readable; accepted: the file that `empathy-judge split` writes") from None
-    if split_hash != dataset.split_hash() or not by or not all(map(is_column, by)):
+        stored = _SplitFile.model_validate(read_yaml(path))
+    except (DataError, ValidationError) as error:
+        what = first_problem(error) if isinstance(error, ValidationError) else str(error).removeprefix(f"{path}: ")
+        raise DataError(f"{path}: {what}; expected the file that `empathy-judge split` writes") from None
+    if stored.split_hash != dataset.split_hash() or not stored.by or not all(map(is_column, stored.by)):
         raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
-    return by
+    return stored.by
+
+
+class _SplitFile(BaseModel):
+    """What is read of ``split.yaml``."""
+
+    by: tuple[str, ...]
+    split_hash: str
 
 
 def refused_kinds(by: Sequence[str]) -> tuple[str, ...]:

@@ -74,15 +74,15 @@ class Augmentation:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_probability") and not 0 <= value <= 1:
-                raise DataError(f"augmentation: {field.name} {value}; accepted: 0 to 1")
+                raise DataError(f"augmentation: {field.name} {value}; expected 0 to 1")
             if field.name in limits:
                 low, high = limits[field.name]
                 if len(value) != 2 or not low <= value[0] <= value[1] <= high:
                     raise DataError(
-                        f"augmentation: {field.name} {value}; accepted: two values, ascending, {low} to {high}"
+                        f"augmentation: {field.name} {value}; expected two values, ascending, {low} to {high}"
                     )
         if self.codec_probability and not self.codecs:
-            raise DataError("augmentation: codec_probability without codecs; accepted: some of mu_law, ogg, mp3")
+            raise DataError("augmentation: codec_probability without codecs; expected some of mu_law, ogg, mp3")
 
     @property
     def active(self) -> bool:

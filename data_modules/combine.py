@@ -1,10 +1,9 @@
-"""Several campaigns as one pair dataset, so that one judge can be trained on all of them."""
+"""Multiple annotation campaigns as one pair dataset, so that one judge can be trained on all of them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,12 +16,11 @@ from .audio import AudioSource
 from .audit import SPLIT_FILE, split_columns
 from .errors import UserError, shown
 from .folders import replace_file
-from .intake.assemble import Imported, assemble
-from .intake.clips import ClipCell
+from .importers.assemble import Imported, assemble
+from .importers.clips import ClipCell
 from .pairs_file import SHARD_ROWS
-from .ratings import Dimension, is_name
+from .ratings import Dimension, is_name, onto_first_scale, same_range
 from .rows import TAGS, TEXT_COLUMNS
-from .scales import onto_first_scale, same_range
 from .schema import DatasetCard, PairDataset
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile
 
@@ -47,7 +45,7 @@ def combine(
     """Writes one dataset with the pairs, ratings and preferences of several.
 
     Pairs, groups, raters, speakers and systems are called ``NAME/...`` after their dataset: ``s1`` or ``rater 3`` of
-    one campaign is hardly ever that of another, and if two were taken for one, system means and severities would mix.
+    one annotation campaign is hardly ever that of another; if two were taken for one, their system means would mix.
     Where names do mean the same (a crowd with stable ids, a system under its public name), `shared` says so: only then
     does a split by that column keep them together across campaigns. Equal audio is found in any case.
 
@@ -78,23 +76,24 @@ def combine(
     parts = _named(datasets, names, renames)
     for column in shared:
         if column not in SHAREABLE:
-            raise UserError(f"shared column {shown(column)}; accepted: {', '.join(SHAREABLE)}")
+            raise UserError(f"shared column {shown(column)}; expected {', '.join(SHAREABLE)}")
     by, notes = _split_by(parts)
-    dimensions, scores, scale_notes = _on_one_scale(parts)
+    dimensions, ratings, scale_notes = _on_one_scale(parts)
+    preferences = [_named_apart(part, part.preferences, shared) for part in parts if part.preferences is not None]
     combined = Imported(
         card=_card(parts, dimensions, [*notes, *scale_notes]),
         pairs=[row for part in parts for row in _rows(part, shared, keep_splits=by is not None)],
         ratings=pd.concat(
-            [_opinions(part, part.ratings.assign(score=scores[part.name]), shared) for part in parts],
-            ignore_index=True,
+            [_named_apart(part, own, shared) for part, own in zip(parts, ratings, strict=True)], ignore_index=True
         ),
-        preferences=_preferences(parts, shared),
+        preferences=pd.concat(preferences, ignore_index=True) if preferences else None,
     )
     dataset = assemble(
         combined, out, overwrite=overwrite, embed_audio=embed_audio, shard_rows=shard_rows, max_skipped=0.0
     )
     if by is not None:
-        text = yaml.safe_dump({"by": list(by), "combined": [p.name for p in parts], "split_hash": dataset.split_hash()})
+        facts = {"by": list(by), "combined": [part.card.name for part in parts], "split_hash": dataset.split_hash()}
+        text = yaml.safe_dump(facts)
         replace_file(Path(out) / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return dataset
 
@@ -110,38 +109,28 @@ def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:
         name, _, change = item.rpartition(":")
         old, _, new = change.partition("=")
         if not (name and old and new):
-            raise UserError(f"--rename {item!r}: accepted: NAME:OLD=NEW, such as lab:warmth=empathy")
+            raise UserError(f"--rename {item!r}: expected NAME:OLD=NEW, such as lab:warmth=empathy")
         renames.setdefault(name, {})[old] = new
     return renames
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A dataset with the dimensions' new names, also in its ratings and preferences."""
-
-    name: str
-    dataset: PairDataset
-    card: DatasetCard
-    ratings: pd.DataFrame
-    preferences: pd.DataFrame | None
-
-
 def _named(
     datasets: Sequence[PairDataset], names: Sequence[str] | None, renames: Mapping[str, Mapping[str, str]]
-) -> list[_Part]:
+) -> list[PairDataset]:
+    """The datasets under the names of parts, their dimensions renamed."""
     names = [dataset.card.name for dataset in datasets] if names is None else names
     if len(names) != len(datasets):
-        raise UserError(f"{len(names)} names for {len(datasets)} datasets; accepted: one for each")
+        raise UserError(f"{len(names)} names for {len(datasets)} datasets; expected one for each")
     for name in names:
         if not is_name(name) or "/" in name or names.count(name) > 1:
-            raise UserError(f"dataset name {shown(name)}; accepted: distinct ones without '/', as --names gives them")
+            raise UserError(f"dataset name {shown(name)}; expected distinct ones without '/', as --names gives them")
     for name in renames:
         if name not in names:
-            raise UserError(f"rename in dataset {shown(name)}; accepted: {', '.join(names)}")
-    return [_renamed(name, own, renames.get(name, {})) for name, own in zip(names, datasets, strict=True)]
+            raise UserError(f"rename in dataset {shown(name)}; expected {', '.join(names)}")
+    return [_renamed(own, name, renames.get(name, {})) for name, own in zip(names, datasets, strict=True)]
 
 
-def _renamed(name: str, dataset: PairDataset, changes: Mapping[str, str]) -> _Part:
+def _renamed(dataset: PairDataset, name: str, changes: Mapping[str, str]) -> PairDataset:
     for old in changes:
         dataset.card.dimension(old)  # names those that exist
     new = {dimension.name: changes.get(dimension.name, dimension.name) for dimension in dataset.card.dimensions}
@@ -150,96 +139,92 @@ def _renamed(name: str, dataset: PairDataset, changes: Mapping[str, str]) -> _Pa
     def renamed(table: pd.DataFrame) -> pd.DataFrame:
         return table.assign(dimension=table["dimension"].map(new.__getitem__))
 
-    return _Part(
-        name,
+    return dataclasses.replace(
         dataset,
-        dataclasses.replace(dataset.card, name=name, dimensions=dimensions),
-        renamed(dataset.ratings),
-        None if dataset.preferences is None else renamed(dataset.preferences),
+        card=dataclasses.replace(dataset.card, name=name, dimensions=dimensions),
+        ratings=renamed(dataset.ratings),
+        preferences=None if dataset.preferences is None else renamed(dataset.preferences),
     )
 
 
-def _split_by(parts: Sequence[_Part]) -> tuple[tuple[str, ...] | None, list[str]]:
-    """What all splits were made by, or None where they cannot be kept, and why not."""
-    unsplit = [part.name for part in parts if all(pair.split is None for pair in part.dataset.pairs)]
+def _split_by(parts: Sequence[PairDataset]) -> tuple[tuple[str, ...] | None, list[str]]:
+    """The columns that all splits were made by, or None where splits cannot be kept, and why not."""
+    unsplit = [part.card.name for part in parts if all(pair.split is None for pair in part.pairs)]
     if len(unsplit) == len(parts):
         return None, []
     if unsplit:
         return None, [f"Splits were dropped: {', '.join(unsplit)} had none."]
-    made_by = {part.name: split_columns(part.dataset) for part in parts}
+    made_by = {part.card.name: split_columns(part) for part in parts}
     if len({frozenset(by) for by in made_by.values()}) > 1:
         listed = "; ".join(f"{name} by {', '.join(by)}" for name, by in made_by.items())
         return None, [f"Splits were dropped, they were made differently: {listed}."]
-    return made_by[parts[0].name], []
+    return made_by[parts[0].card.name], []
 
 
-def _on_one_scale(parts: Sequence[_Part]) -> tuple[tuple[Dimension, ...], dict[str, np.ndarray], list[str]]:
-    """The dimensions of all parts, the scores of each part on them `(ratings,)`, and what was done."""
-    scores = {part.name: part.ratings["score"].to_numpy(np.float64, copy=True) for part in parts}
+def _on_one_scale(parts: Sequence[PairDataset]) -> tuple[tuple[Dimension, ...], list[pd.DataFrame], list[str]]:
+    """The dimensions of all parts, the ratings of each part on them, and what was done."""
+    scores = [part.ratings["score"].to_numpy(np.float64, copy=True) for part in parts]
     dimensions: list[Dimension] = []
     notes: list[str] = []
     for name in dict.fromkeys(dimension.name for part in parts for dimension in part.card.dimensions):
-        own = {part.name: d for part in parts for d in part.card.dimensions if d.name == name}
-        rows = {part.name: (part.ratings["dimension"] == name).to_numpy(bool) for part in parts if part.name in own}
-        scale, mapped = onto_first_scale(list(own.values()), [scores[part][where] for part, where in rows.items()])
-        for (part, where), new in zip(rows.items(), mapped, strict=True):
-            scores[part][where] = new
+        own = {number: d for number, part in enumerate(parts) for d in part.card.dimensions if d.name == name}
+        rows = [(parts[number].ratings["dimension"] == name).to_numpy(bool) for number in own]
+        rated = [scores[number][where] for number, where in zip(own, rows, strict=True)]
+        scale, mapped = onto_first_scale(list(own.values()), rated)
+        for number, where, new in zip(own, rows, mapped, strict=True):
+            scores[number][where] = new
         dimensions.append(scale)
-        notes += _scale_notes(own, scale)
-    return tuple(dimensions), scores, notes
-
-
-def _scale_notes(own: Mapping[str, Dimension], scale: Dimension) -> list[str]:
-    notes = [
-        f"{scale.name} of {part}: {_in_words(was)} mapped onto {_in_words(scale)}."
-        for part, was in own.items()
-        if not same_range(was, scale)
-    ]
-    first = next(iter(own.values()))
-    if first.step is not None and scale.step is None:
-        notes.append(f"{scale.name} has no steps any more: scores fall between steps of {first.step:g}.")
-    return notes
+        notes += [
+            f"{name} of {parts[number].card.name}: {_in_words(was)} mapped onto {_in_words(scale)}."
+            for number, was in own.items()
+            if not same_range(was, scale)
+        ]
+        first = next(iter(own.values()))
+        if first.step is not None and scale.step is None:
+            notes.append(f"{name} has no steps any more: scores fall between steps of {first.step:g}.")
+    ratings = [part.ratings.assign(score=values) for part, values in zip(parts, scores, strict=True)]
+    return tuple(dimensions), ratings, notes
 
 
 def _in_words(dimension: Dimension) -> str:
     return dimension.scale if dimension.higher_is_better else f"{dimension.scale} (lower is better)"
 
 
-def _card(parts: Sequence[_Part], dimensions: tuple[Dimension, ...], notes: Sequence[str]) -> DatasetCard:
-    contents = [f"{part.name} ({len(part.dataset.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
-    own = [f"{part.name}: {part.card.description}" for part in parts if part.card.description]
+def _card(parts: Sequence[PairDataset], dimensions: tuple[Dimension, ...], notes: Sequence[str]) -> DatasetCard:
+    cards = [part.card for part in parts]
+    contents = [f"{part.card.name} ({len(part.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
+    own = [f"{card.name}: {card.description}" for card in cards if card.description]
     return DatasetCard(
         name="",  # that of the folder
         dimensions=dimensions,
-        source="; ".join(f"{part.name}: {part.card.source}" for part in parts),
-        licence="; ".join(dict.fromkeys(part.card.licence for part in parts)),
-        synthetic=any(part.card.synthetic for part in parts),
+        source="; ".join(f"{card.name}: {card.source}" for card in cards),
+        licence="; ".join(dict.fromkeys(card.licence for card in cards)),
+        synthetic=any(card.synthetic for card in cards),
         description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *own]),
     )
 
 
-def _rows(part: _Part, shared: Collection[str], keep_splits: bool) -> Iterator[dict[str, Any]]:
+def _rows(part: PairDataset, shared: Collection[str], keep_splits: bool) -> Iterator[dict[str, Any]]:
     """The pairs as `Imported` has them."""
-    for pair in part.dataset.pairs:
-        *context, response = part.dataset.fingerprints[pair.pair_id]
-        where = f"{part.dataset.root}, pair {shown(pair.pair_id)}"
+    name = part.card.name
+    for pair in part.pairs:
+        *context, response = part.fingerprints[pair.pair_id]
+        where = f"{part.root}, pair {shown(pair.pair_id)}"
         earlier = pair.tag(CAMPAIGN)
+        names = {column: getattr(pair, column) for column in SHAREABLE if column != "rater_id"}
+        apart = {c: v if v is None or c in shared else f"{name}/{v}" for c, v in names.items()}
         yield {
-            "pair_id": f"{part.name}/{pair.pair_id}",
-            **{name: _prefixed(part, getattr(pair, name), name in shared) for name in SHAREABLE if name != "rater_id"},
-            **{name: getattr(pair, name) for name in ("setting", "language", *TEXT_COLUMNS)},
+            "pair_id": f"{name}/{pair.pair_id}",
+            **apart,
+            **{column: getattr(pair, column) for column in ("setting", "language", *TEXT_COLUMNS)},
             "split": pair.split if keep_splits else None,
-            TAGS: {**dict(pair.tags), CAMPAIGN: f"{part.name}/{earlier}" if earlier else part.name},
+            TAGS: {**dict(pair.tags), CAMPAIGN: f"{name}/{earlier}" if earlier else name},
             CONTEXT: [
                 {"role": turn.role, "audio": ClipCell(_stored(turn.audio, sha256), where)}
                 for turn, sha256 in zip(pair.context, context, strict=True)
             ],
             RESPONSE: ClipCell(_stored(pair.response, response), where),
         }
-
-
-def _prefixed(part: _Part, value: str | None, is_shared: bool) -> str | None:
-    return value if value is None or is_shared else f"{part.name}/{value}"
 
 
 def _stored(audio: AudioSource, sha256: str) -> StoredClip:
@@ -250,13 +235,8 @@ def _stored(audio: AudioSource, sha256: str) -> StoredClip:
     return StoredClip(sha256, StoredFile(audio, ""))
 
 
-def _opinions(part: _Part, table: pd.DataFrame, shared: Collection[str]) -> pd.DataFrame:
+def _named_apart(part: PairDataset, table: pd.DataFrame, shared: Collection[str]) -> pd.DataFrame:
     """Ratings or preferences with the new names of pairs and raters."""
     prefixed = [name for name in ("pair_id", "chosen_id", "rejected_id") if name in table]
     prefixed += [] if "rater_id" in shared else ["rater_id"]
-    return table.assign(**{name: f"{part.name}/" + table[name] for name in prefixed})
-
-
-def _preferences(parts: Sequence[_Part], shared: Collection[str]) -> pd.DataFrame | None:
-    tables = [_opinions(part, part.preferences, shared) for part in parts if part.preferences is not None]
-    return pd.concat(tables, ignore_index=True) if tables else None
+    return table.assign(**{name: f"{part.card.name}/" + table[name] for name in prefixed})

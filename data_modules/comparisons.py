@@ -1,4 +1,4 @@
-"""What preference training reads: of two pairs the better one, by the word of people or by construction.
+"""What preference training reads: which of two pairs is better, by human preference or by construction.
 
 "Chosen" always means the better pair. On a dimension where lower is better, the chosen pair therefore has the *lower*
 rating: a judge's scores are multiplied by `directions` before they are compared.
@@ -24,7 +24,7 @@ MOST_PER_PAIR = 4
 """A rated pair is set against at most so many responses to other contexts; otherwise a large group would outweigh all
 others."""
 
-_Heard = tuple[str | None, tuple[str, ...]]  # what a response answers: the situation, and the hash of each turn
+_Context = tuple[str | None, tuple[str, ...]]  # the situation, and the hash of each turn that a response answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def human_comparisons(dataset: PairDataset) -> list[Comparison]:
 
 
 def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
-    """Comparisons made from ratings: a response that people liked, against one that was meant for another context.
+    """Comparisons made from ratings: a well rated response against one that was meant for another context.
 
     For a rated pair of context c and response r, the rejected pair is c with a response that the same system gave to
     another context of the same group (one that differs in a clip or in the situation). Combinations that people rated
@@ -100,18 +100,18 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
         UserError: If `min_score` is not a share.
     """
     if not 0 <= min_score <= 1:
-        raise UserError(f"min_score {min_score:g}; accepted: 0 to 1, a share of the rating scale")
+        raise UserError(f"min_score {min_score:g}; expected 0 to 1, a share of the rating scale")
     good = np.asarray(_share_of_scale(dataset) >= min_score)
     somewhere = set(np.flatnonzero(good.any(axis=1)))
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
-    heard = [_heard(dataset, pair) for pair in dataset.pairs]
+    contexts = [_context_of(dataset, pair) for pair in dataset.pairs]
     judged = _judged(dataset)
     siblings: dict[tuple[str, str | None], list[int]] = {}
     for position, pair in enumerate(dataset.pairs):
         siblings.setdefault((pair.group_id, pair.system_id), []).append(position)
     found: list[Comparison] = []
     for own in siblings.values():
-        if len({heard[position] for position in own}) == 1:
+        if len({contexts[position] for position in own}) == 1:
             continue
         for at, position in enumerate(own):
             pair = dataset.pairs[position]
@@ -119,7 +119,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
                 continue
             # each from its own place on, so that no response is used more than others
             around = chain(islice(own, at + 1, None), islice(own, at))
-            others = _misplaced(dataset, heard, judged, position, around)
+            others = _misplaced(dataset, contexts, judged, position, around)
             for other in islice(others, MOST_PER_PAIR):
                 found.append(Comparison(pair, _answered_by(pair, dataset.pairs[other]), strengths[position]))
     order = {pair.pair_id: position for position, pair in enumerate(dataset.pairs)}
@@ -134,31 +134,37 @@ def _share_of_scale(dataset: PairDataset) -> np.ndarray:
     return (dataset.mean_scores().to_numpy() - low) / (high - low)
 
 
-def _heard(dataset: PairDataset, pair: Pair) -> _Heard:
+def _context_of(dataset: PairDataset, pair: Pair) -> _Context:
     return pair.situation, dataset.fingerprints[pair.pair_id][:-1]
 
 
-def _judged(dataset: PairDataset) -> set[tuple[_Heard, str]]:
+def _judged(dataset: PairDataset) -> set[tuple[_Context, str]]:
     """Context and response of the pairs that somebody rated or compared."""
     ids = set(dataset.ratings["pair_id"])
     if dataset.preferences is not None:
         ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
     return {
-        (_heard(dataset, pair), dataset.fingerprints[pair.pair_id][-1]) for pair in dataset.pairs if pair.pair_id in ids
+        (_context_of(dataset, pair), dataset.fingerprints[pair.pair_id][-1])
+        for pair in dataset.pairs
+        if pair.pair_id in ids
     }
 
 
 def _misplaced(
-    dataset: PairDataset, heard: Sequence[_Heard], judged: set[tuple[_Heard, str]], position: int, others: Iterable[int]
+    dataset: PairDataset,
+    contexts: Sequence[_Context],
+    judged: set[tuple[_Context, str]],
+    position: int,
+    others: Iterable[int],
 ) -> Iterator[int]:
     """Positions among `others` of pairs whose response, another one each time, answers something else."""
-    context = heard[position]
+    context = contexts[position]
     if context == (None, ()):
         return
     seen: set[str] = set()
     for other in others:
         response = dataset.fingerprints[dataset.pairs[other].pair_id][-1]
-        elsewhere = heard[other] not in (context, (None, ()))
+        elsewhere = contexts[other] not in (context, (None, ()))
         if elsewhere and response not in seen and (context, response) not in judged:
             seen.add(response)
             yield other

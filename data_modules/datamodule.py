@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import lightning as L
@@ -17,17 +17,28 @@ from torch.utils.data import DataLoader, Dataset
 from .audio import AudioSource
 from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
-from .batching import WINDOW, ByTokens, EpochBatches, FixedSize, Kind, Plan, Position, Repeated
-from .columns import accepted_columns, is_column, read_column, value_number
 from .comparisons import Comparison, counterfactuals, human_comparisons
-from .durations import clip_seconds
 from .errors import DataError
-from .near_identical import near_identical
-from .rated_pairs import RatedPair, RatedPairs
-from .sampler import WINDOW_BLOCKS, Blocks, EpochSampler, MixedSampler, row_groups
+from .measuring import clip_seconds
+from .near_duplicates import near_identical
+from .rated_pairs import RatedPair, RatedPairs, TrainingItems
+from .sampling import (
+    WINDOW,
+    WINDOW_BLOCKS,
+    Blocks,
+    ByTokens,
+    EpochBatches,
+    EpochSampler,
+    FixedSize,
+    Kind,
+    MixedSampler,
+    Plan,
+    Position,
+    Repeated,
+    row_groups,
+)
 from .schema import Dimension, Pair, PairDataset
 from .targets import TargetName, Weighting
-from .training_items import TrainingItems
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
@@ -67,8 +78,6 @@ class PairDataModule(L.LightningDataModule):
         preference_share: float = 0.0,
         counterfactual_share: float = 0.0,
         counterfactual_min_score: float = 0.6,
-        campaign_column: str | None = None,
-        reference_campaign: str | None = None,
         seed: int = 0,
     ) -> None:
         """Settings; nothing is read before `setup`.
@@ -93,9 +102,6 @@ class PairDataModule(L.LightningDataModule):
             counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
                 response that belongs to another context of the same group.
             counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
-            campaign_column: Column or tag that names the campaign of each pair, such as tag:campaign, where pooled
-                campaigns use a scale differently: a curve for each, learned in training, brings them together.
-            reference_campaign: The campaign whose scale the judge's scores are on.
             seed: Of the order in which pairs are read, and of augmentation.
         """
         super().__init__()
@@ -112,7 +118,6 @@ class PairDataModule(L.LightningDataModule):
         self.batches = batches
         self.preference_share, self.counterfactual_share = preference_share, counterfactual_share
         self.counterfactual_min_score = counterfactual_min_score
-        self.campaign_column, self.reference_campaign = campaign_column, reference_campaign
         self.seed = seed
         self.start = Position()  # of a resumed run: workers start before Lightning tells the epoch
 
@@ -135,7 +140,7 @@ class PairDataModule(L.LightningDataModule):
         check_splits(self.dataset)
         both = set(self.train_splits) & set(self.validation_splits)
         if both:
-            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; accepted: different splits")
+            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; expected different splits")
         training = self.dataset.subset(self.train_splits)
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
         rated = set(training.ratings["pair_id"])
@@ -147,7 +152,6 @@ class PairDataModule(L.LightningDataModule):
         validation = self.dataset.subset(self.validation_splits)
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
         self._find_comparisons(training)
-        self._find_campaigns()
 
     def _find_comparisons(self, training: PairDataset) -> None:
         """Those of the training split, by people and counterfactual, as far as they have a share."""
@@ -158,7 +162,7 @@ class PairDataModule(L.LightningDataModule):
             ("what is left for rated pairs", rated),
         ):
             if not -1e-9 <= share <= 1:
-                raise DataError(f"data.{name} {share:g}; accepted: shares from 0 to 1, in sum at most 1")
+                raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
         kinds: list[Sequence[Comparison]] = [
             human_comparisons(training) if self.preference_share else [],
             counterfactuals(training, self.counterfactual_min_score) if self.counterfactual_share else [],
@@ -170,35 +174,6 @@ class PairDataModule(L.LightningDataModule):
             if share and not size:
                 raise DataError(f"{self.path}: training asks for a share of {share:g} of what it has not: {what}")
         self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
-
-    def _find_campaigns(self) -> None:
-        """Check the column of campaigns; `campaigns` is empty without one."""
-        self.campaigns: tuple[str, ...] = ()
-        if self.campaign_column is None:
-            return
-        if not is_column(self.campaign_column):
-            known = accepted_columns(self.dataset.pairs)
-            raise DataError(f"data.campaign_column {self.campaign_column!r}; accepted: {known}")
-        named = {self._campaign_name(pair) for pair in self.dataset.pairs}
-        self.campaigns = tuple(sorted(named))
-        if self.reference_campaign not in named:
-            raise DataError(
-                f"data.reference_campaign {self.reference_campaign!r}; accepted: {', '.join(self.campaigns)}"
-            )
-
-    def _campaign_name(self, pair: Pair) -> str:
-        assert self.campaign_column is not None
-        name = read_column(pair, self.campaign_column)
-        if name is None:
-            raise DataError(
-                f"{self.path}: pair {pair.pair_id} has no {self.campaign_column}; accepted: a campaign for each pair"
-            )
-        return name
-
-    @property
-    def campaign(self) -> Callable[[Pair], int]:
-        """From a pair to the position of its campaign in `campaigns`; -1 where none are told apart."""
-        return partial(value_number, column=self.campaign_column, values=self.campaigns)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -216,18 +191,14 @@ class PairDataModule(L.LightningDataModule):
             if not rated and all(item.strength[column].isnan() for item in self.items.comparisons):
                 raise DataError(
                     f"{self.path}: nobody rated {dimension.name!r} in split "
-                    f"{' or '.join(map(repr, self.train_splits))}; accepted: ratings of every dimension, a "
+                    f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
                 )
 
     def mean_ratings(self) -> Tensor:
-        """Mean rating of each dimension, of the reference campaign if there is one; else the middle of the scale."""
-        scores, reference = self.train.scores, self.reference_campaign
-        if self.campaigns and reference is not None:
-            number = self.campaigns.index(reference)
-            scores = scores[[self.campaign(pair) == number for pair in self.train.pairs]]
+        """Mean rating of each dimension; the middle of the scale where there is none."""
         middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.dimensions])
-        means = scores.nanmean(0) if self.shares[0] else middle
+        means = self.train.scores.nanmean(0) if self.shares[0] else middle
         return torch.where(means.isnan(), middle, means)
 
     def train_dataloader(self) -> DataLoader:
@@ -269,7 +240,7 @@ class PairDataModule(L.LightningDataModule):
         if self.batches == "groups":
             raise DataError(
                 f"data.batch_tokens {self.batch_tokens} with data.batches groups: items stand together by length or by "
-                "group; accepted: either of the two"
+                "group; expected either of the two"
             )
         plan = self._by_tokens([self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()])
         if self.trainer is None or self.trainer.is_global_zero:
@@ -314,7 +285,7 @@ class PairDataModule(L.LightningDataModule):
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:
-            raise DataError("data.batch_tokens without a model, whose tokens they are; accepted: batch_size")
+            raise DataError("data.batch_tokens without a model, whose tokens they are; expected batch_size")
         return self._model.count_tokens(pairs, self._seconds)
 
     @property

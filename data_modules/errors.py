@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
@@ -34,7 +37,7 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 class UserError(Exception):
     """Something the user can mend. The text is one line, at most `MAX_MESSAGE_CHARACTERS` long, and says what was found
-    and what is accepted."""
+    and what is expected."""
 
     def __init__(self, message: str) -> None:
         # Half of a surrogate pair, out of JSON or a file name, could be neither printed nor written
@@ -92,3 +95,11 @@ def shown(value: object) -> str:
     """The value as a short ``repr``, at most `MAX_SHOWN_CHARACTERS` long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
+    found = error.errors()[0]
+    where = ".".join(map(str, found["loc"]))
+    value = "" if found["type"] == "missing" else f" {shown(found['input'])}"
+    return f"{where}{value}: {found['msg']}"

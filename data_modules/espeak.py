@@ -142,7 +142,7 @@ class _Engine:
             path.write_text(definition)
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(zlib.crc32(f"{definition}{tone}{text}".encode())))
         if self._library.espeak_SetVoiceByName(f"{voice.accent}+{variant}".encode()) != 0:
-            raise RuntimeError(f"espeak-ng has no accent {voice.accent!r}; accepted: {', '.join(ACCENTS)}")
+            raise RuntimeError(f"espeak-ng has no accent {voice.accent!r}; expected {', '.join(ACCENTS)}")
         for parameter, value in ((_RATE, tone.rate), (_VOLUME, 100), (_PITCH, 50), (_RANGE, 50)):
             self._library.espeak_SetParameter(parameter, round(value), 0)
         self._chunks.clear()

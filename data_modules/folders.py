@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
+import yaml
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
@@ -52,7 +54,7 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     try:
         lock.acquire()
     except Timeout:
-        raise DataError(f"{out}: another process is writing it; accepted: wait for it, or another folder") from None
+        raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
     try:
         _begin(stage, key)
         yield stage
@@ -77,9 +79,9 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
         return
     is_empty = out.is_dir() and not any(out.iterdir())
     if not is_empty and not (out / CARD_FILE).is_file():
-        raise DataError(f"{out}: exists and is not a pair dataset; accepted: a folder that does not exist yet")
+        raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
     if not is_empty and not overwrite:
-        raise DataError(f"{out}: exists; accepted: a folder that does not exist yet, or --overwrite")
+        raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
 
 
 def _begin(stage: Path, key: str | None) -> None:
@@ -96,6 +98,45 @@ def _begin(stage: Path, key: str | None) -> None:
         replace_file(stored, lambda temporary: temporary.write_text(key or "", encoding="utf-8"))
     for path in stage.rglob(".*.tmp"):  # of `replace_file`
         path.unlink()
+
+
+def check_unique_keys(text: str) -> None:
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last.
+
+    Raises:
+        yaml.YAMLError: If there is one, or the text is not YAML.
+    """
+    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
+    seen: set[int] = set()  # an alias is the same node again
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+            if twice:
+                raise yaml.YAMLError(f"key {twice[0]!r} stands twice in a mapping, {str(node.start_mark).strip()}")
+            waiting += [value for _, value in node.value]
+
+
+def read_yaml(path: DataPath) -> Any:
+    """The content of a YAML file in UTF-8. Nothing in it is run.
+
+    Raises:
+        DataError: If it cannot be read, or a key stands twice in a mapping.
+    """
+    try:
+        text = path.read_bytes().decode()
+        check_unique_keys(text)
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as YAML ({error})") from None
 
 
 def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None) -> Path:
@@ -116,9 +157,7 @@ def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Pa
         with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
             path, exists = _resolved(root / relative, {} if folders is None else folders)
     if leaves or not path.is_relative_to(root):
-        raise OutsideError(
-            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
-        )
+        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return path
@@ -151,9 +190,7 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
         DataError: If it is no file.
     """
     if not _stays_inside(relative):
-        raise OutsideError(
-            f"{where}: value {shown(relative)} leaves the folder {root}; accepted: a path relative to it"
-        )
+        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if relative not in files:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
     return root / relative

@@ -124,46 +124,33 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         DataError: If ``split.yaml`` is not that of these splits.
     """
     measured = measure_clips(dataset)
-    seconds = {clip: None if isinstance(found, AudioError) else found.seconds for clip, found in measured.items()}
+    problems: list[Problem] = []
+    prints: dict[str, set[str]] = {"context": set(), "response": set()}
+    for pair in dataset.pairs:
+        names = [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
+        for clip, fingerprint in zip(names, dataset.fingerprints[pair.pair_id], strict=True):
+            found = _problems(measured[fingerprint], max_seconds)
+            problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail in found]
+            prints[clip.partition(" ")[0]].add(fingerprint)
+    lasting = {clip: found.seconds for clip, found in measured.items() if isinstance(found, Measured)}
+    seconds = {kind: [lasting[clip] for clip in own if clip in lasting] for kind, own in prints.items()}
     rated = set(dataset.ratings["pair_id"])
-    clips = [
-        (pair.pair_id, clip, fingerprint)
-        for pair in dataset.pairs
-        for clip, fingerprint in zip(_clip_names(pair), dataset.fingerprints[pair.pair_id], strict=True)
-    ]
-    problems = tuple(
-        Problem(kind, pair_id, clip, detail)
-        for pair_id, clip, fingerprint in clips
-        for kind, detail in _problems(measured[fingerprint], max_seconds)
-    )
-    responses = {fingerprint for _, clip, fingerprint in clips if clip == "response"}
-    contexts = {fingerprint for _, clip, fingerprint in clips if clip != "response"}
     splits = {pair.split for pair in dataset.pairs} - {None}
     return Inspection(
         name=dataset.card.name,
         synthetic=dataset.card.synthetic,
         content_hash=dataset.card.content_hash,
         counts=_counts(dataset),
-        seconds={
-            "context": _summary(seconds[f] for f in contexts),
-            "response": _summary(seconds[f] for f in responses),
-        },
-        durations={
-            "context": _histogram(seconds[f] for f in contexts),
-            "response": _histogram(seconds[f] for f in responses),
-        },
+        seconds={kind: _summary(values) for kind, values in seconds.items()},
+        durations={kind: _histogram(values) for kind, values in seconds.items()},
         scores=_scores(dataset),
         raters_per_pair={d.name: _raters_per_pair(dataset, d.name) for d in dataset.card.dimensions},
-        problems=problems,
+        problems=tuple(problems),
         max_seconds=max_seconds,
         split_by=split_columns(dataset) if splits else (),
         crossings=audit_splits(dataset, split_columns(dataset)).crossings if splits else {},
         unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated),
     )
-
-
-def _clip_names(pair: Pair) -> list[str]:
-    return [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
 
 
 def _problems(found: Measured | AudioError, max_seconds: float) -> list[tuple[str, str]]:
@@ -179,16 +166,16 @@ def _problems(found: Measured | AudioError, max_seconds: float) -> list[tuple[st
     return [(kind, detail) for kind, detail, applies in possible if applies]
 
 
-def _summary(values: Iterable[float | None]) -> Summary:
-    known = np.array([value for value in values if value is not None], np.float64)
+def _summary(values: Iterable[float]) -> Summary:
+    known = np.array(list(values), np.float64)
     if not len(known):
         return Summary(0, None, None, None, 0.0)
     return Summary(len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum()))
 
 
-def _histogram(values: Iterable[float | None]) -> Histogram:
+def _histogram(values: Sequence[float]) -> Histogram:
     """In `DURATION_BINS` bins, equally wide or, where few clips are much longer than the rest, equal in ratio."""
-    known = np.array([value for value in values if value is not None], np.float64)
+    known = np.array(values, np.float64)
     if not len(known):
         return Histogram((), ())
     low, high = float(known.min()), float(known.max())
@@ -205,22 +192,20 @@ def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
     parts: dict[str, list[Pair]] = {"all": list(dataset.pairs)}
     for pair in dataset.pairs:
         parts.setdefault(pair.split or UNSPLIT, []).append(pair)
-    return {name: _count(dataset, pairs) for name, pairs in parts.items()}
-
-
-def _count(dataset: PairDataset, pairs: Sequence[Pair]) -> dict[str, int]:
-    ids = {pair.pair_id for pair in pairs}
-    ratings = dataset.ratings.loc[dataset.ratings["pair_id"].isin(list(ids)), ["pair_id", "rater_id"]]
-    return {
-        "pairs": len(pairs),
-        "groups": len({pair.group_id for pair in pairs}),
-        "systems": len({pair.system_id for pair in pairs} - {None}),
-        "context_speakers": len({pair.context_speaker for pair in pairs} - {None}),
-        "response_speakers": len({pair.response_speaker for pair in pairs} - {None}),
-        "raters": len(ratings["rater_id"].unique()),
-        "ratings": len(ratings),
-        "rated_pairs": len(ratings["pair_id"].unique()),
-    }
+    counts = {}
+    for name, pairs in parts.items():
+        ratings = dataset.ratings[dataset.ratings["pair_id"].isin([pair.pair_id for pair in pairs])]
+        counts[name] = {
+            "pairs": len(pairs),
+            "groups": len({pair.group_id for pair in pairs}),
+            "systems": len({pair.system_id for pair in pairs} - {None}),
+            "context_speakers": len({pair.context_speaker for pair in pairs} - {None}),
+            "response_speakers": len({pair.response_speaker for pair in pairs} - {None}),
+            "raters": int(ratings["rater_id"].nunique()),
+            "ratings": len(ratings),
+            "rated_pairs": int(ratings["pair_id"].nunique()),
+        }
+    return counts
 
 
 def _scores(dataset: PairDataset) -> dict[str, dict[str, Any]]:

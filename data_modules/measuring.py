@@ -1,28 +1,104 @@
-"""Duration, level and clipping of every clip of a dataset, each distinct one decoded once and remembered."""
+"""What is measured on every distinct clip of a dataset, once: durations, levels and clipping; and where it is kept.
+
+Results are kept under the content hash, in the dataset folder or, where that cannot be written, in the user's cache.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from .audio import AudioSource, decode, probe
-from .errors import AudioError
-from .folders import kept_file
+from .errors import AudioError, UserError
+from .folders import kept_file, replace_file
 from .parallel import map_threads
 from .schema import PairDataset
 from .stored_clips import StoredClip
 
 MEASURED_FILE = ".measured-1.jsonl"
 """In the dataset folder, one line per clip. The number changes when what is measured does."""
+DURATIONS_FILE = "durations.json"
 FULL_SCALE = 0.99
 """Samples from here on count as full scale: the largest value of an 8-bit file is 127/128."""
+
+
+def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
+    """SHA-256 -> clip, each once."""
+    sources: dict[str, AudioSource] = {}
+    for pair in dataset.pairs:
+        clips = [*(turn.audio for turn in pair.context), pair.response]
+        for fingerprint, clip in zip(dataset.fingerprints[pair.pair_id], clips, strict=True):
+            sources.setdefault(fingerprint, clip)
+    return sources
+
+
+class KeptResult(BaseModel):
+    """A result about a dataset in a JSON file: valid while the content hash is that of the dataset."""
+
+    content_hash: str
+
+
+Kept = TypeVar("Kept", bound=KeptResult)
+
+
+def read_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Kept | None:
+    """The result in a file; None where it is missing, damaged, or of other clips."""
+    content_hash = dataset.card.content_hash
+    for path in (dataset.root / name, kept_file(dataset.root, content_hash, name)):
+        with suppress(OSError, UserError, ValueError):  # pydantic's ValidationError is a ValueError
+            found = kind.model_validate_json(path.read_bytes())
+            if found.content_hash == content_hash:
+                return found
+    return None
+
+
+def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:
+    """Writes the file that `read_kept` reads; on a full disk the result is lost, not the call."""
+    path = kept_file(dataset.root, dataset.card.content_hash, name)
+    with suppress(OSError):
+        replace_file(path, lambda temporary: temporary.write_text(result.model_dump_json(), encoding="utf-8"))
+
+
+class _Durations(KeptResult):
+    seconds: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+
+
+def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
+    """Duration in seconds of every clip of a dataset; 0 where it cannot be read (training stops at it).
+
+    From ``durations.json`` where that is of this content; otherwise the header of every file is read.
+
+    Args:
+        dataset: All pairs (not a subset).
+    """
+    sources = distinct_clips(dataset)
+    kept = read_kept(dataset, DURATIONS_FILE, _Durations)
+    found = {} if kept is None else kept.seconds
+    if found.keys() != sources.keys():
+        found = dict(
+            zip(sources, map_threads(_seconds, sources.values(), "Measuring audio", len(sources)), strict=True)
+        )
+        keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=found))
+    by_source: dict[AudioSource, float] = {}
+    for pair in dataset.pairs:  # one clip may lie in several files
+        clips = [*(turn.audio for turn in pair.context), pair.response]
+        by_source.update(zip(clips, (found[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
+    return by_source
+
+
+def _seconds(source: AudioSource) -> float:
+    try:
+        return probe(source).seconds
+    except AudioError:
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +121,13 @@ class Measured:
 def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
     """Measures every distinct clip.
 
-    What was measured is kept under the hash of the content, in the dataset folder or, where that cannot be written, in
-    the user's cache: an interrupted call goes on where it stopped, and a later one only reads and hashes the clips.
+    What was measured is kept under the hash of the content: an interrupted call goes on where it stopped, and a later
+    one only reads and hashes the clips.
 
     Returns:
         Fingerprint of the clip (`PairDataset.fingerprints`) -> the measures, or why the clip is unusable.
     """
-    sources: dict[str, AudioSource] = {}
-    for pair in dataset.pairs:
-        clips = (*(turn.audio for turn in pair.context), pair.response)
-        for fingerprint, source in zip(dataset.fingerprints[pair.pair_id], clips, strict=True):
-            sources.setdefault(fingerprint, source)
+    sources = distinct_clips(dataset)
     with _remembered(dataset) as (known, notes):
 
         def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
@@ -78,21 +150,17 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
 
 def _measure(fingerprint: str, source: AudioSource, known: Mapping[str, Measured]) -> tuple[str, Measured]:
     """Hash of what the clip holds by now, and the measures of that."""
-    data, name = _read(source)
+    if isinstance(source, StoredClip):
+        data, name = source.read(), source.name
+    else:
+        assert isinstance(source, Path)  # a loaded dataset holds nothing else
+        try:
+            data, name = source.read_bytes(), str(source)
+        except OSError as error:
+            raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
     content = hashlib.sha256(data).hexdigest()
     measured = known[content] if content in known else _measure_bytes(data, name)
     return content, Measured(measured.seconds, measured.dbfs, measured.clipped, content != fingerprint)
-
-
-def _read(source: AudioSource) -> tuple[bytes, str]:
-    """The encoded bytes, whatever they are by now, and what messages call the clip."""
-    if isinstance(source, StoredClip):
-        return source.read(), source.name
-    assert isinstance(source, Path)  # a loaded dataset holds nothing else
-    try:
-        return source.read_bytes(), str(source)
-    except OSError as error:
-        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
 
 
 def _measure_bytes(data: bytes, name: str) -> Measured:
@@ -113,12 +181,10 @@ def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[
     known: dict[str, Measured] = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
-            try:
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill
                 values = json.loads(line)
                 sha256 = values.pop("sha256")
                 known[sha256] = Measured(**values)
-            except (ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill
-                continue
     with path.open("a", encoding="utf-8") as notes:
         notes.write("\n")  # ends a line that a kill cut off
         yield known, notes

@@ -51,7 +51,7 @@ def pairs_files(root: DataPath) -> list[DataPath]:
     if not folder.is_dir():
         return [single]
     if single.is_file():
-        raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; accepted: one of them")
+        raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; expected one of them")
     found = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
     names = [name for name in found if _SHARD_NAME.fullmatch(name)]
     files = [root / shard_name(number) for number in range(max(len(names), 1))]

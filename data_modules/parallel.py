@@ -1,19 +1,24 @@
-"""Threads for work that leaves Python's lock (decoding, reading), a few items ahead and no more."""
+"""Threads for work that leaves Python's lock (decoding, reading), and signals that ask a program to stop."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
 _AHEAD = 8  # tasks per thread that wait or whose results wait
 
 
@@ -53,3 +58,18 @@ def progress(items: Iterable[Item], label: str, total: int, done: int = 0) -> It
     """The items, with a progress bar where standard error is a terminal."""
     console = Console(stderr=True)
     return track(items, label, total, completed=done, console=console, disable=not sys.stderr.isatty())
+
+
+def listen(
+    handler: Callable[[int, FrameType | None], None], signals: Sequence[signal.Signals] = SCHEDULER_SIGNALS
+) -> dict[signal.Signals, Any]:
+    """Set handlers; returns those before. Python lets the main thread alone do that: elsewhere nothing is set."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in signals}
+
+
+def restore(before: Mapping[signal.Signals, Any]) -> None:
+    """Put handlers back that `listen` returned."""
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,11 +1,12 @@
-"""The rated pairs of a split, one by one.
+"""What one step of training reads, item by item: rated pairs, and comparisons of two pairs.
 
 Without Lightning, which takes seconds to load: every data-loader process that is started anew imports this file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .augmentation import NO_AUGMENTATION, Augmentation, augment_pair
-from .sampler import Key
+from .comparisons import Comparison
+from .sampling import Key
 from .schema import Pair, PairDataset
 from .targets import TargetName, Weighting, training_targets
 
@@ -85,3 +87,24 @@ class RatedPairs(Dataset[RatedPair]):
             pair = augment_pair(pair, self.augmentation, self.seed, epoch)
         histogram = None if self.histograms is None else self.histograms[index]
         return RatedPair(index, pair, self.scores[index], self.weights[index], histogram, int(self._raters[index]))
+
+
+class TrainingItems(Dataset[RatedPair | Comparison]):
+    """Rated pairs, then comparisons, under one row of positions. Keys are those of `RatedPairs`."""
+
+    def __init__(self, rated: RatedPairs, comparisons: Sequence[Comparison]) -> None:
+        self.rated, self.comparisons = rated, tuple(comparisons)
+
+    def __len__(self) -> int:
+        return len(self.rated) + len(self.comparisons)
+
+    def __getitem__(self, key: Key) -> RatedPair | Comparison:
+        epoch, position = key
+        if position < len(self.rated):
+            return self.rated[key]
+        comparison = self.comparisons[position - len(self.rated)]
+        augmentation, seed = self.rated.augmentation, self.rated.seed
+        if not augmentation.active:
+            return comparison
+        chosen = augment_pair(comparison.chosen, augmentation, seed, epoch)
+        return replace(comparison, chosen=chosen, rejected=augment_pair(comparison.rejected, augmentation, seed, epoch))

@@ -1,14 +1,18 @@
-"""Rating scales, and the checks that ratings and preferences pass before they are stored or used."""
+"""Rating scales, the ratings of one dimension as arrays, and the checks that ratings and preferences pass."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import ConfigDict
 
 from .errors import DataError, Locate, locate_in, shown
 
@@ -16,6 +20,9 @@ RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
 STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
+_DECIMALS = 9  # of scores on a scale with steps
+LABELS = ("very poor", "poor", "fair", "good", "excellent")
+"""Words for five points evenly spaced over a scale, from its bad to its good end."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -32,16 +39,17 @@ class Dimension:
     """
 
     name: str
-    minimum: float
-    maximum: float
-    step: float | None = None
+    minimum: int | float  # pydantic would make 1.0 of the 1 that a card says
+    maximum: int | float
+    step: int | float | None = None
     higher_is_better: bool = True
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise DataError(f"dimension name {shown(self.name)}; accepted: letters, digits, '_', '.', '-'")
+            raise DataError(f"dimension name {shown(self.name)}; expected letters, digits, '_', '.', '-'")
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum) and self.minimum < self.maximum):
-            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; accepted: low:high")
+            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; expected low:high")
         if self.step is None:
             return
         steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
@@ -56,12 +64,12 @@ class Dimension:
             DataError: If any number in the range can be given.
         """
         if self.step is None:
-            raise DataError(f"dimension {self.name}: accepted: a scale with steps; it has {self.scale}")
+            raise DataError(f"dimension {self.name}: expected a scale with steps; it has {self.scale}")
         return round((self.maximum - self.minimum) / self.step) + 1
 
     @property
     def scale(self) -> str:
-        """What is accepted, in words: ``1 to 5 in steps of 1``."""
+        """The scores that a rater can give, in words: ``1 to 5 in steps of 1``."""
         steps = "" if self.step is None else f" in steps of {self.step:g}"
         return f"{self.minimum:g} to {self.maximum:g}{steps}"
 
@@ -81,10 +89,129 @@ def parse_dimension(text: str) -> Dimension:
             raise ValueError
     except ValueError:
         raise DataError(
-            f"dimension {shown(text)}; accepted: NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
+            f"dimension {shown(text)}; expected NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
             "where lower is better, such as vocal_empathy=1:5:1"
         ) from None
     return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower)
+
+
+def label(dimension: Dimension, score: float) -> str:
+    """The nearest of `LABELS`; a score in the middle between two gets the better one.
+
+    Args:
+        dimension: Its scale; where low scores are good, the lowest is excellent.
+        score: Rating points.
+    """
+    share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    share = share if dimension.higher_is_better else 1 - share
+    return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
+
+
+def onto_first_scale(
+    dimensions: Sequence[Dimension], scores: Sequence[np.ndarray]
+) -> tuple[Dimension, list[np.ndarray]]:
+    """Maps scores affinely onto the first scale: low end to low end, high end to high end.
+
+    Where one scale is better high and the other better low, the ends are exchanged: what is good stays good. This makes
+    numbers comparable, not raters: people use 1 to 7 otherwise than 1 to 5.
+
+    Args:
+        dimensions: The same quality as each part rated it.
+        scores: Of each part, inside its scale, rating points `(ratings,)`.
+
+    Returns:
+        The first scale, without its step where a score of any part falls between its steps; and the scores on it,
+        float64. Scores from a scale with the same ends and direction are not touched.
+    """
+    scale = dimensions[0]
+    mapped = [_onto(scale, own, values) for own, values in zip(dimensions, scores, strict=True)]
+    if scale.step is None:
+        return scale, mapped
+    steps = [(values - scale.minimum) / scale.step for values in mapped]
+    if any((np.abs(own - np.round(own)) > STEP_TOLERANCE).any() for own in steps):
+        return dataclasses.replace(scale, step=None), mapped
+    # as people write them: statistics over categories would take 0.30000000000000004 for another one than 0.3
+    snapped = [np.round(scale.minimum + scale.step * np.round(own), _DECIMALS) for own in steps]
+    moved = [not same_range(own, scale) for own in dimensions]
+    return scale, [new if was else old for new, old, was in zip(snapped, mapped, moved, strict=True)]
+
+
+def same_range(one: Dimension, other: Dimension) -> bool:
+    """Whether the same number means the same on both: ends and direction, whatever the steps."""
+    ends = (one.minimum, one.maximum) == (other.minimum, other.maximum)
+    return ends and one.higher_is_better == other.higher_is_better
+
+
+def _onto(scale: Dimension, own: Dimension, scores: np.ndarray) -> np.ndarray:
+    scores = scores.astype(np.float64)
+    if same_range(own, scale):
+        return scores
+    share = (scores - own.minimum) / (own.maximum - own.minimum)
+    share = share if own.higher_is_better == scale.higher_is_better else 1 - share
+    return np.clip(scale.minimum + (scale.maximum - scale.minimum) * share, scale.minimum, scale.maximum)
+
+
+@dataclass(frozen=True, eq=False)
+class RatingTable:
+    """The ratings of one dimension, in long form; no item has two ratings by one rater.
+
+    Attributes:
+        items: Shape (ratings,), position of the rated item, 0 to `n_items` - 1.
+        raters: Shape (ratings,), position of the rater in `rater_ids`.
+        scores: Shape (ratings,), float64, rating points.
+        n_items: Number of items.
+        rater_ids: The raters, each with at least one rating.
+        seconds: Shape (ratings,), float64, time that the rater took, NaN = unknown; None = the ratings have no times.
+    """
+
+    items: np.ndarray
+    raters: np.ndarray
+    scores: np.ndarray
+    n_items: int
+    rater_ids: tuple[str, ...]
+    seconds: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
+        """The ratings of `pair_ids` on `dimension`; items are numbered in the order of `pair_ids`."""
+        index = pd.Index(pair_ids, dtype=object)
+        rows = ratings.loc[(ratings["dimension"] == dimension) & ratings["pair_id"].isin(list(pair_ids))]
+        raters, rater_ids = pd.factorize(rows["rater_id"], sort=True)
+        scores = rows["score"].to_numpy(np.float64)
+        return cls(
+            index.get_indexer(pd.Index(rows["pair_id"])),
+            raters,
+            scores,
+            len(index),
+            tuple(map(str, rater_ids)),
+            rows[SECONDS].to_numpy(np.float64) if SECONDS in rows else None,
+        )
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Ratings per item, shape (n_items,)."""
+        return np.bincount(self.items, minlength=self.n_items)
+
+    @cached_property
+    def sums(self) -> np.ndarray:
+        """Sum of the ratings per item, shape (n_items,)."""
+        return np.bincount(self.items, weights=self.scores, minlength=self.n_items)
+
+    def shared(self) -> np.ndarray:
+        """Positions of the items with at least two raters."""
+        return np.flatnonzero(self.counts >= 2)
+
+    def others_mean(self) -> np.ndarray:
+        """Per rating the mean of the other raters of its item, shape (ratings,); NaN where there is none."""
+        others = self.counts[self.items] - 1
+        rest = self.sums[self.items] - self.scores
+        return np.where(others > 0, rest / np.maximum(others, 1), np.nan)
+
+    def by_rater(self) -> list[np.ndarray]:
+        """Positions of the ratings of each rater, rising."""
+        order = np.argsort(self.raters, kind="stable")
+        ends = np.cumsum(np.bincount(self.raters, minlength=len(self.rater_ids)))
+        return np.split(order, ends)[: len(self.rater_ids)]
 
 
 def check_ratings(
@@ -119,11 +246,11 @@ def check_ratings(
         off_step = np.abs(steps - np.round(steps)) > STEP_TOLERANCE if dimension.step else False
         outside = (scores < dimension.minimum) | (scores > dimension.maximum)
         rated = ratings["dimension"].to_numpy() == dimension.name
-        check.refuse("score", rated & (outside | off_step), f"accepted for {dimension.name}: {dimension.scale}")
+        check.refuse("score", rated & (outside | off_step), f"expected for {dimension.name}: {dimension.scale}")
     if SECONDS in ratings:
-        accepted = "accepted: a finite number of seconds, at least 0, or none where the time is unknown"
+        expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
         seconds, known = check.floats(SECONDS), ratings[SECONDS].notna().to_numpy(bool)
-        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), accepted)
+        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), expected)
     check.unique(["pair_id", "rater_id", "dimension"])
 
 
@@ -141,9 +268,9 @@ def check_preferences(
         check.known(column, pair_ids, "no such pair in the pairs table")
     check.dimension(dimensions)
     check.name("rater_id")
-    check.refuse("strength", check.number("strength") < 0, "accepted: 0 (tie) or more")
+    check.refuse("strength", check.number("strength") < 0, "expected 0 (tie) or more")
     itself = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
-    check.refuse("rejected_id", itself, "accepted: another pair than chosen_id")
+    check.refuse("rejected_id", itself, "expected another pair than chosen_id")
     check.unique(["chosen_id", "rejected_id", "rater_id", "dimension"])
 
 
@@ -165,13 +292,13 @@ class _Check:
     table: pd.DataFrame
     locate: Locate
 
-    def refuse(self, column: str, bad: np.ndarray, accepted: str) -> None:
+    def refuse(self, column: str, bad: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
         first = int(bad.argmax())
         value = shown(_plain(self.table[column].iloc[first]))
         more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{self.locate(first, column)}: value {value}; {accepted}{more}")
+        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{more}")
 
     def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
         """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
@@ -181,16 +308,16 @@ class _Check:
             return np.array([not is_good(value) for value in self.table[column]], bool)
         return np.array([not is_good(value) for value in distinct], bool)[codes]
 
-    def known(self, column: str, values: Collection[str], accepted: str) -> None:
+    def known(self, column: str, values: Collection[str], expected: str) -> None:
         known = set(values)
-        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), accepted)
+        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), expected)
 
     def dimension(self, dimensions: Sequence[Dimension]) -> None:
         names = [dimension.name for dimension in dimensions]
-        self.known("dimension", names, f"accepted: {', '.join(names)}")
+        self.known("dimension", names, f"expected {', '.join(names)}")
 
     def name(self, column: str) -> None:
-        self.refuse(column, self._bad(column, is_name), "accepted: text without line breaks, not empty")
+        self.refuse(column, self._bad(column, is_name), "expected text without line breaks, not empty")
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""
@@ -202,7 +329,7 @@ class _Check:
     def number(self, column: str) -> np.ndarray:
         """The same; a value that is no finite number is refused."""
         values = self.floats(column)
-        self.refuse(column, ~np.isfinite(values), "accepted: a finite number")
+        self.refuse(column, ~np.isfinite(values), "expected a finite number")
         return values
 
     def unique(self, columns: list[str]) -> None:
@@ -211,7 +338,7 @@ class _Check:
             second = int(again.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = self.locate(values.index(values[second]), columns[0])
-            self.refuse(columns[0], again, f"accepted: each {', '.join(columns)} once; it stands at {first} already")
+            self.refuse(columns[0], again, f"expected each {', '.join(columns)} once; it stands at {first} already")
 
 
 def _to_number(value: object) -> float:

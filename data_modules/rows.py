@@ -89,10 +89,10 @@ def check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional
         types = [other.type for other in found if other.name == field.name]
         if types != [field.type] and (types or field.name not in optional):
             what = f"has type {types[0]}" if types else "is missing"
-            raise DataError(f"{place(path, column=field.name)} {what}; accepted: {field.type}")
+            raise DataError(f"{place(path, column=field.name)} {what}; expected {field.type}")
     unknown = [name for name in found.names if name not in expected.names]
     if unknown:
-        raise DataError(f"{path}: unknown column {shown(unknown[0])}; accepted: {', '.join(expected.names)}")
+        raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(expected.names)}")
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
@@ -120,7 +120,7 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashe
     where = place(file, number, "context_audio")
     for turn in context:
         if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-            raise DataError(f"{where}: value {shown(turn)}; accepted: {{role, audio}}")
+            raise DataError(f"{where}: value {shown(turn)}; expected {{role, audio}}")
     row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in context]
     row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"), hashes)
     row[TAGS] = sorted_tags(row[TAGS], place(file, number, TAGS))
@@ -154,7 +154,7 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
         if cell not in hashes:
             hashes[cell] = audio_hash(resolve_inside(root.resolve(), cell, where))
         return {"path": cell, "bytes": None, "sha256": hashes[cell]}
-    raise DataError(f"{where}: value {shown(cell)}; accepted: a relative path or encoded bytes")
+    raise DataError(f"{where}: value {shown(cell)}; expected a relative path or encoded bytes")
 
 
 def _is_absent(value: Any) -> bool:
@@ -221,9 +221,9 @@ def _is_text(value: object) -> bool:
         return False
 
 
-def bad_cell(where: str, value: object, accepted: str) -> DataError:
+def bad_cell(where: str, value: object, expected: str) -> DataError:
     """The error for one cell; `where` is the head of the message."""
-    return DataError(f"{where}: value {shown(value)}; accepted: {accepted}")
+    return DataError(f"{where}: value {shown(value)}; expected {expected}")
 
 
 def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:

@@ -100,7 +100,7 @@ def make_sample(
         UserError: If there are not so many raters.
     """
     if not 0 <= preferences <= RATERS:
-        raise UserError(f"preferences {preferences}; accepted: 0 to {RATERS} raters per comparison")
+        raise UserError(f"preferences {preferences}; expected 0 to {RATERS} raters per comparison")
     with staged_folder(folder, overwrite=overwrite) as staged:
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]

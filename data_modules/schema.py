@@ -7,52 +7,41 @@ nothing. The layout of the tables is in `rows`.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .audio import AudioSource
-from .errors import DataError, locate_in, place, shown
-from .folders import CARD_FILE, replace_file, resolve_inside, resolve_remote
+from .errors import DataError, first_problem, shown
+from .folders import CARD_FILE, read_yaml, replace_file
+from .pairs import Pair, Turn, hashed_rows, load_pairs
 from .pairs_file import (
     PAIRS_FILE,
-    SPLITS_FILE,
-    RowBatch,
-    pairs_files,
-    read_pairs,
-    read_splits,
     write_pairs,
     write_split_column,
 )
-from .ratings import SECONDS, Dimension, check_preferences, check_ratings, is_name
+from .ratings import SECONDS, Dimension, check_preferences, check_ratings
 from .rows import (
-    NAME_COLUMNS,
     PAIR_COLUMNS,
     PREFERENCES_SCHEMA,
     RATINGS_SCHEMA,
-    TAGS,
-    TEXT_COLUMNS,
-    Tags,
-    bad_cell,
     check_pair_rows,
     content_hash,
     hash_order,
     ratings_schema,
     read_parquet,
-    repeated_id,
     to_arrow,
     to_row,
     write_parquet,
 )
 from .storage import DataPath, RemotePath, data_path
-from .stored_clips import StoredClip, StoredFile
 
 __all__ = [
     "PAIRS_FILE",
@@ -64,7 +53,7 @@ __all__ = [
     "Pair",
     "PairDataset",
     "Turn",
-    "check_opinions",
+    "check_annotations",
     "complete_dataset",
     "write_dataset",
     "write_splits",
@@ -73,56 +62,6 @@ __all__ = [
 SCHEMA_VERSION = 1
 RATINGS_FILE = "ratings.parquet"
 PREFERENCES_FILE = "preferences.parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One context turn: who speaks (``user``, ``assistant``) and the clip."""
-
-    role: str
-    audio: AudioSource
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A context and the spoken response that people rate.
-
-    Attributes:
-        pair_id: Unique in the dataset.
-        response: The clip that is judged.
-        context: Turns before it, oldest first; the last one is answered. May be empty.
-        situation: Text that the raters were given about the situation; the judge reads it too.
-        group_id: Same context or script; a group is never split apart. Never empty in a loaded dataset.
-        system_id: Who made the response.
-        context_speaker: Who speaks in the turn that is answered.
-        response_speaker: Who speaks in the response.
-        setting: ``context_variant``, ``tone_variant`` or free text.
-        language: Language tag.
-        split: ``train``, ``validation``, ``test`` or another name; None = not split.
-        context_text: Transcript, for baselines and reports only.
-        response_text: Transcript, for baselines and reports only.
-        tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
-            sliced and splits made by them; no judge is told.
-    """
-
-    pair_id: str
-    response: AudioSource
-    context: tuple[Turn, ...] = ()
-    situation: str | None = None
-    group_id: str = ""
-    system_id: str | None = None
-    context_speaker: str | None = None
-    response_speaker: str | None = None
-    setting: str | None = None
-    language: str | None = None
-    split: str | None = None
-    context_text: str | None = None
-    response_text: str | None = None
-    tags: Tags = ()
-
-    def tag(self, name: str) -> str | None:
-        """The value of a tag, or None."""
-        return next((value for tag, value in self.tags if tag == name), None)
 
 
 @dataclass(frozen=True)
@@ -148,11 +87,12 @@ class DatasetCard:
     synthetic: bool = False
     description: str = ""
     content_hash: str = ""
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         names = [dimension.name for dimension in self.dimensions]
         if not names or len(set(names)) != len(names):
-            raise DataError(f"dataset {self.name}: dimensions {shown(names)}; accepted: at least one, each name once")
+            raise DataError(f"dataset {self.name}: dimensions {shown(names)}; expected at least one, each name once")
 
     def dimension(self, name: str) -> Dimension:
         """The dimension called `name`.
@@ -165,6 +105,9 @@ class DatasetCard:
                 return dimension
         names = ", ".join(dimension.name for dimension in self.dimensions)
         raise DataError(f"dataset {self.name}: no dimension {shown(name)}; it has {names}")
+
+
+_CARD = TypeAdapter(DatasetCard)
 
 
 @dataclass(eq=False)
@@ -202,12 +145,12 @@ class PairDataset:
         """
         root = data_path(folder)
         card = _read_card(root)
-        pairs, prints = _read_pairs(root)
+        pairs, prints = load_pairs(root)
         ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
         has_preferences = (root / PREFERENCES_FILE).exists()
         preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
-        check_opinions(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
-        found = content_hash(card.dimensions, _as_rows(pairs, prints), ratings, preferences)
+        check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
+        found = content_hash(card.dimensions, hashed_rows(pairs, prints), ratings, preferences)
         if found != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
@@ -293,11 +236,11 @@ def write_dataset(
     file = root / PAIRS_FILE
     unknown = [name for name in pairs.columns if name not in PAIR_COLUMNS]
     if unknown:
-        raise DataError(f"{file}: unknown column {shown(unknown[0])}; accepted: {', '.join(PAIR_COLUMNS)}")
+        raise DataError(f"{file}: unknown column {shown(unknown[0])}; expected {', '.join(PAIR_COLUMNS)}")
     hashes: dict[str, str] = {}
     rows = [to_row(values, root, file, n, hashes) for n, values in enumerate(pairs.to_dict("records"), start=1)]
     check_pair_rows(rows, file)
-    check_opinions(card, [row["pair_id"] for row in rows], ratings, preferences, root)
+    check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
@@ -333,7 +276,7 @@ def complete_dataset(
     return card
 
 
-def check_opinions(
+def check_annotations(
     card: DatasetCard,
     pair_ids: Sequence[str],
     ratings: pd.DataFrame,
@@ -364,7 +307,7 @@ def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) 
     """
     root = data_path(folder)
     if isinstance(root, RemotePath):
-        raise DataError(f"{root}: splits are not written to an address; accepted: a local copy of the folder")
+        raise DataError(f"{root}: splits are not written to an address; expected a local copy of the folder")
     write_split_column(root, list(splits))
 
 
@@ -372,25 +315,16 @@ def _read_card(root: DataPath) -> DatasetCard:
     path = root / CARD_FILE
     if not path.is_file():
         raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as YAML ({error})") from None
+    values = read_yaml(path)
     if not isinstance(values, dict) or values.pop("schema_version", None) != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version; accepted: {SCHEMA_VERSION}")
+        raise DataError(f"{path}: schema_version; expected {SCHEMA_VERSION}")
     try:
-        dimensions = tuple(Dimension(**dimension) for dimension in values.pop("dimensions"))
-        card = DatasetCard(dimensions=dimensions, **values)
-    except (KeyError, TypeError, OverflowError) as error:
-        fields = ", ".join(f.name for f in dataclasses.fields(DatasetCard))
-        raise DataError(f"{path}: {error}; accepted: schema_version, {fields}") from None
-    for name, value in values.items():
-        accepted = bool if name == "synthetic" else str
-        if not isinstance(value, accepted):
-            raise DataError(
-                f"{path}: {name} {shown(value)}; accepted: {'true or false' if accepted is bool else 'text'}"
-            )
-    return card
+        return _CARD.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        fields = ", ".join(field.name for field in dataclasses.fields(DatasetCard))
+        raise DataError(f"{path}: {first_problem(error)}; expected schema_version, {fields}") from None
+    except (TypeError, ValueError, OverflowError) as error:  # a date, say, which JSON does not have
+        raise DataError(f"{path}: {error}; expected text, numbers, true or false") from None
 
 
 def _write_card(card: DatasetCard, path: Path) -> None:
@@ -398,99 +332,3 @@ def _write_card(card: DatasetCard, path: Path) -> None:
     values["dimensions"] = list(values["dimensions"])
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _read_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, ...]]]:
-    """Pairs and the hashes of their clips, from one file or shard after the other."""
-    files = pairs_files(root)
-    splits = read_splits(root, files)
-    find = _Finder(root)
-    pairs: list[Pair] = []
-    prints: dict[str, tuple[str, ...]] = {}
-    starts: list[int] = []
-    for file in files:
-        starts.append(len(pairs))
-        for batch in read_pairs(file):
-            locate = locate_in(file)
-            check_pair_rows(batch.rows, file, lambda n, column, locate=locate, at=batch.start: locate(at + n, column))
-            for position, row in enumerate(batch.rows):
-                pair_id = row["pair_id"]
-                if pair_id in prints:
-                    first = next(number for number, pair in enumerate(pairs) if pair.pair_id == pair_id)
-                    shard = bisect.bisect_right(starts, first) - 1
-                    already = place(files[shard], first - starts[shard] + 1, "pair_id")
-                    raise repeated_id(locate(batch.start + position, "pair_id"), pair_id, already)
-                if splits is not None:
-                    row["split"] = _next_split(splits, pair_id, root)
-                pairs.append(_to_pair(row, batch, position, find))
-                clips = (*(row["context_audio"] or ()), row["response_audio"])
-                prints[pair_id] = tuple(clip["sha256"] for clip in clips)
-    if splits is not None and next(splits, None) is not None:
-        raise _foreign_splits(root)
-    if not pairs:
-        raise DataError(f"{files[0]}: the table holds no pairs")
-    return tuple(pairs), prints
-
-
-def _next_split(splits: Iterator[tuple[str, str | None]], pair_id: str, root: DataPath) -> str | None:
-    known, split = next(splits, (None, None))
-    if known != pair_id or not (split is None or is_name(split)):
-        raise _foreign_splits(root)
-    return split
-
-
-def _foreign_splits(root: DataPath) -> DataError:
-    return DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
-
-
-class _Finder:
-    """Looks up each path of audio once."""
-
-    def __init__(self, root: DataPath) -> None:
-        self._root = root if isinstance(root, RemotePath) else root.resolve()
-        self._found: dict[str, Path | StoredFile] = {}
-        self._folders: dict[Path, Path] = {}
-        self._files: frozenset[str] | None = None
-
-    def find(self, path: str, where: str) -> Path | StoredFile:
-        if path not in self._found:
-            if isinstance(self._root, RemotePath):
-                self._files = frozenset(self._root.files()) if self._files is None else self._files
-                self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")
-            else:
-                self._found[path] = resolve_inside(self._root, path, where, self._folders)
-        return self._found[path]
-
-
-def _to_pair(row: Mapping[str, Any], batch: RowBatch, position: int, finder: _Finder) -> Pair:
-    file = batch.file
-
-    def source(clip: Mapping[str, Any] | None, column: str, turn: int | None) -> AudioSource:
-        if clip is not None and clip["path"] is None:
-            group = batch.groups[position]
-            return StoredClip(clip["sha256"], file, group, batch.start + position - file.starts[group], turn)
-        where = place(file.path, batch.start + position + 1, column)
-        if clip is None:
-            raise bad_cell(where, clip, "either a path or bytes")
-        found = finder.find(clip["path"], where)
-        return StoredClip(clip["sha256"], found) if isinstance(found, StoredFile) else found
-
-    turns = row["context_audio"] or ()
-    return Pair(
-        pair_id=row["pair_id"],
-        response=source(row["response_audio"], "response_audio", None),
-        context=tuple(Turn(turn["role"], source(turn, "context_audio", n)) for n, turn in enumerate(turns)),
-        group_id=row["group_id"],
-        **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
-        tags=row[TAGS],
-    )
-
-
-def _as_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-    """What `content_hash` takes, made one at a time."""
-    for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
-        *context, response = prints[pair.pair_id]
-        turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
-        names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
-        row: dict[str, Any] = {name: getattr(pair, name) for name in names}
-        yield {**row, "context_audio": turns, "response_audio": {"sha256": response}}

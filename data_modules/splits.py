@@ -12,21 +12,24 @@ from typing import Any
 import yaml
 
 from .audit import (
+    COLUMNS,
     SPLIT_FILE,
     SplitAudit,
     audit_splits,
     find_crossings,
+    known_columns,
+    read_column,
     refuse_leaks,
     refused_kinds,
+    tag_columns,
     values_of,
 )
-from .columns import COLUMNS, accepted_columns, read_column, tag_columns
-from .dealing import components, deal
 from .errors import DataError, place, shown
 from .folders import replace_file
-from .near_identical import near_identical
+from .near_duplicates import near_identical
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
+from .stratified import assign, components
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25
@@ -47,7 +50,7 @@ def split_dataset(
     """Splits a dataset and writes the column ``split`` and ``split.yaml``.
 
     Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
-    C the group) and stay together. Components are dealt out as `dealing.deal` says, by their mean score: every
+    C the group) and stay together. Components are assigned by `stratified.assign`, by their mean score: every
     dimension is scaled to its range and turned so that high is good.
 
     Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
@@ -56,12 +59,12 @@ def split_dataset(
 
     Args:
         folder: The dataset.
-        by: Some of `columns.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
+        by: Some of `audit.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
         fractions: Split -> share of the pairs; they sum to 1.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
         stratify: Whether to balance mean scores.
-        seed: For the order in which components are dealt out.
+        seed: For the order in which components are assigned.
         overwrite: Replace a split that exists.
 
     Returns:
@@ -80,7 +83,7 @@ def split_dataset(
         is_held = _is_held_out([dataset.pairs[i] for i in component], hold_out or {})
         (held if is_held else free).append(component)
     shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
-    splits = _deal(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
+    splits = _assign(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
     splits.update(dict.fromkeys((position for component in held for position in component), "test"))
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
@@ -108,7 +111,7 @@ def fold_dataset(
         folds: How many, at least 2.
         by: As in `split_dataset`.
         stratify: Whether to balance mean scores.
-        seed: For the order in which components are dealt out.
+        seed: For the order in which components are assigned.
         overwrite: Replace a split that exists.
 
     Returns:
@@ -119,21 +122,21 @@ def fold_dataset(
     """
     dataset = _load_unsplit(folder, by, overwrite)
     if not 2 <= folds <= len(dataset.pairs):
-        raise DataError(f"{folds} folds; accepted: 2 to {len(dataset.pairs)}, the number of pairs")
+        raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
     shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
     most = dict.fromkeys(shares, _MAX_FOLD_DEVIATION / folds)
-    splits = _deal(dataset, _components(dataset, by), shares, most, by, seed, stratify)
+    splits = _assign(dataset, _components(dataset, by), shares, most, by, seed, stratify)
     return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
 
 
 def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -> SplitAudit:
     """Splits a dataset by the values of a column: the pairs of one value, and no others, are the fold ``column=value``.
 
-    With ``system_id`` this is leave-one-system-out: the judge is tested on a system whose responses it never heard.
+    With ``system_id`` this is leave-one-system-out: the judge is tested on a system that it was not trained on.
 
     Args:
         folder: The dataset.
-        column: One of `columns.COLUMNS`, or a tag (``tag:NAME``).
+        column: One of `audit.COLUMNS`, or a tag (``tag:NAME``).
         overwrite: Replace a split that exists.
 
     Returns:
@@ -146,11 +149,11 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
     dataset = _load_unsplit(folder, (column,), overwrite)
     values = [read_column(pair, column) for pair in dataset.pairs]
     if len(set(values)) < 2:
-        raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; accepted: two values")
+        raise DataError(f"{dataset.root / PAIRS_FILE}: {column} is {shown(values[0])} throughout; expected two values")
     for row, value in enumerate(values, start=1):
         if not is_name(value):
             where = place(dataset.root / PAIRS_FILE, row, column)
-            raise DataError(f"{where}: value {shown(value)}; accepted as the name of a fold: text without line breaks")
+            raise DataError(f"{where}: value {shown(value)}; expected as the name of a fold: text without line breaks")
     splits = {position: f"{column}={value}" for position, value in enumerate(values)}
     return _write(dataset, splits, {"by": [column], "leave_out": column})
 
@@ -158,10 +161,10 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> PairDataset:
     dataset = PairDataset.load(folder)
     if not isinstance(dataset.root, Path):
-        raise DataError(f"{dataset.root}: splits are not written to an address; accepted: a local copy of the folder")
+        raise DataError(f"{dataset.root}: splits are not written to an address; expected a local copy of the folder")
     _check_by(by, dataset)
     if not overwrite and any(pair.split is not None for pair in dataset.pairs):
-        raise DataError(f"{dataset.root}: it has splits already; accepted: --overwrite, or an unsplit dataset")
+        raise DataError(f"{dataset.root}: it has splits already; expected --overwrite, or an unsplit dataset")
     return dataset
 
 
@@ -175,7 +178,7 @@ def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
     return components(labels)
 
 
-def _deal(
+def _assign(
     dataset: PairDataset,
     parts: Sequence[Sequence[int]],
     shares: Mapping[str, float],
@@ -186,9 +189,9 @@ def _deal(
 ) -> dict[int, str]:
     """Position -> split, for the positions in `parts`. `most`: how far the share of a split may be off."""
     sizes = [len(part) for part in parts]
-    dealt = deal(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
-    _check_shares(dealt, sizes, shares, most, by)
-    return {position: name for number, name in dealt.items() for position in parts[number]}
+    assigned = assign(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
+    _check_shares(assigned, sizes, shares, most, by)
+    return {position: name for number, name in assigned.items() for position in parts[number]}
 
 
 def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str, Any]) -> SplitAudit:
@@ -198,7 +201,7 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     for name in dict.fromkeys(splits.values()):
         if name not in kept.values():
             what = f"every response clip of {name!r} is in another split, too"
-            raise DataError(f"{dataset.root}: {what}; accepted: splits that share no responses")
+            raise DataError(f"{dataset.root}: {what}; expected splits that share no responses")
     pairs = tuple(dataclasses.replace(pair, split=kept.get(position)) for position, pair in enumerate(dataset.pairs))
     split = dataclasses.replace(dataset, pairs=pairs)
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
@@ -226,21 +229,21 @@ def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str])
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
     for column in by or ("nothing",):
         if column not in COLUMNS and column not in tag_columns(dataset.pairs):
-            raise DataError(f"split by {shown(column)}; accepted: {accepted_columns(dataset.pairs)}")
+            raise DataError(f"split by {shown(column)}; expected {known_columns(dataset.pairs)}")
         empty = [row for row, pair in enumerate(dataset.pairs, start=1) if read_column(pair, column) is None]
         if empty:
             more = f" ({len(empty) - 1} more)" if len(empty) > 1 else ""
             where = place(dataset.root / PAIRS_FILE, empty[0], column)
-            raise DataError(f"{where}: empty{more}; accepted: a value in every row, or another split")
+            raise DataError(f"{where}: empty{more}; expected a value in every row, or another split")
 
 
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     for name, fraction in fractions.items():
         if not is_name(name) or not 0 < fraction <= 1:
-            raise DataError(f"split {shown(name)}: fraction {fraction}; accepted: more than 0, at most 1")
+            raise DataError(f"split {shown(name)}: fraction {fraction}; expected more than 0, at most 1")
     total = sum(fractions.values())
     if abs(total - 1) > 1e-6:
-        raise DataError(f"fractions {shown(dict(fractions))} sum to {total:g}; accepted: 1")
+        raise DataError(f"fractions {shown(dict(fractions))} sum to {total:g}; expected 1")
 
 
 def _check_hold_out(
@@ -250,15 +253,15 @@ def _check_hold_out(
     dataset: PairDataset,
 ) -> None:
     if "test" not in fractions or len(fractions) < 2:
-        raise DataError(f"splits {', '.join(fractions)}; accepted with values held out: 'test' and another")
+        raise DataError(f"splits {', '.join(fractions)}; expected with values held out: 'test' and another")
     for column, values in hold_out.items():
         if column not in by:
-            raise DataError(f"held out by {shown(column)}; accepted: what is split by: {', '.join(by)}")
+            raise DataError(f"held out by {shown(column)}; expected what is split by: {', '.join(by)}")
         known = {read_column(pair, column) for pair in dataset.pairs}
         for value in values:
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
-                raise DataError(f"held out {column} {shown(value)}; accepted: {has}")
+                raise DataError(f"held out {column} {shown(value)}; expected {has}")
 
 
 def _is_held_out(pairs: Sequence[Pair], hold_out: Mapping[str, Sequence[str]]) -> bool:
@@ -293,5 +296,5 @@ def _check_shares(
             raise DataError(
                 f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
                 f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
-                f"largest of {max(sizes, default=0)}; accepted: other shares, or fewer columns to split by"
+                f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
             )

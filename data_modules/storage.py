@@ -155,12 +155,12 @@ def _reached(path: RemotePath) -> Iterator[Any]:
     except (UserError, FileNotFoundError):
         raise
     except ImportError as error:
-        raise DataError(f"{path}: {error}; accepted: a local folder, or an address whose package is there") from None
+        raise DataError(f"{path}: {error}; expected a local folder, or an address whose package is there") from None
     except ValueError:
         unknown = _unknown_protocols(path.address)
         reason = f"Protocol not known: {unknown[0]}" if unknown else "not an address"
         raise DataError(
-            f"{path}: {reason}; accepted: a local folder, hf://datasets/..., s3://... and the like"
+            f"{path}: {reason}; expected a local folder, hf://datasets/..., s3://... and the like"
         ) from None
     except Exception as error:
         raise DataError(f"{path}: cannot be reached ({type(error).__name__})") from None

@@ -21,7 +21,7 @@ PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 _OPEN_FILES = 32
 _KEPT_BYTES = 128 * 2**20
 """Per process, of encoded audio. Row groups hold at most 4 MiB per column (`pairs_file`), so that the 16 that a
-shuffled epoch reads from at a time (`sampler.WINDOW_BLOCKS`) fit."""
+shuffled epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class StoredClip:
             text = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
             raise AudioError(text, "cannot be read") from None
         if data is None:
-            raise AudioError(f"{self.name}: neither a path nor bytes; accepted: either a path or bytes")
+            raise AudioError(f"{self.name}: neither a path nor bytes; expected either a path or bytes")
         return data
 
     def read_checked(self) -> bytes:

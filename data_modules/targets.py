@@ -20,25 +20,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import cg
 
-from .rater_model import fit_rater_model
-from .rating_table import RatingTable
-from .ratings import Dimension
+from .ratings import Dimension, RatingTable
 from .schema import PairDataset
-from .target_weights import reliability_weights
 
 TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
 Weighting = Literal["equal", "reliability"]
 
 MIN_RATER_RATINGS = 10
-"""A rater with fewer ratings has no mean and spread worth the name; `z_scored` leaves such ratings as they are."""
+"""Of a rater with fewer ratings, mean and spread are not estimated; `z_scored` leaves such ratings as they are."""
 
 MAX_STEPS = 1001
 """With more scores on a scale there are no histograms: they would fill the memory, and nearly all counts are 0."""
+_DENSE_RATERS = 500  # beyond, the system of the biases is solved by conjugate gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,3 +233,133 @@ def _no_counts(items: int, dimensions: Sequence[Dimension]) -> np.ndarray | None
 def _step(scores: np.ndarray, dimension: Dimension) -> np.ndarray:
     """Number of the step of each score, the lowest 0."""
     return np.rint((scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class RaterModel:
+    """A fitted model.
+
+    Attributes:
+        items: Shape (items,), quality in rating points; NaN where nobody rated.
+        biases: Shape (raters,), rating points, positive = gives higher scores. Their mean over the ratings of a
+            component is 0, so that the mean of its ratings stays.
+        components: Shape (raters,), number of the component a rater is in: raters are linked where they rated the
+            same item. Biases of different components cannot be compared: no rating connects them.
+        residual: Shape (ratings,), score - item - bias.
+    """
+
+    items: np.ndarray
+    biases: np.ndarray
+    components: np.ndarray
+    residual: np.ndarray
+
+    @property
+    def n_components(self) -> int:
+        """Number of components; 1 = all raters can be compared."""
+        return len(np.unique(self.components))
+
+
+def fit_rater_model(table: RatingTable) -> RaterModel:
+    """Least squares over all ratings (the two-way layout without interaction; Searle, 1971, chapter 7).
+
+    A rater with few ratings gets an uncertain bias: nothing is shrunk towards zero.
+    """
+    items, raters, scores = table.items, table.raters, table.scores
+    n_items, n_raters = table.n_items, len(table.rater_ids)
+    divisor = np.maximum(table.counts, 1)
+    rated = sparse.csr_array((np.ones(len(items)), (items, raters)), shape=(n_items, n_raters))
+    # With the items eliminated, the normal equations of the biases are those of a weighted graph of raters.
+    shared = rated.T @ sparse.diags_array(1 / divisor) @ rated
+    laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
+    deviations = np.bincount(raters, weights=scores - item_means(table)[items], minlength=n_raters)
+    _, components = connected_components(shared, directed=False)
+    biases = _solve(laplacian, deviations)
+    size = np.bincount(components[raters])
+    biases -= (np.bincount(components[raters], weights=biases[raters]) / size)[components]
+    corrected = scores - biases[raters]
+    quality = np.bincount(items, weights=corrected, minlength=n_items) / divisor
+    return RaterModel(np.where(table.counts > 0, quality, np.nan), biases, components, corrected - quality[items])
+
+
+def _solve(laplacian: sparse.csr_array, deviations: np.ndarray) -> np.ndarray:
+    """A solution of the singular, consistent system; which one does not matter, biases are centred afterwards."""
+    if len(deviations) <= _DENSE_RATERS:
+        return np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
+    solution, failed = cg(laplacian, deviations, rtol=1e-10, maxiter=100 * len(deviations))
+    if failed:
+        raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {len(deviations)} raters")
+    return solution
+
+
+class VarianceComponents(NamedTuple):
+    """What makes ratings differ, in squared rating points.
+
+    Attributes:
+        between: Variance of the items' true means; may come out negative.
+        within: Variance of the ratings of one item, with the biases of raters in it.
+    """
+
+    between: float
+    within: float
+
+
+def variance_components(table: RatingTable) -> VarianceComponents | None:
+    """One-way random-effects analysis of variance of unbalanced data, by the method of moments (Searle, Casella and
+    McCulloch, 1992, chapter 3).
+
+    Items with one rating tell about `between` only, items without any are left out.
+
+    Returns:
+        None where no item has two raters, or only one item was rated: then the two cannot be told apart.
+    """
+    all_means = item_means(table)
+    rated = table.counts > 0
+    counts, means = table.counts[rated].astype(np.float64), all_means[rated]
+    n_items, n_ratings = len(counts), len(table.scores)
+    if n_items < 2 or n_ratings == n_items:
+        return None
+    within = np.square(table.scores - all_means[table.items]).sum() / (n_ratings - n_items)
+    among = (counts * np.square(means - table.scores.mean())).sum() / (n_items - 1)
+    raters = (n_ratings - np.square(counts).sum() / n_ratings) / (n_items - 1)  # in a balanced panel their number
+    return VarianceComponents(float((among - within) / raters), float(within))
+
+
+def reliability_weights(dataset: PairDataset) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Weights by the reliability of a mean of n raters, ``between / (between + within / n)`` (Shrout and Fleiss, 1979,
+    ICC(1, n)), which is what weighted least squares asks for, up to a factor, where nothing is known about the items.
+
+    A judge that explains much of `between` leaves less of it unexplained, and the best weights would then differ more:
+    these are cautious. The variances are those of the ratings as they were given: a target that takes biases out has a
+    smaller error.
+
+    Args:
+        dataset: Pairs and their ratings.
+
+    Returns:
+        Shape (pairs, dimensions), float64, on average 1 over the rated pairs of a dimension, 0 where nobody rated. And
+        a note for each dimension where reliability cannot be estimated, because no pair has two raters or raters agree
+        on one pair no more than on different ones: its weights are all 1.
+    """
+    pair_ids = [pair.pair_id for pair in dataset.pairs]
+    columns, notes = [], []
+    for dimension in dataset.card.dimensions:
+        weights, why = item_weights(RatingTable.of(dataset.ratings, dimension.name, pair_ids))
+        columns.append(weights)
+        if why is not None:
+            notes.append(f"{dimension.name}: {why}; all ratings weigh the same")
+    return np.stack(columns, axis=1), tuple(notes)
+
+
+def item_weights(table: RatingTable) -> tuple[np.ndarray, str | None]:
+    """As `reliability_weights`, of one dimension: shape (items,), and why they are all 1, where they are."""
+    rated = table.counts > 0
+    equal = rated.astype(np.float64)
+    if not rated.any():
+        return equal, None
+    found = variance_components(table)
+    if found is None:
+        return equal, "no reliability without an item that has two raters, and another item"
+    if found.between <= 0:
+        return equal, "no reliability, the ratings of one item differ as much as those of different items"
+    weights = found.between / (found.between + found.within / np.maximum(table.counts, 1)) * equal
+    return weights / weights[rated].mean(), None

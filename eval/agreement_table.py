@@ -43,7 +43,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ..data_modules.errors import UserError
-from ..data_modules.rating_table import RatingTable
+from ..data_modules.ratings import RatingTable
 from .annotations import Annotations, Block
 from .judge_report import MAX_KENDALL_ITEMS, judge_report
 from .judged import Judged

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.intake.records import Record, records
-from ..data_modules.intake.tables import full_mapping, read_table
+from ..data_modules.tables import Record, full_mapping, read_table, records
 
 REQUIRED_COLUMNS = ("item", "annotator", "dimension", "score")
 OPTIONAL_COLUMNS = ("dataset", "group", "system")

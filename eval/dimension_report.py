@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
-from ..data_modules.rating_table import RatingTable
-from ..data_modules.ratings import Dimension
+from ..data_modules.ratings import Dimension, RatingTable
 from .judge_report import judge_report, mean_of_raters
 from .judged import Judged
 from .lengths import ResponseLength, length_report

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..data_modules.columns import COLUMNS, accepted_columns, read_column, tag_columns
+from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.rating_table import RatingTable
+from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from .asked_report import Answers, asking_report, effort_report
 from .dimension_report import (
@@ -245,7 +245,7 @@ def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[s
     tags = tag_columns(pairs)
     unknown = [column for column in asked or () if column not in COLUMNS and column not in tags]
     if unknown:
-        raise DataError(f"slice {shown(unknown[0])}; accepted: {accepted_columns(pairs)}")
+        raise DataError(f"slice {shown(unknown[0])}; accepted: {known_columns(pairs)}")
     if asked is not None:
         return list(asked)
     few = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]

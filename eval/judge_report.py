@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..data_modules.rating_table import RatingTable
+from ..data_modules.ratings import RatingTable
 from .judged import Judged
 from .report_schema import (
     CalibrationReport,

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ..data_modules.rating_table import RatingTable
+from ..data_modules.ratings import RatingTable
 from .judge_report import like_for_like_report
 from .overall_words import overall_words
 from .report_schema import OverallComparison, OverallJudge, OverallReport, statistic_report

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..data_modules.embedded import has_bytes, parquet_tables
 from ..data_modules.errors import DataError
-from ..data_modules.intake.embedded import has_bytes
-from ..data_modules.intake.tables import check_header, parquet_tables
+from ..data_modules.tables import check_header
 from .records import ACCEPTED, Digest, Record, Start, cells, no_responses
 
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import DataError, OutsideError, shown
 from ..data_modules.folders import resolve_inside
-from ..data_modules.intake.records import is_text
-from ..data_modules.intake.tables import plain_text
 from ..data_modules.ratings import is_name
 from ..data_modules.schema import Pair, Turn
+from ..data_modules.tables import is_text, plain_text
 from .records import Record, where
 
 _CLIPS_KEPT = 4096  # one context is often answered several times

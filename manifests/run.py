@@ -18,7 +18,7 @@ from types import FrameType
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.signals import SCHEDULER_SIGNALS, listen, restore
+from ..data_modules.parallel import SCHEDULER_SIGNALS, listen, restore
 from .changes import AudioMarks
 from .index import Chunk, file_hash, index, open_table, read_chunk
 from .job import Job, first_difference

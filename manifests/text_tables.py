@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..data_modules.errors import DataError, place, shown
-from ..data_modules.intake.tables import check_header, unique_object
+from ..data_modules.tables import check_header, unique_object
 from .records import Digest, Record, Start, cells, no_responses, where
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

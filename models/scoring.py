@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.scales import same_range
+from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import shared_prefix
 from .artifact import LoadedJudge

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 from empathy_judge.cli import main
-from empathy_judge.data_modules.scales import LABELS
+from empathy_judge.data_modules.ratings import LABELS
 
 RATE = 16_000
 
@@ -212,7 +212,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     words = ["agreement", str(scores), "--column", "item=clip", "annotator=who"]
     has = "it has 'clip', 'who', 'dimension', 'score'"
     assert failed(capsys, "agreement", str(scores)) == (
-        f"error: {scores}: no column 'item'; {has}; accepted: a mapping item=COLUMN"
+        f"error: {scores}: no column 'item'; {has}; expected a mapping item=COLUMN"
     )
     assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
     where = f"not among the annotators of {scores} that count"
@@ -258,7 +258,7 @@ def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
 def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
     (clips / "text.wav").write_text("not audio")
     line = failed(capsys, "score", str(judge_folder), str(clips / "c.wav"), str(clips / "text.wav"))
-    assert line == f"error: {clips / 'text.wav'}: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"
+    assert line == f"error: {clips / 'text.wav'}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
 
 
 def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips, capsys):

@@ -124,7 +124,7 @@ def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
     (clips / "text.wav").write_text("not audio")
     (clips / "cut.wav").write_bytes((clips / "r0.wav").read_bytes()[:5_000])
     for name, reason in (
-        ("long.wav", r"lasts 300\.0 s; accepted: at most 10 s"),
+        ("long.wav", r"lasts 300\.0 s; expected at most 10 s"),
         ("empty.wav", "empty"),
         ("text.wav", "not a sound file"),
         ("cut.wav", "cut off"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,6 @@ class Collate:
         *,
         with_counts: bool,
         compare: Comparable,
-        campaign: Callable[[Pair], int],
     ) -> None:
         """Put the pieces together.
 
@@ -68,11 +67,10 @@ class Collate:
             features: Where cached inputs are; None = every clip is decoded.
             with_counts: Whether a loss reads how many raters gave each step.
             compare: Which rows may be ranked against each other.
-            campaign: Number of the campaign of a pair; a function that can be pickled.
         """
         self._judge, self._features = judge, features
         self._said: dict[str, Any] = {
-            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare, "campaign": campaign,
+            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
         }  # fmt: skip
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
@@ -126,7 +124,6 @@ def supervise(
     dimensions: Sequence[Dimension],
     with_counts: bool,
     compare: Comparable,
-    campaign: Callable[[Pair], int],
 ) -> Supervision:
     """What people said of the rows that `rows_of` gives.
 
@@ -136,7 +133,6 @@ def supervise(
         dimensions: What was rated.
         with_counts: Whether a loss reads how many raters gave each step.
         compare: Which rows may be ranked against each other.
-        campaign: Number of the campaign of a pair.
     """
     pairs = rows_of(rated, compared)
     rest, width = len(pairs) - len(rated), len(dimensions)
@@ -145,7 +141,6 @@ def supervise(
         weights=_stacked([item.weights for item in rated], rest, 0.0, width),
         counts=_counts(rated, rest, dimensions) if with_counts else None,
         groups=torch.tensor([_group(pair, compare) for pair in pairs]),
-        campaigns=torch.tensor([campaign(pair) for pair in pairs]),
         raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
         chosen=torch.arange(len(rated), len(rated) + len(compared)),
         rejected=torch.arange(len(rated) + len(compared), len(pairs)),

@@ -14,9 +14,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
-from ..data_modules.batching import Position
 from ..data_modules.errors import ASKED_TO_STOP
-from ..data_modules.signals import listen, restore
+from ..data_modules.parallel import listen, restore
+from ..data_modules.sampling import Position
 from ..models.file_names import LAST
 
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them

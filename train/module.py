@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
@@ -36,7 +35,6 @@ from ..models.parts import check_trainable, count_parameters, parameter_table, w
 from ..models.pooling import PoolingName
 from ..models.recompute import recompute_activations
 from ..models.weight_files import Fingerprints, check_keys, fingerprints
-from .alignment import ScaleAlignment, alignment_of
 from .batches import Batch, Collate
 from .checkpoints import check_continues
 from .features import Cache, Features, temporary_folder
@@ -163,7 +161,6 @@ class JudgeModule(L.LightningModule):
         self.judge: EmpathyJudge | None = None
         self.collate: Callable[[Sequence[RatedPair | Comparison]], Batch]  # made in `setup`
         self.raters: RaterEmbedding | None = None
-        self.alignment: ScaleAlignment | None = None
         self._objective: Objective | None = None
         self._features: Features | None = None
         self._forget: Callable[[], object] = lambda: None
@@ -217,14 +214,11 @@ class JudgeModule(L.LightningModule):
         if self.rater_embedding:
             size = self.judge.backbone.hidden_size
             self.raters = RaterEmbedding(self.data.train.rater_counts, size, self.rater_embedding)
-        if self.data.campaigns:
-            self.alignment = alignment_of(self.data, list(self.objective.weights))
         backbone = self.judge.backbone
         if self.gradient_checkpointing and not recompute_activations(self.judge.network):
             raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
         self.judge.head.start_at(self.data.mean_ratings())
-        beside: dict[str, nn.Module | None] = {"raters": self.raters, "campaigns": self.alignment}
-        learned = {name: module for name, module in beside.items() if module is not None}
+        learned = {} if self.raters is None else {"raters": self.raters}
         counts = count_parameters(backbone, {"pooling": self.judge.pooling, "head": self.judge.head, **learned})
         if self.global_rank == 0:
             Console(stderr=True).print(parameter_table(counts))
@@ -251,7 +245,6 @@ class JudgeModule(L.LightningModule):
             self._features,
             with_counts=self.objective.needs_counts,
             compare=self.loss_settings.compare,
-            campaign=self.data.campaign,
         )
 
     def teardown(self, stage: str) -> None:
@@ -261,7 +254,7 @@ class JudgeModule(L.LightningModule):
     def configure_model(self) -> None:
         """Shard the weights where the strategy does not do that itself."""
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
-            beside = [module for module in (self.raters, self.alignment) if module is not None]
+            beside = [] if self.raters is None else [self.raters]
             shard(self.built, beside, self.trainer.strategy.shards)
 
     @property
@@ -312,7 +305,6 @@ class JudgeModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum of the losses over the batch of all ranks."""
         own = self._predict(batch)
-        own = replace(own, score=self._aligned(own.score, batch.said.campaigns))
         prediction, said = gather(own, batch.said)
         terms = self.objective.terms(prediction, said)
         loss = torch.stack(list(terms.values())).sum()
@@ -324,17 +316,11 @@ class JudgeModule(L.LightningModule):
         return loss * self.trainer.world_size
 
     def _predict(self, batch: Batch) -> Prediction:
-        """As each row's rater hears it, on the scale of the reference campaign where there are several."""
+        """As each row's rater hears it."""
         pooled = self.built.pooled(batch.inputs)
         if self.raters is not None:
             pooled = self.raters(pooled, batch.said.raters)
         return self.built.head(pooled)
-
-    def _aligned(self, scores: Tensor, campaigns: Tensor) -> Tensor:
-        """Scores `(rows, dimensions)` in rating points as each row's campaign would give them."""
-        if self.alignment is None:
-            return scores
-        return self.objective.points(self.alignment(self.objective.shares(scores), campaigns))
 
     @property
     def validation(self) -> Validation:
@@ -355,8 +341,7 @@ class JudgeModule(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
-        own = self._predict(batch)
-        self.validation.add(batch.indices, own, self._aligned(own.score, batch.said.campaigns))
+        self.validation.add(batch.indices, self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
@@ -404,7 +389,7 @@ class JudgeModule(L.LightningModule):
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
         if self._validation is not None and self._validated == self.trainer.global_step:  # of these weights
-            found = self._validation.own_scores, self._validation.deviations
+            found = self._validation.scores, self._validation.deviations
             checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -123,7 +123,6 @@ class Supervision:
         weights: How much each target counts `(rows, dimensions)`, 0 = not rated.
         counts: How many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps.
         groups: Rows with the same number may be ranked against each other `(rows,)`; negative = with none.
-        campaigns: Number of the campaign `(rows,)`; -1 where none are told apart.
         raters: Who gave the rating `(rows,)`; -1 = it is of several.
         chosen: Row of the better pair of each comparison `(comparisons,)`.
         rejected: Row of the other.
@@ -134,7 +133,6 @@ class Supervision:
     weights: Tensor
     counts: Tensor | None
     groups: Tensor
-    campaigns: Tensor
     raters: Tensor
     chosen: Tensor
     rejected: Tensor
@@ -208,7 +206,7 @@ class Objective(nn.Module):
         """Each loss by its name, times its weight; the sum is what is minimised.
 
         Args:
-            prediction: Of all rows, on the scale of each row's campaign.
+            prediction: Of all rows.
             said: What people said of them.
         """
         losses = dict(self._rated(prediction, said))

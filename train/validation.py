@@ -51,8 +51,6 @@ class Validation:
         scores: Of the last validation, all ranks together, the same on every rank `(items, dimensions)`, float64; NaN =
             not scored.
         deviations: As `scores`, what the head says of its error (`Prediction.deviation`); NaN where it says nothing.
-        own_scores: As `scores`, of the judge alone: on the scale of the reference campaign where `scores` are on that
-            of each pair's campaign.
     """
 
     def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
@@ -65,7 +63,7 @@ class Validation:
         """
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()
-        self.scores = self.deviations = self.own_scores = np.full(self.targets.shape, np.nan)
+        self.scores = self.deviations = np.full(self.targets.shape, np.nan)
         self._dimensions = tuple(dimensions)
         positions = {pair.pair_id: position for position, pair in enumerate(pairs.pairs)}
         self._chosen = np.array([positions[item.chosen.pair_id] for item in preferences], dtype=np.int64)
@@ -78,21 +76,19 @@ class Validation:
         """Forget the scores of the last validation."""
         self._parts.clear()
 
-    def add(self, indices: Tensor, prediction: Prediction, scores: Tensor | None = None) -> None:
+    def add(self, indices: Tensor, prediction: Prediction) -> None:
         """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch.
 
         Args:
             indices: Positions of the pairs.
             prediction: Of the judge.
-            scores: Its scores on the scale of each pair's campaign; by default those of `prediction`.
         """
-        scores = prediction.score if scores is None else scores
-        known = torch.full_like(scores, torch.nan) if prediction.deviation is None else prediction.deviation
-        self._parts.append((indices, torch.stack([scores, known, prediction.score], -1)))
+        known = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
+        self._parts.append((indices, torch.stack([prediction.score, known], -1)))
 
     def agreement(self) -> list[Agreement]:
         """Of each dimension, the same on every rank."""
-        self.scores, self.deviations, self.own_scores = np.ascontiguousarray(np.moveaxis(self._gathered(), -1, 0))
+        self.scores, self.deviations = np.ascontiguousarray(np.moveaxis(self._gathered(), -1, 0))
         return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
 
     def _of(self, column: int, scores: np.ndarray) -> Agreement:
@@ -104,14 +100,14 @@ class Validation:
         return Agreement(None if found.value is None else float(found.value), found.reason, met)
 
     def _gathered(self) -> np.ndarray:
-        """Scores, deviations and own scores in the order of the split `(items, dimensions, 3)`, float64, each once."""
+        """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""
         indices = torch.cat([part[0] for part in self._parts]).cpu()
         values = torch.cat([part[1] for part in self._parts]).double().cpu()
         gathered: list[Any] = [(indices, values)]
         if dist.is_available() and dist.is_initialized():
             gathered = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, (indices, values))
-        whole = torch.full((*self.targets.shape, 3), torch.nan, dtype=torch.float64)
+        whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
         for part_indices, part_values in gathered:
             whole[part_indices] = part_values
         return whole.numpy()

@@ -1,21 +1,29 @@
-"""Importers: one file per kind of source, found by its name. Each reads; `intake.assemble` stores and writes."""
+"""Importers: one file per source, found by its name, and what they share.
+
+A source reads its files through `tables`, `archives` and `clips`, collects rows with `collector` where it has no table
+of pairs, and returns an `assemble.Imported`; `assemble` decodes, stores and writes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ..errors import UserError
 
 if TYPE_CHECKING:
-    from ..intake.assemble import Imported
+    from .assemble import Imported
+
+SOURCES = (
+    "echomind", "empathy-eval", "hugging-face", "label-studio", "sdiareward", "speech-drame", "speechjudge", "table",
+    "trace", "vstyle",
+)  # fmt: skip
 
 
 class Importer(Protocol):
-    """What a file of this folder offers. Its docstring is the help of ``empathy-judge import NAME``."""
+    """What the file of a source offers. Its docstring is the help of ``empathy-judge import NAME``."""
 
     __doc__: str
     EXAMPLE: str
@@ -34,17 +42,12 @@ class Importer(Protocol):
         ...
 
 
-def names() -> list[str]:
-    """The sources that can be imported, with dashes: ``hugging-face``."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
-
-
 def load(name: str) -> Importer:
     """The importer of a source.
 
     Raises:
         UserError: If there is none of this name.
     """
-    if name not in names():
-        raise UserError(f"import {name!r}: accepted: {', '.join(names())}")
+    if name not in SOURCES:
+        raise UserError(f"import {name!r}: expected one of {', '.join(SOURCES)}")
     return cast(Importer, importlib.import_module(f"{__name__}.{name.replace('-', '_')}"))

@@ -25,18 +25,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DataError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.clips import ClipCell
-from ..intake.tables import SourceTable
-from ..intake.trees import FileTree, open_tree, text_of
 from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import plain_text, text_of
+from .archives import FileTree, open_tree
+from .assemble import Imported, Skipped
+from .clips import ClipCell
 
 EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
 
@@ -96,8 +95,7 @@ _ANSWERS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """The answers of one model under one system prompt to one kind of recording.
 
     Attributes:
@@ -135,17 +133,22 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         if recording not in scripts:
             scripts[recording] = _scripts(tree, recording)
         run = _Run(recording, system, match["folder"], *scripts[recording])
-        for found in _answers(tree, tree.read_json_table(name), run):
-            if isinstance(found, Skipped):
-                skipped.append(found)
-            elif isinstance(found, str):
-                unanswered[system] += 1
-            else:
-                rows.append(found)
+        answered = _answered(tree, name, run, skipped)
+        for case, script in run.scripts.items():
+            where, answers = answered.get(case, ("", {}))
+            for voice in VOICES:
+                if voice == "neutral" and script.get("spoken_info") in CUES["speaker"]:
+                    continue
+                answer = _object(answers, voice)
+                if "file" not in answer:
+                    unanswered[system] += 1
+                    continue
+                found = _pair(tree, run, case, voice, answer, f"{where}, case {case}, {voice}")
+                skipped.append(found) if isinstance(found, Skipped) else rows.append(found)
     if not rows and not skipped:
         which = options.recordings or "synthesis|human"
         raise DataError(
-            f"{path}: no answers; accepted: output_{which}/response_output/MODEL/PROMPT/"
+            f"{path}: no answers; expected output_{which}/response_output/MODEL/PROMPT/"
             "MODEL_PROMPT_output_responses.json with answers in it"
         )
     notes = ["Nobody rated these answers."]
@@ -165,55 +168,48 @@ def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str
     name = f"data_{recording}/script_info_{recording}.json"
     found = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
     if len(found) != 1:
-        raise DataError(f"{tree.root}: {len(found)} files {name}; accepted: one, because there are answers to it")
+        raise DataError(f"{tree.root}: {len(found)} files {name}; expected one, because there are answers to it")
     table = tree.read_json_table(found[0])
     scripts: dict[str, Mapping[str, Any]] = {}
     for position, row in enumerate(table.rows):
         case = _case(row)
         if case is None or case in scripts:
-            accepted = "text or a whole number, each once"
-            raise DataError(
-                f"{table.place(position, 'case_id')}: value {shown(row.get('case_id'))}; accepted: {accepted}"
-            )
+            where = table.place(position, "case_id")
+            raise DataError(f"{where}: value {shown(row.get('case_id'))}; expected text or a whole number, each once")
         scripts[case] = row
     return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
 
 
-def _answers(tree: FileTree, table: SourceTable, run: _Run) -> Iterator[dict[str, Any] | Skipped | str]:
-    """A row per answer; the name of a voice that the system was not run on."""
+def _answered(tree: FileTree, name: str, run: _Run, skipped: list[Skipped]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Case -> where its answers stand, and the answers."""
+    table = tree.read_json_table(name)
     answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for position, row in enumerate(table.rows):
         case = _case(row)
         if case is None or case not in run.scripts or case in answered:
-            accepted = f"a case of script_info_{run.recording}.json, each once"
-            yield Skipped(table.place(position, "case_id"), f"value {shown(row.get('case_id'))}; accepted: {accepted}")
+            reason = (
+                f"value {shown(row.get('case_id'))}; expected a case of script_info_{run.recording}.json, each once"
+            )
+            skipped.append(Skipped(table.place(position, "case_id"), reason))
         else:
             answered[case] = table.place(position, "output_content"), _object(row, "output_content")
-    for case, script in run.scripts.items():
-        where, said = answered.get(case, ("", {}))
-        for voice in VOICES:
-            if voice == "neutral" and script.get("spoken_info") in CUES["speaker"]:
-                continue
-            if "file" in _object(said, voice):
-                yield _answer(tree, run, case, voice, _object(said, voice), f"{where}, case {case}, {voice}")
-            else:
-                yield voice
+    return answered
 
 
-def _answer(
-    tree: FileTree, run: _Run, case: str, voice: str, said: Mapping[str, Any], where: str
+def _pair(
+    tree: FileTree, run: _Run, case: str, voice: str, reply: Mapping[str, Any], where: str
 ) -> dict[str, Any] | Skipped:
     """The row of one answer, or why there is none."""
     script = run.scripts[case]
     cue = script.get("spoken_info")
     cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
     if cue_class is None:
-        return Skipped(where, f"its script's 'spoken_info' is {shown(cue)}; accepted: one of {len(_CLASS_OF)} cues")
+        return Skipped(where, f"its script's 'spoken_info' is {shown(cue)}; expected one of {len(_CLASS_OF)} cues")
     heard = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
     if not isinstance(heard, str):
-        return Skipped(where, f"its script names no recording in '{voice}_audio_info'; accepted: FOLDER/FILE.wav")
+        return Skipped(where, f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
     recording = run.audio + heard
-    answer = f"{run.folder}{heard.partition('/')[0]}/{said['file']}"
+    answer = f"{run.folder}{heard.partition('/')[0]}/{reply['file']}"
     for name in (recording, answer):
         if name not in tree.files:
             return Skipped(where, f"no such file: {tree.place(name)}")
@@ -226,13 +222,13 @@ def _answer(
         "setting": voice,
         "tags": {"cue_class": cue_class, "cue": cue, "recording": run.recording},
         "language": "en",
-        "response_text": text_of(said.get("response_audio_transcript")) or text_of(said.get("response_text")),
+        "response_text": text_of(reply.get("response_audio_transcript")) or text_of(reply.get("response_text")),
     }
 
 
 def _case(row: Mapping[str, Any]) -> str | None:
-    case = row.get("case_id")
-    return str(case) if isinstance(case, str | int) and not isinstance(case, bool) and case != "" else None
+    case = plain_text(row.get("case_id"))
+    return case if isinstance(case, str) else None
 
 
 def _object(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:

@@ -28,6 +28,8 @@ The layout is what entrants' programs read; nobody has held this importer agains
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,13 +38,15 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import DataError, UserError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.blind import Contest, blind_pairs
-from ..intake.tables import SourceTable, read_table
-from ..intake.trees import FileTree, SourceFile, open_tree, text_of
+from ..audio import decode, probe
+from ..errors import AudioError, DataError, UserError, shown
+from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension
 from ..schema import DatasetCard
+from ..tables import SourceTable, read_table, text_of
+from .archives import FileTree, SourceFile, open_tree, read_file
+from .assemble import Imported, Skipped
+from .clips import ClipCell
 
 EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
 
@@ -95,6 +99,27 @@ class _Incomplete(Exception):
     """Why responses cannot stand against each other."""
 
 
+@dataclass(frozen=True)
+class _Contest:
+    """Responses to one user turn that stand against each other.
+
+    Attributes:
+        where: For messages and the list of what was skipped; tells neither label nor option.
+        key: What tells it from all other contests; neither does this.
+        columns: Of its pairs, without ids and clips.
+        user: The user turn.
+        responses: Two or more.
+        right: Position of the better response; None = not known.
+    """
+
+    where: str
+    key: Sequence[str]
+    columns: Mapping[str, str | None]
+    user: SourceFile
+    responses: Sequence[SourceFile]
+    right: int | None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of EmpathyEval."""
     parser.add_argument(
@@ -106,23 +131,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
     folder, sets = _sets_at(path, options.part)
-    contests: list[Contest] = []
+    contests: list[_Contest] = []
     skipped: list[Skipped] = []
     notes = [f"Read: {', '.join(found.name for found, _ in sets)}."]
     for found, tree in sets:
         if found.source is None:
             texts, problems = _training_texts(folder / f"{found.name}_flat.jsonl")
             items = list(_training(found, tree, texts, problems))
-            silent = len(texts.keys() - {item.columns["group_id"] for item in items if isinstance(item, Contest)})
+            silent = len(texts.keys() - {item.columns["group_id"] for item in items if isinstance(item, _Contest)})
             notes += [f"{silent} texts of {found.name} have no complete pair of responses."] if silent else []
         else:
             items = list(_test(found, tree, folder))
-        contests += [item for item in items if isinstance(item, Contest)]
+        contests += [item for item in items if isinstance(item, _Contest)]
         skipped += [item for item in items if isinstance(item, Skipped)]
-    pairs = blind_pairs(contests)
+    rows, labels = _blind_pairs(contests, skipped)
     ratings = preferences = None
     if sets[0][0].source is None:
-        ratings, preferences = _opinions(pairs.labels)
+        ratings, preferences = _labels(labels)
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
     card = DatasetCard(
         name="",
@@ -132,7 +157,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         synthetic=True,
         description=" ".join(notes),
     )
-    return Imported(card, pairs.rows, ratings, preferences, [*skipped, *pairs.skipped])
+    return Imported(card, rows, ratings, preferences, skipped)
 
 
 def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileTree]]]:
@@ -145,7 +170,7 @@ def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileT
                 raise UserError(f"{path}: --part {part}: this archive belongs to {found.part}")
             return path.parent, [(found, open_tree(path))]
     if not path.is_dir():
-        raise DataError(f"{path}: accepted: a folder, or one of {', '.join(f'{found.name}.zip' for found in _SETS)}")
+        raise DataError(f"{path}: expected a folder, or one of {', '.join(f'{found.name}.zip' for found in _SETS)}")
     wanted = [found for found in _SETS if found.part == (part or "training")]
     sets = []
     for found in wanted:
@@ -154,7 +179,7 @@ def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileT
         sets += [(found, open_tree(place)) for place in places if place.exists()][:1]
     if not sets:
         names = ", ".join(found.name for found in wanted)
-        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; accepted: {names}, as .zip or unpacked")
+        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; expected {names}, as .zip or unpacked")
     return path, sets
 
 
@@ -166,7 +191,7 @@ def _training_texts(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, st
     for position, row in enumerate(table.rows):
         prefix = row.get("id")
         if not isinstance(prefix, str):
-            raise DataError(f"{table.place(position, 'id')}: value {shown(prefix)}; accepted: text")
+            raise DataError(f"{table.place(position, 'id')}: value {shown(prefix)}; expected text")
         if texts.setdefault(prefix, row) != row:
             problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
     return texts, problems
@@ -174,7 +199,7 @@ def _training_texts(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, st
 
 def _training(
     found: _Set, tree: FileTree, texts: Mapping[str, dict[str, Any]], problems: Mapping[str, str]
-) -> Iterator[Contest | Skipped]:
+) -> Iterator[_Contest | Skipped]:
     """The contests of a labelled archive, in the order of their names."""
     root = _audio_root(tree)
     responses, misnamed = _clips(tree, f"{root}response_audio", _RESPONSE[found.setting], "label")
@@ -195,12 +220,12 @@ def _training(
                 "setting": found.setting,
                 "language": "en",
                 "context_text": text_of(row.get("text")),
-                **(_said_in_context(row, variant) if found.setting == CONTEXT else _said_in_tone(row, variant)),
+                **(_in_context(row, variant) if found.setting == CONTEXT else _in_tone(row, variant)),
             }
         except _Incomplete as error:
             yield Skipped(where, str(error))
         else:
-            yield Contest(where, (found.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
+            yield _Contest(where, (found.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
 
 
 def _clips(
@@ -225,7 +250,7 @@ def _audio_root(tree: FileTree) -> str:
     roots = {path.rpartition("/")[0] for path in tree.files}
     roots = {root.removesuffix("response_audio") for root in roots if f"/{root}".endswith("/response_audio")}
     if len(roots) != 1:
-        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; accepted: one, with wav files")
+        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; expected one, with wav files")
     return roots.pop()
 
 
@@ -234,11 +259,11 @@ def _user_audio(by_emotion: Mapping[str, SourceFile], emotion: str) -> SourceFil
     if emotion in by_emotion:
         return by_emotion[emotion]
     if len(by_emotion) != 1:
-        raise _Incomplete(f"{len(by_emotion)} clips in user_audio can be the user's turn; accepted: one")
+        raise _Incomplete(f"{len(by_emotion)} clips in user_audio can be the user's turn; expected one")
     return next(iter(by_emotion.values()))
 
 
-def _said_in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
+def _in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
     """The situation, which the response depends on, and its words."""
     contexts = row.get("contexts")
     context = contexts[int(variant) - 1] if isinstance(contexts, list) and len(contexts) >= int(variant) else None
@@ -248,7 +273,7 @@ def _said_in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | No
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
-def _said_in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]:
+def _in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]:
     """The situation, if any, and the words of the response; it depends on the tone of the user's voice."""
     contexts = row.get("contexts")
     if not isinstance(contexts, dict):
@@ -259,7 +284,7 @@ def _said_in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]
     }
 
 
-def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[Contest | Skipped]:
+def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[_Contest | Skipped]:
     """The contests of an unlabelled archive, in the order of their table."""
     table, base = _release(found, tree, folder)
     pattern = _QUESTION[str(found.source)]
@@ -270,7 +295,7 @@ def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[Contest | Skipp
         question = row.get(column)
         match = pattern.fullmatch(question) if isinstance(question, str) else None
         if match is None or match[0] in seen:
-            yield Skipped(where, f"value {shown(question)}; accepted: the form {pattern.pattern}, each once")
+            yield Skipped(where, f"value {shown(question)}; expected the form {pattern.pattern}, each once")
             continue
         seen.add(match[0])
         columns = {
@@ -288,7 +313,7 @@ def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[Contest | Skipp
         except _Incomplete as error:
             yield Skipped(where, str(error))
         else:
-            yield Contest(where, (found.name, match[0]), columns, user, options, None)
+            yield _Contest(where, (found.name, match[0]), columns, user, options, None)
 
 
 def _release(found: _Set, tree: FileTree, folder: Path) -> tuple[SourceTable, str]:
@@ -299,7 +324,7 @@ def _release(found: _Set, tree: FileTree, folder: Path) -> tuple[SourceTable, st
         return tree.read_json_table(inside[0]), inside[0].removesuffix(name)
     beside = folder / name
     if inside or not beside.is_file():
-        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; accepted: one, in it or beside it")
+        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; expected one, in it or beside it")
     return FileTree(folder, {name: beside}).read_json_table(name), ""
 
 
@@ -307,7 +332,7 @@ def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[S
     """The user turn, then the options. A path that leaves the archive is not in it."""
     options = row.get("options")
     if not isinstance(options, dict) or len(options) < 2:
-        raise _Incomplete(f"options {shown(options)}; accepted: two or more clips")
+        raise _Incomplete(f"options {shown(options)}; expected two or more clips")
     clips = []
     for name in (row.get("utterance_audio"), *options.values()):
         file = tree.files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
@@ -317,7 +342,7 @@ def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[S
     return clips
 
 
-def _opinions(labels: Sequence[tuple[str, str]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _labels(labels: Sequence[tuple[str, str]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ratings (1 for the better response, 0 for the other) and preferences."""
     scores = sorted((pair_id, score) for pair in labels for pair_id, score in zip(pair, (1.0, 0.0), strict=True))
     ratings = [(pair_id, RATER, DIMENSION.name, score) for pair_id, score in scores]
@@ -326,3 +351,50 @@ def _opinions(labels: Sequence[tuple[str, str]]) -> tuple[pd.DataFrame, pd.DataF
         pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS)),
         pd.DataFrame(preferences, columns=pd.Index(PREFERENCE_COLUMNS)),
     )
+
+
+def _blind_pairs(
+    contests: Sequence[_Contest], skipped: list[Skipped]
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Pairs whose ids and order do not tell which response is right.
+
+    Each is named by the contest's key and the content of its response: 80 bits of a SHA-256. Every response is read and
+    decoded here already: where one is unusable, or two are the same audio, those against it are left out too, and the
+    list of what was skipped does not tell which one it is.
+
+    Returns:
+        Rows as `Imported` takes them, in the order of their ids; and (id of the better pair, id of a worse one).
+    """
+    distinct = list(dict.fromkeys(file for contest in contests for file in contest.responses))
+    hashes = dict(zip(distinct, map_threads(_content_hash, distinct, "Reading responses", len(distinct)), strict=True))
+    rows: list[dict[str, Any]] = []
+    labels: list[tuple[str, str]] = []
+    for contest in contests:
+        found = [hashes[file] for file in contest.responses]
+        failed = [value for value in found if isinstance(value, AudioError)]
+        if failed:
+            skipped.append(Skipped(contest.where, str(failed[0])))
+        elif len(set(found)) < len(found):
+            skipped.append(Skipped(contest.where, "two of its responses are the same audio"))
+        else:
+            ids = [hashlib.sha256(json.dumps([*contest.key, value]).encode()).hexdigest()[:20] for value in found]
+            context = [{"role": "user", "audio": ClipCell(contest.user, contest.where)}]
+            for pair_id, file in zip(ids, contest.responses, strict=True):
+                clips = {"context_audio": context, "response_audio": ClipCell(file, contest.where)}
+                rows.append({"pair_id": pair_id, **contest.columns, **clips})
+            if contest.right is not None:
+                labels += [(ids[contest.right], other) for n, other in enumerate(ids) if n != contest.right]
+    return sorted(rows, key=lambda row: row["pair_id"]), sorted(labels)
+
+
+def _content_hash(file: SourceFile) -> str | AudioError:
+    """SHA-256 of a clip, or why it cannot be used, in words without its name: that may hold the label."""
+    try:
+        data = read_file(file)
+    except AudioError:
+        return AudioError("a response: cannot be read")
+    try:
+        decode(data, probe(data, "a response").rate, name="a response")
+    except AudioError as error:
+        return error
+    return hashlib.sha256(data).hexdigest()

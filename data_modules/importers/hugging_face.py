@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..embedded import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, shown
-from ..intake.assemble import Imported
-from ..intake.clips import ClipCell, find_clip
-from ..intake.embedded import EmbeddingTable, Tables
-from ..intake.pair_tables import add_mapping_arguments, mapping_from, read_pairs
-from ..intake.tables import SourceTable, parquet_tables, read_table
 from ..storage import path_version
+from ..tables import SourceTable, read_table
+from . import table
+from .assemble import Imported
+from .clips import ClipCell, find_clip
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files", action="append", metavar="PATTERN", help="download only such files from the Hub; repeatable"
     )
-    add_mapping_arguments(parser)
+    table.add_arguments(parser)
 
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
@@ -61,21 +61,21 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         DataError: If the dataset cannot be read or breaks the contract; row and column are named.
         UserError: If the package ``datasets`` is missing, or there is no such dataset, configuration or split.
     """
-    mapping = mapping_from(options)
+    mapping = table.mapping_from(options)
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
     if "pair_id" not in {*mapping.columns, *pairs.columns}:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
     ratings = None if options.ratings is None else read_table(options.ratings)
-    return read_pairs(pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where))
+    return table.read_pairs(pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where))
 
 
 def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
     """The folder of the dataset, and the folder that none of its files may leave."""
     if path.is_dir():
         if revision or files:
-            raise UserError(f"--revision or --files with the folder {path}; accepted: only with an id on the Hub")
+            raise UserError(f"--revision or --files with the folder {path}; expected only with an id on the Hub")
         return path.resolve(), path.resolve()
     if path.is_absolute() or not _ID.fullmatch(path.as_posix()):
         raise UserError(f"{path}: no such folder, and not an id such as org/name")
@@ -98,15 +98,18 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
     chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
     if chosen is None or chosen not in splits:
-        raise UserError(f"{name}: --split {shown(chosen)}; accepted: {', '.join(map(str, splits))}")
+        raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
-        table = EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", splits[chosen].read_from)
-        columns, rows = _rows(table, _class_labels(datasets, splits[chosen].features()))
+        features = splits[chosen].features()
+        labels = {name: own.names for name, own in features.items() if isinstance(own, datasets.ClassLabel)}
+        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", splits[chosen].read_from).rows())
+        for row in rows:
+            row |= {name: None if row[name] is None else classes[row[name]] for name, classes in labels.items()}
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
-    return SourceTable(name, columns, rows, None)
+    return SourceTable(name, tuple(dict.fromkeys(column for row in rows for column in row)), rows, None)
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,10 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
         # Not as the library streams them: it would hold whole row groups, several times, and load torch
         found = {str(split): [Path(file) for file in own] for split, own in builder.config.data_files.items()}
         return {
-            split: _Split(partial(_parquet_features, datasets, files[0]), partial(_parquet_tables, files))
+            split: _Split(
+                lambda file=files[0]: datasets.Features.from_arrow_schema(pq.read_schema(file)),
+                partial(_parquet_tables, files),
+            )
             for split, files in found.items()
         }
     # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
@@ -139,24 +145,6 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
 
 def _arrow_split(split: Dataset | IterableDataset) -> _Split:
     return _Split(lambda: split.features or {}, partial(_arrow_tables, split))
-
-
-def _parquet_features(datasets: Any, file: Path) -> Mapping[str, Any]:
-    return datasets.Features.from_arrow_schema(pq.read_schema(file))
-
-
-def _class_labels(datasets: Any, features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Column -> names of the classes that stand in it as numbers."""
-    return {name: feature.names for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)}
-
-
-def _rows(table: EmbeddingTable, labels: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Column names, and rows without the bytes of clips."""
-    rows = list(table.rows())
-    for row in rows:
-        for name, classes in labels.items():
-            row[name] = None if row[name] is None else classes[row[name]]
-    return tuple(dict.fromkeys(name for row in rows for name in row)), rows
 
 
 def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:

@@ -23,26 +23,22 @@ Audio stands in --audio FOLDER (default: that of the export): ``/data/local-file
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 
 from ..errors import AudioError, DataError, UserError, shown
-from ..intake.assemble import Imported
-from ..intake.clips import ClipCell, find_clip
-from ..intake.label_studio import Answer, Task, read_tasks
-from ..intake.opinions import Preferences
-from ..intake.options import parse_mapping
-from ..intake.rating_layouts import to_number
-from ..intake.tables import plain_text
-from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
+from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, check_pair_rows, sorted_tags
 from ..schema import DatasetCard
+from ..tables import Record, parse_mapping, plain_text, read_records, to_number
+from .assemble import Imported
+from .clips import ClipCell, find_clip
+from .collector import Collector
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "
@@ -51,6 +47,8 @@ EXAMPLE = (
 _FIELDS = ("group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
 _SIDES = ("left", "right", "tie")
 _SCORE_KEYS = ("rating", "number", "choices")
+# What JSON-MIN adds to the fields of a task and its controls.
+_MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,46 @@ class _Mapping:
     @property
     def controls(self) -> set[str]:
         return {*self.ratings, *self.preferences}
+
+    def pair_id(self, task: str, response: str) -> str:
+        return task if len(self.responses) == 1 else f"{task}-{response}"
+
+
+class _Task(NamedTuple):
+    """What was shown to people: its ``id``, its fields, and its place for messages."""
+
+    number: str
+    data: Mapping[str, Any]
+    where: str
+
+
+class _Answer(NamedTuple):
+    """What one person set one control to, such as ``{"rating": 4}``.
+
+    Attributes:
+        task: Number of the task.
+        rater: Who answered.
+        seconds: ``lead_time`` as exported: seconds for the whole annotation, or None.
+        control: Name of the control (``from_name``).
+        value: What it was set to.
+        where: For messages.
+    """
+
+    task: str
+    rater: str
+    seconds: Any
+    control: str
+    value: Mapping[str, Any]
+    where: str
+
+
+@dataclass(frozen=True)
+class _Export:
+    """Tasks in the order of the export, the answers to them, and the number of cancelled annotations, left out."""
+
+    tasks: list[_Task]
+    answers: list[_Answer]
+    cancelled: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,18 +161,19 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder = (options.audio or path.parent).resolve()
     if not folder.is_dir():
         raise UserError(f"--audio {options.audio}: no such folder")
-    tasks, cancelled = read_tasks(path, mapping.controls)
-    _check_names(path, tasks, mapping)
-    places, rows = zip(*((task.where, row) for task in tasks for row in _pair_rows(task, mapping, folder)), strict=True)
+    export = _read_export(path, mapping)
+    _check_names(path, export, mapping)
+    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, folder)]
+    rows = [row for _, row in found]
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
     checked = rows if grouped else [{**row, "group_id": "-"} for row in rows]
-    check_pair_rows(checked, path, lambda position, column: f"{places[position]}, column {column!r}")
-    ratings = _ratings(path, tasks, mapping, dimensions, [row["pair_id"] for row in rows])
-    preferences = _preferences(tasks, mapping)
+    check_pair_rows(checked, path, lambda position, column: f"{found[position][0]}, column {column!r}")
+    ratings = _ratings(path, export, mapping, dimensions, [row["pair_id"] for row in rows])
+    preferences = _preferences(export, mapping)
     if ratings.empty and preferences.empty:
-        raise DataError(f"{path}: no annotation that counts ({cancelled} cancelled)")
-    card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic)
-    card = dataclasses.replace(card, description=_description(tasks, mapping, cancelled))
+        raise DataError(f"{path}: no annotation that counts ({export.cancelled} cancelled)")
+    description = _description(export, mapping)
+    card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)
     return Imported(card, rows, ratings, preferences if mapping.preferences else None)
 
 
@@ -142,18 +181,18 @@ def _mapping(options: argparse.Namespace, dimensions: Sequence[Dimension]) -> _M
     """The options, checked against each other."""
     responses, names = options.response, [dimension.name for dimension in dimensions]
     if len(set(responses)) < len(responses):
-        raise UserError(f"--response {shown(responses)}; accepted: each field once")
+        raise UserError(f"--response {shown(responses)}; expected each field once")
     preferences = _by_control(parse_mapping(options.preference, "--preference"), "--preference")
     for control, name in preferences.items():
         _check_known(f"--preference {name}={control}", name, names)
     if preferences and len(responses) != 2:
-        raise UserError(f"--preference with {len(responses)} --response; accepted: two, the left one first")
+        raise UserError(f"--preference with {len(responses)} --response; expected two, the left one first")
     rated = _by_control(parse_mapping(options.rating, "--rating"), "--rating")
     ratings = {control: _rated(target, control, responses, names) for control, target in rated.items()}
     if len(responses) == 1:
         ratings |= {name: (responses[0], name) for name in names if name not in {name for _, name in ratings.values()}}
     if not preferences and not ratings:
-        raise UserError("no control is named; accepted: --rating DIMENSION@RESPONSE=CONTROL, --preference")
+        raise UserError("no control is named; expected --rating DIMENSION@RESPONSE=CONTROL, --preference")
     fields = {}
     for target, field in parse_mapping(options.field, "--field").items():
         ours, _, response = target.partition("@")
@@ -170,7 +209,7 @@ def _by_control(controls: Mapping[str, str], option: str) -> dict[str, str]:
     """Control -> what it is about, turned round from the order of the command line."""
     targets = {control: target for target, control in controls.items()}
     if len(targets) < len(controls):
-        raise UserError(f"{option} {shown(list(controls.values()))}; accepted: each control once")
+        raise UserError(f"{option} {shown(list(controls.values()))}; expected each control once")
     return targets
 
 
@@ -179,39 +218,118 @@ def _rated(target: str, control: str, responses: Sequence[str], names: Sequence[
     name, sign, response = target.partition("@")
     _check_known(f"--rating {target}={control}", name, names)
     if not sign and len(responses) > 1:
-        accepted = ", ".join(f"{name}@{field}={control}" for field in responses)
-        raise UserError(f"--rating {target}={control}: accepted: {accepted}")
+        expected = ", ".join(f"{name}@{field}={control}" for field in responses)
+        raise UserError(f"--rating {target}={control}: expected {expected}")
     _check_known(f"--rating {target}={control}", response or responses[0], responses)
     return response or responses[0], name
 
 
-def _check_known(option: str, name: str, accepted: Sequence[str]) -> None:
-    if name not in accepted:
-        raise UserError(f"{option}: {shown(name)}; accepted: {', '.join(accepted)}")
+def _check_known(option: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
-def _check_names(path: Path, tasks: Sequence[Task], mapping: _Mapping) -> None:
+def _read_export(path: Path, mapping: _Mapping) -> _Export:
+    """The JSON or JSON-MIN export; drafts and predictions are left out.
+
+    Raises:
+        DataError: If it is no such export, or an annotation does not say who made it.
+    """
+    rows = read_records(path)
+    is_full = {isinstance(row.values.get("data"), dict) for row in rows}
+    if is_full == {True}:
+        return _full_export(rows)
+    if is_full == {False} and "annotation_id" in rows[0].table.columns:
+        return _min_export(rows, mapping.controls)
+    raise DataError(f"{path}: not an export of Label Studio; expected JSON or JSON-MIN, a list of annotated tasks")
+
+
+def _task(row: Record, data: Mapping[str, Any]) -> _Task:
+    return _Task(row.name("id"), data, f"{row.table.path}, task {shown(row.values.get('id'))}")
+
+
+def _full_export(rows: Sequence[Record]) -> _Export:
+    tasks, answers, cancelled = [], [], 0
+    for row in rows:
+        task = _task(row, row.values["data"])
+        tasks.append(task)
+        annotations = row.values.get("annotations")
+        if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
+            raise row.error("annotations", "a list of annotations; the export is JSON with all of them")
+        for annotation in annotations:
+            if annotation.get("was_cancelled") not in (None, False):
+                cancelled += 1
+                continue
+            where = f"{task.where}, annotation {shown(annotation.get('id'))}"
+            results = annotation.get("result")
+            if not isinstance(results, list):
+                raise DataError(f"{where}: result {shown(results)}; expected a list")
+            rater, seconds = _rater(annotation.get("completed_by"), where), annotation.get("lead_time")
+            for result in results:
+                if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
+                    raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
+                control = result.get("from_name")
+                if isinstance(control, str):  # relations between regions have none
+                    place = f"{where}, control {control!r}"
+                    answers.append(_Answer(task.number, rater, seconds, control, result.get("value", {}), place))
+    return _Export(tasks, answers, cancelled)
+
+
+def _min_export(rows: Sequence[Record], controls: set[str]) -> _Export:
+    """JSON-MIN has a record per annotation, which repeats the fields of the task."""
+    tasks: dict[str, _Task] = {}
+    answers = []
+    for row in rows:
+        extra = {*_MIN_FIELDS, *controls}
+        task = _task(row, {name: value for name, value in row.values.items() if name not in extra})
+        tasks.setdefault(task.number, task)
+        where = f"{task.where}, annotation {shown(row.values.get('annotation_id'))}"
+        found = [
+            (control, value, f"{where}, control {control!r}")
+            for control in sorted(controls & set(row.values))
+            for value in _min_values(row.values[control], f"{where}, control {control!r}")
+        ]
+        if found:
+            rater, seconds = _rater(row.values.get("annotator"), where), row.values.get("lead_time")
+            answers += [_Answer(task.number, rater, seconds, *answer) for answer in found]
+    return _Export(list(tasks.values()), answers)
+
+
+def _min_values(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """JSON-MIN writes a single label as text and any other value as a list of objects."""
+    if isinstance(value, str):
+        return [{"choices": [value]}]
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return value
+    raise DataError(f"{where}: value {shown(value)}; expected a label, or a list of objects")
+
+
+def _rater(value: Any, where: str) -> str:
+    """A number, or in some exports an object with the person's number, name and address."""
+    name = plain_text(value.get("id") if isinstance(value, dict) else value)
+    if not is_name(name):
+        raise DataError(f"{where}: completed_by {shown(value)}; expected the number or name of who rated")
+    return name
+
+
+def _check_names(path: Path, export: _Export, mapping: _Mapping) -> None:
     """Refuses a field or control that no task has: it is a slip of the command line."""
-    fields = dict.fromkeys(name for task in tasks for name in task.data)
+    fields = dict.fromkeys(name for task in export.tasks for name in task.data)
     wanted = [*mapping.responses, *(field for _, field in mapping.context), *mapping.fields.values()]
     for field in wanted:
         if field not in fields:
             raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
-    answered = {answer.control for task in tasks for annotation in task.annotations for answer in annotation.answers}
+    answered = {answer.control for answer in export.answers}
     for control in sorted(mapping.controls - answered) if answered else ():
         has = ", ".join(map(shown, sorted(answered)))
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
 
 
-def _pair_id(task: Task, response: str, mapping: _Mapping) -> str:
-    return task.number if len(mapping.responses) == 1 else f"{task.number}-{response}"
-
-
-def _pair_rows(task: Task, mapping: _Mapping, folder: Path) -> list[dict[str, Any]]:
+def _pair_rows(task: _Task, mapping: _Mapping, folder: Path) -> list[dict[str, Any]]:
     """One per response. Responses to one task are one group, also where nothing says so."""
     rows = []
     for response in mapping.responses:
-        row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": _pair_id(task, response, mapping)}
+        row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": mapping.pair_id(task.number, response)}
         row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
         own = {ours: field for (ours, only), field in mapping.fields.items() if only in ("", response)}
         tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in own.items() if ours.startswith(TAG_PREFIX)}
@@ -225,19 +343,19 @@ def _pair_rows(task: Task, mapping: _Mapping, folder: Path) -> list[dict[str, An
     return rows
 
 
-def _find(task: Task, field: str, folder: Path) -> ClipCell:
+def _find(task: _Task, field: str, folder: Path) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
     where = f"{task.where}, field {field!r}"
     value = task.data.get(field)
     if not isinstance(value, str):
-        return ClipCell(AudioError(f"value {shown(value)}; accepted: the path of an audio file"), where)
+        return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
     try:
         address = urlsplit(value)
     except ValueError:
         return find_clip(value, folder, where)
     if "://" in value:
-        accepted = "a file of the folder --audio; download it there and change the export"
-        return ClipCell(AudioError(f"value {shown(value)} is on another machine; accepted: {accepted}"), where)
+        expected = "a file of the folder --audio; download it there and change the export"
+        return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
     if address.path.strip("/") == "data/local-files":
         return find_clip(parse_qs(address.query).get("d", [""])[0].lstrip("/"), folder, where)
     if value.startswith("/data/upload/"):
@@ -249,90 +367,81 @@ def _find(task: Task, field: str, folder: Path) -> ClipCell:
 
 
 def _ratings(
-    path: Path, tasks: Sequence[Task], mapping: _Mapping, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
+    path: Path, export: _Export, mapping: _Mapping, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
 ) -> pd.DataFrame:
     """Ratings in long form, checked, with the lead times of their annotations."""
-    ratings: list[tuple[str, str, str, Any, Any]] = []
-    places: list[str] = []
-    for task in tasks:
-        for annotation in task.annotations:
-            for answer in annotation.answers:
-                if answer.control in mapping.ratings:
-                    response, dimension = mapping.ratings[answer.control]
-                    pair_id, score = _pair_id(task, response, mapping), _score(answer, mapping)
-                    ratings.append((pair_id, annotation.rater, dimension, score, to_number(annotation.lead_time)))
-                    places.append(answer.where)
+    answers = [answer for answer in export.answers if answer.control in mapping.ratings]
+    ratings: list[tuple[Any, ...]] = []
+    for answer in answers:
+        response, dimension = mapping.ratings[answer.control]
+        pair_id = mapping.pair_id(answer.task, response)
+        ratings.append((pair_id, answer.rater, dimension, _score(answer, mapping), to_number(answer.seconds)))
     frame = pd.DataFrame(ratings, columns=pd.Index((*RATING_COLUMNS, SECONDS)), dtype=object)
-    check_ratings(
-        frame,
-        pair_ids,
-        dimensions,
-        path,
-        lambda position, column: places[position] + (", lead_time of its annotation" if column == SECONDS else ""),
-    )
+
+    def locate(position: int, column: str) -> str:
+        return answers[position].where + (", lead_time of its annotation" if column == SECONDS else "")
+
+    check_ratings(frame, pair_ids, dimensions, path, locate)
     return frame.astype({"score": "float64", SECONDS: "float64"})
 
 
-def _score(answer: Answer, mapping: _Mapping) -> Any:
+def _score(answer: _Answer, mapping: _Mapping) -> Any:
     """The number that a control was set to; checks judge the rest."""
     if "start" in answer.value or "end" in answer.value:
-        raise DataError(f"{answer.where}: rates a region; accepted: a control that rates the whole clip")
+        raise DataError(f"{answer.where}: rates a region; expected a control that rates the whole clip")
     kinds = [key for key in _SCORE_KEYS if key in answer.value]
     if len(kinds) != 1:
-        raise DataError(f"{answer.where}: value {shown(answer.value)}; accepted: one of {', '.join(_SCORE_KEYS)}")
+        raise DataError(f"{answer.where}: value {shown(answer.value)}; expected one of {', '.join(_SCORE_KEYS)}")
     if kinds != ["choices"]:
         return answer.value[kinds[0]]
     label = _label(answer)
     score = to_number(mapping.choices.get(label, label))
     if not isinstance(score, float):
-        raise DataError(f"{answer.where}: label {shown(label)}; accepted: a number, or --choice LABEL=SCORE")
+        raise DataError(f"{answer.where}: label {shown(label)}; expected a number, or --choice LABEL=SCORE")
     return score
 
 
-def _label(answer: Answer) -> str:
+def _label(answer: _Answer) -> str:
     labels = answer.value.get("choices")
     if not isinstance(labels, list) or len(labels) != 1 or not isinstance(labels[0], str):
-        raise DataError(f"{answer.where}: choices {shown(labels)}; accepted: one label")
+        raise DataError(f"{answer.where}: choices {shown(labels)}; expected one label")
     return labels[0]
 
 
-def _preferences(tasks: Sequence[Task], mapping: _Mapping) -> pd.DataFrame:
-    preferences = Preferences()
-    for task in tasks:
-        for annotation in task.annotations:
-            for answer in annotation.answers:
-                if answer.control in mapping.preferences:
-                    side = _side(answer, mapping)
-                    left, right = (_pair_id(task, response, mapping) for response in mapping.responses)
-                    chosen, rejected = (right, left) if side == "right" else (left, right)
-                    dimension, strength = mapping.preferences[answer.control], float(side != "tie")
-                    preferences.add(chosen, rejected, annotation.rater, dimension, strength, answer.where)
-    return preferences.frame()
+def _preferences(export: _Export, mapping: _Mapping) -> pd.DataFrame:
+    found = Collector()
+    for answer in export.answers:
+        if answer.control in mapping.preferences:
+            side = _side(answer, mapping)
+            left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
+            chosen, rejected = (right, left) if side == "right" else (left, right)
+            dimension, strength = mapping.preferences[answer.control], float(side != "tie")
+            found.add_preference(chosen, rejected, answer.rater, dimension, strength, answer.where)
+    return found.preferences()
 
 
-def _side(answer: Answer, mapping: _Mapping) -> str:
+def _side(answer: _Answer, mapping: _Mapping) -> str:
     if "selected" in answer.value:
         side = answer.value["selected"]
     else:
         label = _label(answer)
         side = mapping.choices.get(label, label)
     if side not in _SIDES:
-        accepted = f"{', '.join(_SIDES)}, or --choice LABEL=SIDE"
-        raise DataError(f"{answer.where}: value {shown(answer.value)}; accepted: {accepted}")
+        expected = f"{', '.join(_SIDES)}, or --choice LABEL=SIDE"
+        raise DataError(f"{answer.where}: value {shown(answer.value)}; expected {expected}")
     return side
 
 
-def _description(tasks: Sequence[Task], mapping: _Mapping, cancelled: int) -> str:
+def _description(export: _Export, mapping: _Mapping) -> str:
     """What was left out."""
     used = {*mapping.responses, *(field for _, field in mapping.context), *mapping.fields.values()}
-    fields = [name for name in dict.fromkeys(name for task in tasks for name in task.data) if name not in used]
-    answers = [answer for task in tasks for annotation in task.annotations for answer in annotation.answers]
-    controls = [name for name in dict.fromkeys(a.control for a in answers) if name not in mapping.controls]
+    fields = dict.fromkeys(name for task in export.tasks for name in task.data if name not in used)
+    controls = dict.fromkeys(answer.control for answer in export.answers if answer.control not in mapping.controls)
     notes = []
     if fields:
         notes.append(f"Fields not imported: {', '.join(fields)}.")
     if controls:
         notes.append(f"Controls not imported: {', '.join(controls)}.")
-    if cancelled:
-        notes.append(f"{cancelled} cancelled annotations left out.")
+    if export.cancelled:
+        notes.append(f"{export.cancelled} cancelled annotations left out.")
     return " ".join(notes)

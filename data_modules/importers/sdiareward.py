@@ -7,8 +7,8 @@ import closely. Each row has ``chosen`` and ``rejected``, both a chat: a list of
 paths are relative to; what all paths of a file begin with may be missing there.
 
 The response is the last turn, which must be the assistant's and hold one clip; the clips of the turns before it are
-the context. Texts are transcripts. A ``system`` turn is an instruction that nobody heard: it is left out. A turn
-of text only stands in the transcript alone. The description counts both.
+the context. Texts are transcripts. A ``system`` turn is an instruction and no part of the dialogue: it is left
+out. A turn of text only stands in the transcript alone. The description counts both.
 
 Which of two is better follows from how they were made (speech of people against synthetic speech, spoken against
 written style), not from raters: the dataset is marked synthetic, and the rater is ``construction``. Rows that share
@@ -19,26 +19,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import AudioError, DataError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.clips import ClipCell
-from ..intake.opinions import Preferences
-from ..intake.pool import PairPool
-from ..intake.records import Record, is_text, need_fields, read_records, source_files
-from ..intake.relocation import AudioFolder
+from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import Record, is_text, read_records
+from .assemble import Imported
+from .clips import AudioFolder, ClipCell
+from .collector import Collector, source_files
 
 EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
 
 DIMENSION = "dialogue_quality"
 RATER = "construction"
 _FIELDS = ("chosen", "rejected")
-_ROLES = ("user", "assistant")
+_ROLES = ("user", "assistant", "system")
 _TURN = '{"role": "user" or "assistant", "content": a list of {"type": "text", "text"} and {"type": "audio", "audio"}}'
 
 
@@ -47,80 +44,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: that of each file)")
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
-    """Reads all rows."""
-    reader = _Reader()
-    for file in source_files(path, ["*.json", "*.jsonl", "*.parquet"]):
-        rows = read_records(file)
-        need_fields(rows, _FIELDS)
-        values = (value for row in rows for field in _FIELDS for value in _audio_values(row.values.get(field)))
-        folder = AudioFolder(Path(options.audio) if options.audio else file.parent, values)
-        for row in rows:
-            reader.add(row, folder)
-    return reader.imported()
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """What one turn of a chat holds."""
+class _Turn(NamedTuple):
+    """Content of one turn of a chat."""
 
     role: str
     text: str | None
     clips: tuple[ClipCell, ...]
 
 
-class _Reader:
-    """Collects pairs and preferences over all files."""
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads all rows."""
+    found = Collector()
+    system_turns = without_clip = 0
+    for file in source_files(path, ["*.json", "*.jsonl", "*.parquet"]):
+        rows = read_records(file, _FIELDS)
+        values = (value for row in rows for field in _FIELDS for value in _audio_values(row.values.get(field)))
+        folder = AudioFolder(Path(options.audio) if options.audio else file.parent, values)
+        for row in rows:
+            with found.skipping(row):
+                chats = [_turns(row, field, folder) for field in _FIELDS]
+                spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
+                pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
+                links = {link for turns in spoken for link in _links(turns, found)}
+                # Not the chosen one first: its place in the dataset would tell it.
+                order = sorted((0, 1), key=lambda n, pairs=pairs: found.digest(pairs[n]["response_audio"]))
+                ids = {number: found.add_pair(pairs[number], links) for number in order}
+                found.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
+                system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
+                without_clip += sum(not turn.clips for turns in spoken for turn in turns[:-1])
+    card = DatasetCard(
+        "SDiaReward",
+        (Dimension(DIMENSION, 0, 1),),  # nobody gave scores: the scale is a form
+        "https://huggingface.co/datasets/MYJOKERML/SDiaReward (arXiv 2603.14889)",
+        "unknown",
+        synthetic=True,
+        description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
+        f"Left out: {system_turns} system turns. Context turns without a clip: {without_clip}.",
+    )
+    return found.imported(card, compared=True)
 
-    def __init__(self) -> None:
-        self._pool = PairPool()
-        self._preferences = Preferences()
-        self._skipped: list[Skipped] = []
-        self._system_turns = 0
-        self._silent_turns = 0
 
-    def add(self, row: Record, folder: AudioFolder) -> None:
-        """Takes a row in; one that cannot be used is noted."""
-        try:
-            chats = [_turns(row, field, folder) for field in _FIELDS]
-            spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
-            pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
-            links = {link for turns in spoken for link in self._links(turns)}
-            # Not the chosen one first: its place in the dataset would tell it.
-            order = sorted((0, 1), key=lambda number: self._pool.digest(pairs[number]["response_audio"]))
-            ids = {number: self._pool.add(pairs[number], links) for number in order}
-            self._preferences.add(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
-        except (DataError, AudioError) as error:
-            self._skipped.append(row.skipped(error))
-            return
-        self._system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
-        self._silent_turns += sum(not turn.clips for turns in spoken for turn in turns[:-1])
-
-    def _links(self, turns: list[_Turn]) -> Iterator[str]:
-        for turn in turns:
-            yield from (f"clip {self._pool.digest(clip)}" for clip in turn.clips)
-        text = _transcript(turns[:-1])
-        if text:
-            yield f"text {text}"
-
-    def imported(self) -> Imported:
-        """All that was read."""
-        card = DatasetCard(
-            "SDiaReward",
-            (Dimension(DIMENSION, 0, 1),),  # nobody gave scores: the scale is a form
-            "https://huggingface.co/datasets/MYJOKERML/SDiaReward (arXiv 2603.14889)",
-            "unknown",
-            synthetic=True,
-            description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
-            f"Left out: {self._system_turns} system turns. Context turns without a clip: {self._silent_turns}.",
-        )
-        return Imported(card, self._pool.rows(), preferences=self._preferences.frame(), skipped=self._skipped)
+def _links(turns: list[_Turn], found: Collector) -> Iterator[str]:
+    for turn in turns:
+        yield from (f"clip {found.digest(clip)}" for clip in turn.clips)
+    if text := _transcript(turns[:-1]):
+        yield f"text {text}"
 
 
 def _pair(row: Record, field: str, turns: list[_Turn]) -> dict[str, Any]:
     """Columns of the pair that a chat is."""
     if not turns or turns[-1].role != "assistant" or len(turns[-1].clips) != 1:
-        raise DataError(f"{row.place(field)}: accepted: a chat whose last turn is the assistant's and holds one clip")
+        raise DataError(f"{row.place(field)}: expected a chat whose last turn is the assistant's and holds one clip")
     *context, response = turns
     return {
         "context_audio": [{"role": turn.role, "audio": clip} for turn in context for clip in turn.clips],
@@ -147,12 +121,12 @@ def _turns(row: Record, field: str, folder: AudioFolder) -> list[_Turn]:
 
 def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
     role = turn.get("role") if isinstance(turn, Mapping) else None
-    if role not in (*_ROLES, "system"):
-        raise DataError(f"{where}: value {shown(turn)}; accepted: {_TURN}")
+    if role not in _ROLES:
+        raise DataError(f"{where}: value {shown(turn)}; expected {_TURN}")
     content = turn.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
-        raise DataError(f"{where}: value {shown(content)}; accepted: {_TURN}")
+        raise DataError(f"{where}: value {shown(content)}; expected {_TURN}")
     texts, clips = [], []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -161,7 +135,7 @@ def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
         elif kind == "audio":
             clips.append(folder.find(part.get("audio"), where))
         else:
-            raise DataError(f"{where}: value {shown(part)}; accepted: {_TURN}")
+            raise DataError(f"{where}: value {shown(part)}; expected {_TURN}")
     return _Turn(role, " ".join(text for text in texts if text) or None, tuple(clips))
 
 

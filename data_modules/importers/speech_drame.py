@@ -25,13 +25,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..errors import AudioError, DataError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.opinions import Ratings
-from ..intake.pool import PairPool
-from ..intake.records import Record, need_fields, read_records, source_files
-from ..intake.relocation import AudioFolder
+from ..errors import DataError, shown
+from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import Record, read_records
+from .assemble import Imported
+from .clips import AudioFolder
+from .collector import Collector, source_files
 
 EXAMPLE = "speech-drame speech_drame/data --out data"
 
@@ -41,6 +41,7 @@ REALISM = (
 )  # fmt: skip
 ARCHETYPE = ("audio_quality", "human_likeness", "appropriateness")
 _DIMENSIONS = {"realism": REALISM, "archetype": ARCHETYPE}
+_SCALE = Dimension("score", 1, 5, 1)
 _SITUATION = {
     "Question": "question",
     "Scene": "local_scene",
@@ -58,90 +59,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all lists of annotations."""
-    reader = _Reader()
+    found = Collector()
+    not_scores: Counter[str] = Counter()
+    panels: Counter[int] = Counter()
+    nulls = 0
+    dimensions: dict[str, None] = {}
+    places: dict[str, str] = {}  # of each id
     for file in source_files(path, ["*.jsonl"]):
-        rows = read_records(file)
-        need_fields(rows, ("id", "wav_path", "annotations"))
+        rows = read_records(file, ("id", "wav_path", "annotations"))
         folder = AudioFolder(file.parent, (row.values.get("wav_path") for row in rows))
         for row in rows:
-            reader.add(row, folder)
-    return reader.imported()
+            with found.skipping(row):
+                layout, lists = _annotations(row)
+                pair_id = _add_pair(row, layout, folder, found, places)
+                panels[len(next(iter(lists.values())))] += 1
+                for question, answers in lists.items():
+                    if question not in _DIMENSIONS[layout]:
+                        not_scores[question] += len(answers)
+                        continue
+                    dimensions[question] = None
+                    nulls += answers.count(None)
+                    for number, answer in enumerate(answers, start=1):
+                        where = f"{row.place('annotations')}, {question}, annotator {number}"
+                        if answer is not None:
+                            with found.skipping(row):
+                                rater = f"{layout}-{number}"
+                                found.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
+    sizes = ", ".join(f"{size} ({count} responses)" for size, count in sorted(panels.items()))
+    others = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
+    card = DatasetCard(
+        "Speech-DRAME",
+        tuple(found.scale_of(name, _SCALE, whole=True) for name in dimensions or ARCHETYPE),
+        "https://github.com/Anuttacon/speech_drame (arXiv 2511.01261)",
+        "Apache-2.0 (code); data unknown",
+        description=f"Annotators per response: {sizes or 'none'}. Null instead of a score (the content failed, "
+        f"or was not rated): {nulls}. Not imported, since no scores: {others or 'nothing'}.",
+    )
+    return found.imported(card, rated=True)
 
 
-class _Reader:
-    """Collects pairs and ratings over all files."""
-
-    def __init__(self) -> None:
-        self._pool = PairPool()
-        self._ratings = Ratings(1, 5, whole=True)
-        self._skipped: list[Skipped] = []
-        self._not_scores: Counter[str] = Counter()
-        self._panels: Counter[int] = Counter()
-        self._nulls = 0
-        self._dimensions: dict[str, None] = {}
-        self._places: dict[str, str] = {}
-
-    def add(self, row: Record, folder: AudioFolder) -> None:
-        """Takes a line in; one that cannot be used is noted."""
-        try:
-            layout, lists = _annotations(row)
-            pair_id = self._add_pair(row, layout, folder)
-        except (DataError, AudioError) as error:
-            self._skipped.append(row.skipped(error))
-            return
-        self._panels[len(next(iter(lists.values())))] += 1
-        for question, answers in lists.items():
-            if question in _DIMENSIONS[layout]:
-                self._dimensions[question] = None
-                self._add_scores(row, pair_id, layout, question, answers)
-            else:
-                self._not_scores[question] += len(answers)
-
-    def _add_pair(self, row: Record, layout: str, folder: AudioFolder) -> str:
-        source_id = row.name("id")
-        if source_id in self._places:
-            raise DataError(f"{row.place('id')}: {source_id} stands at {self._places[source_id]} already")
-        parts = [(label, row.text(field)) for label, field in _SITUATION.items()]
-        situation = "\n".join(f"{label}: {text}" for label, text in parts if text is not None)
-        transcript, scene = row.text("transcript"), row.text("question") or row.text("local_scene")
-        response = folder.find(row.values.get("wav_path"), row.place("wav_path"))
-        named = _ARCHETYPE_ID.fullmatch(source_id) if layout == "archetype" else None
-        pair = {
-            "response_audio": response,
-            "situation": situation or None,
-            "response_text": transcript,
-            "setting": f"archetype/{named['kind']}" if named else layout,
-            "language": named["language"] if named else None,
-            "system_id": named["system"] if named else None,
-        }
-        links = [f"clip {self._pool.digest(response)}", *(f"text {text}" for text in (scene, transcript) if text)]
-        self._places[source_id] = row.place("id")
-        return self._pool.add(pair, links, source_id)
-
-    def _add_scores(self, row: Record, pair_id: str, layout: str, question: str, answers: list[Any]) -> None:
-        for number, answer in enumerate(answers, start=1):
-            if answer is None:
-                self._nulls += 1
-                continue
-            where = f"{row.place('annotations')}, {question}, annotator {number}"
-            try:
-                self._ratings.add(pair_id, f"{layout}-{number}", question, answer, where)
-            except DataError as error:
-                self._skipped.append(row.skipped(error))
-
-    def imported(self) -> Imported:
-        """All that was read."""
-        panels = ", ".join(f"{size} ({count} responses)" for size, count in sorted(self._panels.items()))
-        others = ", ".join(f"{name} ({count})" for name, count in sorted(self._not_scores.items()))
-        card = DatasetCard(
-            "Speech-DRAME",
-            tuple(self._ratings.scale(name) for name in self._dimensions or ARCHETYPE),
-            "https://github.com/Anuttacon/speech_drame (arXiv 2511.01261)",
-            "Apache-2.0 (code); data unknown",
-            description=f"Annotators per response: {panels or 'none'}. Null instead of a score (the content failed, "
-            f"or was not rated): {self._nulls}. Not imported, since no scores: {others or 'nothing'}.",
-        )
-        return Imported(card, self._pool.rows(), self._ratings.frame(), skipped=self._skipped)
+def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, places: dict[str, str]) -> str:
+    source_id = row.name("id")
+    if source_id in places:
+        raise DataError(f"{row.place('id')}: {source_id} stands at {places[source_id]} already")
+    parts = [(label, row.text(field)) for label, field in _SITUATION.items()]
+    situation = "\n".join(f"{label}: {text}" for label, text in parts if text is not None)
+    transcript, scene = row.text("transcript"), row.text("question") or row.text("local_scene")
+    response = folder.find(row.values.get("wav_path"), row.place("wav_path"))
+    named = _ARCHETYPE_ID.fullmatch(source_id) if layout == "archetype" else None
+    pair = {
+        "response_audio": response,
+        "situation": situation or None,
+        "response_text": transcript,
+        "setting": f"archetype/{named['kind']}" if named else layout,
+        "language": named["language"] if named else None,
+        "system_id": named["system"] if named else None,
+    }
+    links = [f"clip {found.digest(response)}", *(f"text {text}" for text in (scene, transcript) if text)]
+    places[source_id] = row.place("id")
+    return found.add_pair(pair, links, source_id)
 
 
 def _annotations(row: Record) -> tuple[str, dict[str, list[Any]]]:
@@ -151,9 +127,9 @@ def _annotations(row: Record) -> tuple[str, dict[str, list[Any]]]:
         raise row.error("annotations", "an object of lists, one per question")
     layouts = [layout for layout, names in _DIMENSIONS.items() if any(name in lists for name in names)]
     if len(layouts) != 1:
-        accepted = " or ".join(f"{layout} ({', '.join(names)})" for layout, names in _DIMENSIONS.items())
-        raise DataError(f"{row.place('annotations')}: questions {shown(list(lists))}; accepted: those of {accepted}")
+        expected = " or ".join(f"{layout} ({', '.join(names)})" for layout, names in _DIMENSIONS.items())
+        raise DataError(f"{row.place('annotations')}: questions {shown(list(lists))}; expected those of {expected}")
     lengths = {len(answers) for answers in lists.values()}
     if len(lengths) > 1:  # then a place in a list names no annotator
-        raise DataError(f"{row.place('annotations')}: lists of {sorted(lengths)} answers; accepted: all of one length")
+        raise DataError(f"{row.place('annotations')}: lists of {sorted(lengths)} answers; expected all of one length")
     return layouts[0], lists

@@ -30,13 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AudioError, DataError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.opinions import Preferences
-from ..intake.pool import PairPool
-from ..intake.records import Record, need_fields, read_records, source_files
-from ..intake.relocation import AudioFolder
 from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import Record, plain_text, read_records
+from .assemble import Imported
+from .clips import AudioFolder
+from .collector import Collector, source_files
 
 EXAMPLE = "speechjudge SpeechJudge-Data --out data"
 
@@ -60,86 +59,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons, one file after the other."""
-    reader = _Reader()
+    found = Collector()
+    counts: Counter[str] = Counter()
     for file in source_files(path, ["*.parquet", "*.jsonl"]):
-        rows = read_records(file)
-        need_fields(rows, _FIELDS)
+        rows = read_records(file, _FIELDS)
         folder = AudioFolder(file.parent, (_path(row.values.get(field)) for row in rows for field in _AUDIO_FIELDS))
         for row in rows:
-            reader.add(row, folder)
-    return reader.imported()
+            with found.skipping(row):
+                raters, entries = _annotations(row)
+                pairs = _add_pairs(row, folder, found)
+                for rater, entry in zip(raters, entries, strict=True):
+                    with found.skipping(row):
+                        if not isinstance(entry, str) or entry not in _ENTRIES:
+                            where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
+                            raise DataError(f"{where}: value {shown(entry)}; expected {' | '.join(_ENTRIES)}")
+                        chosen, strength = _ENTRIES[entry]
+                        ids = pairs[chosen], pairs["B" if chosen == "A" else "A"]
+                        rater = plain_text(rater) if isinstance(rater, int) else rater
+                        found.add_preference(*ids, rater, "naturalness", strength, row.place("rater"))
+                        counts[entry] += 1
+    listed = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
+    card = DatasetCard(
+        "SpeechJudge-Data",
+        (Dimension("naturalness", 0, 1),),  # nobody gave scores: the scale is a form
+        "https://huggingface.co/datasets/RMSnow/SpeechJudge-Data (arXiv 2511.07931)",
+        "CC BY-NC 4.0; access on request",
+        description=f"Preferences without scores; {listed}. The naturalness of readings, not the fit to a context.",
+    )
+    return found.imported(card, compared=True)
 
 
-class _Reader:
-    """Collects pairs and preferences over all files."""
-
-    def __init__(self) -> None:
-        self._pool = PairPool()
-        self._preferences = Preferences()
-        self._skipped: list[Skipped] = []
-        self._entries: Counter[str] = Counter()
-
-    def add(self, row: Record, folder: AudioFolder) -> None:
-        """Takes a comparison in; what cannot be used of it is noted."""
-        try:
-            raters, entries = _opinions(row)
-            pairs = self._add_pairs(row, folder)
-        except (DataError, AudioError) as error:
-            self._skipped.append(row.skipped(error))
-            return
-        for rater, entry in zip(raters, entries, strict=True):
-            try:
-                self._add_entry(row, pairs, rater, entry)
-            except DataError as error:
-                self._skipped.append(row.skipped(error))
-
-    def _add_pairs(self, row: Record, folder: AudioFolder) -> dict[str, str]:
-        """``A`` and ``B`` -> pair id."""
-        clips = {letter: folder.find(row.values.get(f"audio{letter}"), row.place(f"audio{letter}")) for letter in "AB"}
-        if self._pool.digest(clips["A"]) == self._pool.digest(clips["B"]):
-            raise DataError(f"{row.place('audioB')}: the same clip as audioA; accepted: two different clips")
-        text, languages = row.text("target_text"), row.name("language_setting")
-        common = {
-            "response_text": text,
-            "setting": f"{row.name('subset')}/{languages}",
-            "language": languages.rpartition("2")[2] or None,
-            "response_speaker": self._speaker(row, folder),
-        }
-        links = [] if text is None else [f"text {text}"]
-        return {letter: self._pool.add({**common, "response_audio": clip}, links) for letter, clip in clips.items()}
-
-    def _speaker(self, row: Record, folder: AudioFolder) -> str | None:
-        """A name for the voice that was copied; None where there is no clip of it."""
-        try:
-            return self._pool.digest(folder.find(row.values.get("prompt"), row.place("prompt")))[:16]
-        except AudioError:
-            return None
-
-    def _add_entry(self, row: Record, pairs: Mapping[str, str], rater: Any, entry: Any) -> None:
-        if not isinstance(entry, str) or entry not in _ENTRIES:
-            where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
-            raise DataError(f"{where}: value {shown(entry)}; accepted: {' | '.join(_ENTRIES)}")
-        letter, strength = _ENTRIES[entry]
-        rater = str(rater) if isinstance(rater, int) and not isinstance(rater, bool) else rater
-        other = {"A": "B", "B": "A"}[letter]
-        self._preferences.add(pairs[letter], pairs[other], rater, "naturalness", strength, row.place("rater"))
-        self._entries[entry] += 1
-
-    def imported(self) -> Imported:
-        """All that was read."""
-        counts = ", ".join(f"{entry}: {self._entries[entry]}" for entry in _ENTRIES)
-        card = DatasetCard(
-            "SpeechJudge-Data",
-            (Dimension("naturalness", 0, 1),),  # nobody gave scores: the scale is a form
-            "https://huggingface.co/datasets/RMSnow/SpeechJudge-Data (arXiv 2511.07931)",
-            "CC BY-NC 4.0; access on request",
-            description=f"Preferences without scores; {counts}. The naturalness of readings, not the fit to a context.",
-        )
-        return Imported(card, self._pool.rows(), preferences=self._preferences.frame(), skipped=self._skipped)
+def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, str]:
+    """``A`` and ``B`` -> pair id."""
+    clips = {letter: folder.find(row.values.get(f"audio{letter}"), row.place(f"audio{letter}")) for letter in "AB"}
+    if found.digest(clips["A"]) == found.digest(clips["B"]):
+        raise DataError(f"{row.place('audioB')}: the same clip as audioA; expected two different clips")
+    text, languages = row.text("target_text"), row.name("language_setting")
+    try:  # a name for the voice that was copied
+        speaker = found.digest(folder.find(row.values.get("prompt"), row.place("prompt")))[:16]
+    except AudioError:
+        speaker = None
+    common = {
+        "response_text": text,
+        "setting": f"{row.name('subset')}/{languages}",
+        "language": languages.rpartition("2")[2] or None,
+        "response_speaker": speaker,
+    }
+    links = [] if text is None else [f"text {text}"]
+    return {letter: found.add_pair({**common, "response_audio": clip}, links) for letter, clip in clips.items()}
 
 
-def _opinions(row: Record) -> tuple[list[Any], list[Any]]:
-    """Raters and what each said."""
+def _annotations(row: Record) -> tuple[list[Any], list[Any]]:
+    """Raters and the entry of each."""
     raters, entries = row.values.get("rater"), row.values.get("naturalness_annotation")
     if not isinstance(raters, list) or not raters:
         raise row.error("rater", "a list of rater ids, not empty")

@@ -1,9 +1,9 @@
-"""Imports a table of pairs and a table of ratings: CSV, TSV, JSONL or Parquet, with the audio beside them.
+"""Imports a table of pairs and a table of ratings: CSV, TSV, JSON, JSONL or Parquet, with the audio beside them.
 
 Pairs
     One row per pair with ``pair_id`` and ``response_audio``; any other column of ``pairs.parquet`` may be there,
     under its own name or mapped. Audio is a path relative to the folder of the table, or bytes (Parquet).
-    ``context_audio`` is one clip, or in JSONL and Parquet a list of ``{"role", "audio"}``. Without a column
+    ``context_audio`` is one clip, or in JSON and Parquet a list of ``{"role", "audio"}``. Without a column
     ``group_id``, pairs with the same context audio and situation are one group; a pair that has neither is in one
     group with those of the same response. A column ``tag:NAME``, such as ``tag:cue``, is a tag, which splits are made
     and reports sliced by; --column tag:cue=emotion makes another column one. The card's description lists the columns
@@ -12,7 +12,7 @@ Pairs
 Ratings, by the header:
 
     - long: ``pair_id, rater_id, dimension, score``; with one dimension its column may be left out;
-    - ``pair_id, rater_id`` and one column per dimension: a row is what one rater says about one pair;
+    - ``pair_id, rater_id`` and one column per dimension: a row holds what one rater gave one pair;
     - ``pair_id`` and columns ``DIMENSION:RATER``;
     - ``pair_id`` and one column per rater, for one dimension. Only on demand (--layout wide): a column such
       as ``mean`` would pass for a rater.
@@ -27,19 +27,80 @@ Ratings, by the header:
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ..intake.assemble import Imported
-from ..intake.clips import find_clip
-from ..intake.pair_tables import TableMapping, add_mapping_arguments, mapping_from, read_pairs
-from ..intake.tables import read_table
+import pandas as pd
+
+from ..errors import DataError, shown
+from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
+from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, check_pair_rows, sorted_tags
+from ..schema import DatasetCard
+from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
+from .assemble import Imported
+from .clips import ClipCell, find_clip
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
+_RATING_NAMES = (*RATING_COLUMNS, SECONDS)
+
+FindClip = Callable[[Any, str], ClipCell]
+"""Value of a cell and where it stands -> the clip that it refers to."""
+
+
+@dataclass(frozen=True)
+class TableMapping:
+    """How columns of somebody else's tables become ours.
+
+    Attributes:
+        columns: Our column name -> that in the table of pairs, where they differ.
+        rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``, ``score``,
+            ``seconds``).
+        dimensions: The scales.
+        wide: Whether the ratings are wide; None = see from the header.
+        synthetic: Whether the ratings were not given by people.
+    """
+
+    columns: Mapping[str, str]
+    rating_columns: Mapping[str, str]
+    dimensions: Sequence[Dimension]
+    wide: bool | None = None
+    synthetic: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of tables."""
-    add_mapping_arguments(parser)
+    """Options for a `TableMapping`, and ``--ratings``."""
+    parser.add_argument("--ratings", help="table of ratings; without it they stand beside the pairs")
+    parser.add_argument(
+        "--dimension", action="append", required=True, metavar="NAME=LOW:HIGH[:STEP][:lower]",
+        help="scale; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
+    )
+    parser.add_argument(
+        "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
+    )
+    parser.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
+    parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
+
+
+def mapping_from(options: argparse.Namespace) -> TableMapping:
+    """The `TableMapping` of the command line.
+
+    Raises:
+        UserError: If a value has another form.
+    """
+    return TableMapping(
+        columns=parse_mapping(options.column, "--column"),
+        rating_columns=parse_mapping(options.rating_column, "--rating-column"),
+        dimensions=[parse_dimension(text) for text in options.dimension],
+        wide={"wide": True, "long": False, None: None}[options.layout],
+        synthetic=options.synthetic,
+    )
 
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
@@ -62,3 +123,194 @@ def read_tables(pairs_path: str | Path, ratings_path: str | Path | None, mapping
     ratings = None if ratings_path is None else read_table(ratings_path)
     folder = pairs.path.parent.resolve()
     return read_pairs(pairs, ratings, mapping, lambda value, where: find_clip(value, folder, where))
+
+
+def read_pairs(
+    pairs_table: SourceTable, ratings_table: SourceTable | None, mapping: TableMapping, find: FindClip
+) -> Imported:
+    """Pairs and ratings, checked. Pairs without ratings are allowed; the description lists columns left out.
+
+    Args:
+        pairs_table: The table of pairs.
+        ratings_table: The table of ratings; None = the ratings stand in the table of pairs.
+        mapping: The columns and scales.
+        find: Finds the clips.
+
+    Raises:
+        DataError: If a table breaks the contract; file, row and column are named.
+    """
+    card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
+    tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
+    columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
+    rows = [_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows))]
+    check_pair_rows(rows, pairs_table.path, pairs_table.locate(columns))
+
+    rating_columns = mapping.rating_columns
+    if ratings_table is None:
+        rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
+    taken = columns.values() if ratings_table is None else ()
+    layout = _layout(ratings_table or pairs_table, rating_columns, mapping.dimensions, mapping.wide, taken)
+    ratings = _long_ratings(ratings_table or pairs_table, layout, mapping.dimensions, [row["pair_id"] for row in rows])
+
+    ignored = [column for column in (ratings_table or pairs_table).columns if column not in {*layout.used, *taken}]
+    if ratings_table is not None:
+        ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
+    if ignored:
+        card = dataclasses.replace(card, description=f"Columns not imported: {', '.join(ignored)}.")
+    for position, row in enumerate(rows):
+        for turn in row["context_audio"]:
+            turn["audio"] = find(turn["audio"], pairs_table.place(position, columns["context_audio"]))
+        row["response_audio"] = find(row["response_audio"], pairs_table.place(position, columns["response_audio"]))
+        if "group_id" not in columns:
+            row["group_id"] = None
+    return Imported(card, rows, ratings)
+
+
+def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> dict[str, Any]:
+    """A row with our column names, audio as it stands. A group that is to be derived from it is a dash for now."""
+    values = table.rows[position]
+    row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
+    row.update({our: plain_text(values.get(their)) for our, their in columns.items()})
+    row["response_audio"] = values.get(columns["response_audio"])
+    column = columns.get(TAGS, TAGS)
+    where = table.place(position, column)
+    named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
+    row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | named, where)
+    if "context_audio" in columns:
+        where = table.place(position, columns["context_audio"])
+        row["context_audio"] = _turns(values.get(columns["context_audio"]), where)
+    if "group_id" not in columns:
+        row["group_id"] = "-"
+    return row
+
+
+def _turns(value: Any, where: str) -> list[dict[str, Any]]:
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return []
+    turns = value if isinstance(value, list) else [{"role": "user", "audio": value}]
+    for turn in turns:
+        if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
+            raise DataError(f'{where}: value {shown(turn)}; expected {{"role": ..., "audio": ...}} per turn')
+    return [dict(turn) for turn in turns]
+
+
+class _ScoreColumn(NamedTuple):
+    """A column of scores; None = the row says which rater or dimension they are of."""
+
+    name: str
+    rater: str | None
+    dimension: str | None
+
+
+class _Layout(NamedTuple):
+    """Where ratings stand: our names -> columns, the columns of scores, that of times, and all columns in use."""
+
+    names: Mapping[str, str]
+    scores: Sequence[_ScoreColumn]
+    seconds: str | None
+    used: set[str]
+
+
+def _layout(
+    table: SourceTable,
+    given: Mapping[str, str],
+    dimensions: Sequence[Dimension],
+    wide: bool | None,
+    taken: Collection[str],
+) -> _Layout:
+    """The layout that the header fits; see the head of this file.
+
+    Args:
+        table: The table of ratings.
+        given: Our column name -> theirs, where they differ.
+        dimensions: The scales.
+        wide: Whether the ratings are wide; None = see from the header.
+        taken: Columns that say something about pairs, where the ratings have no table of their own: no raters, and no
+            times unless mapped.
+    """
+    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",))
+    scores = _score_columns(table, names, [dimension.name for dimension in dimensions], wide, taken)
+    has_rater_id = any(column.rater is None for column in scores)
+    required = ["rater_id"] if has_rater_id else []
+    required += ["dimension"] if any(column.dimension is None for column in scores) else []
+    full = full_mapping(names, _RATING_NAMES, table, required)
+    used = {names["pair_id"], *(column.name for column in scores), *(full[name] for name in required)}
+    if SECONDS in given and not has_rater_id:
+        raise DataError(
+            f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
+            "several raters; expected a layout with a column rater_id"
+        )
+    # By its name alone only where it can say nothing else
+    is_named = has_rater_id and not taken and SECONDS in table.columns and SECONDS not in used
+    seconds = given.get(SECONDS, SECONDS if is_named else None)
+    return _Layout(names, scores, seconds, used | ({seconds} if seconds is not None else set()))
+
+
+def _score_columns(
+    table: SourceTable,
+    names: Mapping[str, str],
+    dimensions: Sequence[str],
+    wide: bool | None,
+    taken: Collection[str],
+) -> list[_ScoreColumn]:
+    fits: dict[str, list[_ScoreColumn]] = {}
+    if "score" in names and wide is not True:
+        only = dimensions[0] if len(dimensions) == 1 and "dimension" not in names else None
+        fits["long (a column score)"] = [_ScoreColumn(names["score"], None, only)]
+    if wide is not False:
+        here = [name for name in dimensions if name in table.columns and name != names.get("score")]
+        if "rater_id" in names and here:
+            fits["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
+        split = [(column, *column.partition(":")) for column in table.columns]
+        both = [_ScoreColumn(column, r, d) for column, d, _, r in split if d in dimensions and r]
+        if both:
+            fits["wide (columns DIMENSION:RATER)"] = both
+        if wide and not fits and not here and "rater_id" not in names and len(dimensions) == 1:
+            raters = [column for column in table.columns if column not in {names["pair_id"], *taken}]
+            fits["wide (a column per rater)"] = [_ScoreColumn(r, r, dimensions[0]) for r in raters]
+    if len(fits) == 1:
+        (found,) = fits.values()
+        missing = [column.name for column in found if column.name not in table.columns]
+        if missing:
+            raise DataError(f"{table.path}: no column {missing[0]!r}; expected a column for each dimension")
+        return found
+    raise DataError(
+        f"{table.path}: the header ({', '.join(map(shown, table.columns))}) fits "
+        f"{' and '.join(fits) or 'no layout'} for ratings of {', '.join(dimensions)}; expected pair_id, "
+        "rater_id, dimension, score; or pair_id, rater_id and a column per dimension; or pair_id and columns "
+        "DIMENSION:RATER; or, said to be wide, pair_id and a column per rater"
+    )
+
+
+def _long_ratings(
+    table: SourceTable, layout: _Layout, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
+) -> pd.DataFrame:
+    """Ratings in long form, checked."""
+    names = layout.names
+    columns: dict[str, list[Any]] = {name: [] for name in _RATING_NAMES}
+    cells: list[tuple[int, str]] = []
+    for position, row in enumerate(table.rows):
+        ours = {our: plain_text(row.get(their)) for our, their in names.items()}
+        for column in layout.scores:
+            score = row.get(column.name)
+            if plain_text(score) is None and column.name != names.get("score"):
+                continue
+            columns["pair_id"].append(ours["pair_id"])
+            columns["rater_id"].append(ours["rater_id"] if column.rater is None else column.rater)
+            columns["dimension"].append(ours["dimension"] if column.dimension is None else column.dimension)
+            columns["score"].append(to_number(score))
+            columns[SECONDS].append(to_number(row.get(layout.seconds or "")))
+            cells.append((position, column.name))
+    if not cells:
+        raise DataError(f"{table.path}: the table holds no ratings")
+    if layout.seconds is None:
+        del columns[SECONDS]
+    frame = pd.DataFrame(columns, dtype=object)
+    check_ratings(
+        frame,
+        pair_ids,
+        dimensions,
+        table.path,
+        lambda n, name: table.place(cells[n][0], cells[n][1] if name == "score" else names.get(name, cells[n][1])),
+    )
+    return frame.astype({name: "float64" for name in ("score", SECONDS) if name in frame})

@@ -23,16 +23,14 @@ import argparse
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from ..errors import AudioError, DataError, shown
-from ..intake.assemble import Imported, Skipped
-from ..intake.opinions import Preferences
-from ..intake.pool import PairPool
-from ..intake.records import Record, need_fields, read_records, source_files
-from ..intake.relocation import AudioFolder
+from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import Record, read_records
+from .assemble import Imported
+from .clips import AudioFolder
+from .collector import Collector, source_files
 
 EXAMPLE = "trace TRACE/data --audio audio_data --out data"
 
@@ -50,97 +48,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons."""
-    reader = _Reader()
+    found = Collector()
+    labels: Counter[tuple[str, str]] = Counter()  # dimension and label
+    repeats: Counter[tuple[frozenset[str], str]] = Counter()  # comparison and dimension
     audio = Path(options.audio or (path if path.is_dir() else path.parent))
     for file in source_files(path, ["speakbench.json", "s2sarena.json"]):
-        rows = read_records(file)
-        need_fields(rows, _FIELDS)
+        rows = read_records(file, _FIELDS)
         folder = AudioFolder(audio, (row.values.get(field) for row in rows for field in _AUDIO_FIELDS))
         for row in rows:
-            reader.add(row, folder)
-    return reader.imported()
+            with found.skipping(row):
+                own = row.values.get("label")
+                if not isinstance(own, dict) or set(own) != set(DIMENSIONS):
+                    raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
+                pairs = _add_pairs(row, folder, found)
+                for dimension in DIMENSIONS:
+                    with found.skipping(row):
+                        label, where = own[dimension], f"{row.place('label')}, {dimension}"
+                        if label not in _LABELS:
+                            raise DataError(f"{where}: value {shown(label)}; expected {', '.join(_LABELS)}")
+                        comparison = (frozenset(pairs), dimension)
+                        repeats[comparison] += 1
+                        chosen, rejected = reversed(pairs) if label == "2" else pairs
+                        rater, strength = f"label-{repeats[comparison]}", float(label in ("1", "2"))
+                        found.add_preference(chosen, rejected, rater, dimension, strength, where)
+                        labels[dimension, label] += 1
+    counts = "; ".join(
+        f"{name}: {labels[name, '1'] + labels[name, '2']} decided, {labels[name, 'both_good']} both_good, "
+        f"{labels[name, 'both_bad']} both_bad"
+        for name in DIMENSIONS
+    )
+    card = DatasetCard(
+        "TRACE",
+        tuple(Dimension(name, 0, 1) for name in DIMENSIONS),  # nobody gave scores: the scale is a form
+        "https://github.com/arjunchandra2/TRACE (arXiv 2601.13742)",
+        "unknown",
+        description=f"Preferences without scores. Ties do not say whether both were good or bad; {counts}. "
+        "content includes how the style that was asked for was followed.",
+    )
+    return found.imported(card, compared=True)
 
 
-class _Reader:
-    """Collects pairs and preferences over all files."""
-
-    def __init__(self) -> None:
-        self._pool = PairPool()
-        self._preferences = Preferences()
-        self._skipped: list[Skipped] = []
-        self._labels: dict[str, Counter[str]] = {name: Counter() for name in DIMENSIONS}
-        self._repeats: Counter[tuple[frozenset[str], str]] = Counter()
-
-    def add(self, row: Record, folder: AudioFolder) -> None:
-        """Takes a comparison in; what cannot be used of it is noted."""
-        try:
-            labels = _labels(row)
-            first, second = self._add_pairs(row, folder)
-        except (DataError, AudioError) as error:
-            self._skipped.append(row.skipped(error))
-            return
-        for dimension, label in labels.items():
-            try:
-                self._add_label(row, first, second, dimension, label)
-            except DataError as error:
-                self._skipped.append(row.skipped(error))
-
-    def _add_pairs(self, row: Record, folder: AudioFolder) -> tuple[str, str]:
-        instruction, *responses = (folder.find(row.values.get(field), row.place(field)) for field in _AUDIO_FIELDS)
-        source = row.table.path.stem
-        words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1)
-        links = [f"{source} instruction {row.name('instruction_id')}", f"clip {self._pool.digest(instruction)}"]
-        if words:
-            links.append(f"words {words.casefold()}")
-        systems = [row.name("model_a"), row.name("model_b")]
-        if self._pool.digest(responses[0]) == self._pool.digest(responses[1]):
-            raise DataError(f"{row.place('audio2_path')}: the same clip as audio1_path; accepted: two different clips")
-        first, second = (
-            self._pool.add(
-                {
-                    "context_audio": [{"role": "user", "audio": instruction}],
-                    "response_audio": response,
-                    "context_text": words or None,
-                    "system_id": system,
-                    "setting": source,
-                },
-                links,
-            )
-            for response, system in zip(responses, systems, strict=True)
-        )
-        return first, second
-
-    def _add_label(self, row: Record, first: str, second: str, dimension: str, label: Any) -> None:
-        where = f"{row.place('label')}, {dimension}"
-        if label not in _LABELS:
-            raise DataError(f"{where}: value {shown(label)}; accepted: {', '.join(_LABELS)}")
-        comparison = (frozenset((first, second)), dimension)
-        self._repeats[comparison] += 1
-        chosen, rejected = (second, first) if label == "2" else (first, second)
-        strength = 1.0 if label in ("1", "2") else 0.0
-        self._preferences.add(chosen, rejected, f"label-{self._repeats[comparison]}", dimension, strength, where)
-        self._labels[dimension][label] += 1
-
-    def imported(self) -> Imported:
-        """All that was read."""
-        counts = "; ".join(
-            f"{name}: {found['1'] + found['2']} decided, {found['both_good']} both_good, {found['both_bad']} both_bad"
-            for name, found in self._labels.items()
-        )
-        card = DatasetCard(
-            "TRACE",
-            tuple(Dimension(name, 0, 1) for name in DIMENSIONS),  # nobody gave scores: the scale is a form
-            "https://github.com/arjunchandra2/TRACE (arXiv 2601.13742)",
-            "unknown",
-            description=f"Preferences without scores. Ties do not say whether both were good or bad; {counts}. "
-            "content includes how the style that was asked for was followed.",
-        )
-        return Imported(card, self._pool.rows(), preferences=self._preferences.frame(), skipped=self._skipped)
-
-
-def _labels(row: Record) -> dict[str, Any]:
-    """Dimension -> label, for exactly the four dimensions."""
-    labels = row.values.get("label")
-    if not isinstance(labels, dict) or set(labels) != set(DIMENSIONS):
-        raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
-    return {name: labels[name] for name in DIMENSIONS}
+def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> list[str]:
+    """Ids of the two pairs of a comparison."""
+    instruction, *responses = (folder.find(row.values.get(field), row.place(field)) for field in _AUDIO_FIELDS)
+    source = row.table.path.stem
+    words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1)
+    links = [f"{source} instruction {row.name('instruction_id')}", f"clip {found.digest(instruction)}"]
+    if words:
+        links.append(f"words {words.casefold()}")
+    systems = [row.name("model_a"), row.name("model_b")]
+    if found.digest(responses[0]) == found.digest(responses[1]):
+        raise DataError(f"{row.place('audio2_path')}: the same clip as audio1_path; expected two different clips")
+    context = [{"role": "user", "audio": instruction}]
+    common = {"context_audio": context, "context_text": words or None, "setting": source}
+    return [
+        found.add_pair({**common, "response_audio": response, "system_id": system}, links)
+        for response, system in zip(responses, systems, strict=True)
+    ]

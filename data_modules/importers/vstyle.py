@@ -31,17 +31,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import DataError
-from ..intake.assemble import Imported, Skipped
-from ..intake.opinions import Ratings
-from ..intake.records import Record, need_fields, read_records, source_files
-from ..intake.relocation import AudioFolder
+from ..ratings import Dimension
 from ..schema import DatasetCard
+from ..tables import Record, read_records
+from .assemble import Imported
+from .clips import AudioFolder
+from .collector import Collector, source_files
 
 EXAMPLE = "vstyle VStyle-responses --ratings VStyle-eval-results --category empathy --out data"
 
 _LANGUAGES = ("en", "zh")
 _METADATA_FIELDS = ("id", "instruct_id", "model_name", "ability", "instruct_text", "response_audio_path")
 _RATING_FIELDS = ("id", "instruct_id", "mos")
+_SCALE = Dimension("mos", 1, 5)
 _HAN = re.compile(r"[\u3400-\u9fff]")
 
 
@@ -55,83 +57,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the metadata of all responses and the files of all raters."""
-    responses = _Responses(path if path.is_dir() else path.parent, options.category)
+    root = path if path.is_dir() else path.parent
+    found = Collector()
+    responses: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}  # by language and key: place and pair
+    keys: set[str] = set()
+    categories: Counter[str] = Counter()
     for file in source_files(path, ["metadata.jsonl"]):
-        responses.read(file)
-    if not responses.pairs:
-        raise DataError(f"{path}: no ability of category {options.category!r}; it has {responses.categories()}")
-    ratings, skipped = _ratings(Path(options.ratings or (path if path.is_dir() else path.parent)), responses)
-    pairs = list(responses.pairs.values())
-    unrated = {pair["pair_id"] for pair in pairs} - ratings.pair_ids()
+        rows = read_records(file, _METADATA_FIELDS)
+        values = [row.values.get(name) for row in rows for name in ("response_audio_path", "instruction_audio_path")]
+        folder = AudioFolder(file.parent, values)
+        for row in rows:
+            with found.skipping(row):
+                key, language, category = _key(row), _language(row, root), row.name("ability").partition("/")[0]
+                categories[category] += 1
+                if (language, key) in responses:
+                    where = f"{row.place('id')}: {key} stands at {responses[language, key][0]} already"
+                    raise DataError(f"{where}; expected each response once")
+                pair = _pair(row, key, language, folder)
+                if key in keys:  # in the other language
+                    pair["pair_id"] = f"{language}-{key}"
+                keys.add(key)
+                wanted = options.category in (None, "", category)
+                responses[language, key] = row.place("id"), pair if wanted else None
+    pairs = [pair for _, pair in responses.values() if pair is not None]
+    if not pairs:
+        has = ", ".join(sorted(categories))
+        raise DataError(f"{path}: no ability of category {options.category!r}; it has {has}")
+    _add_ratings(Path(options.ratings or root), responses, found)
+    unrated = {pair["pair_id"] for pair in pairs} - found.rated()
     description = (
         f"mos is one overall score for words and style. {len(unrated)} of {len(pairs)} responses have no rating. "
         f"The instruction was heard in {sum(bool(pair['context_audio']) for pair in pairs)} and is text in the rest."
     )
     if options.category:
-        description += f" Only abilities {options.category}/...: {responses.left_out} responses of others left out."
+        left_out = len(responses) - len(pairs)
+        description += f" Only abilities {options.category}/...: {left_out} responses of others left out."
     card = DatasetCard(
         "VStyle",
-        (ratings.scale("mos"),),
+        (found.scale_of("mos", _SCALE),),
         "https://huggingface.co/datasets/zhanjun/VStyle-responses and VStyle-eval-results (arXiv 2509.09716)",
         "unknown",
         description=description,
     )
-    return Imported(card, pairs, ratings.frame(), skipped=[*responses.skipped, *skipped])
+    return Imported(card, pairs, found.ratings(), skipped=found.skipped)
 
 
-class _Responses:
-    """What the metadata say: pairs by (language, "id_instruct_id")."""
+def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
+    """Columns of the pair; the instruction as the rater met it, see the head of this file."""
+    text = row.text("instruct_text")
+    spoken, where = row.values.get("instruction_audio_path"), row.place("instruction_audio_path")
+    if spoken in (None, ""):
+        context: dict[str, Any] = {"context_audio": [], "situation": text}
+    else:
+        context = {"context_audio": [{"role": "user", "audio": folder.find(spoken, where)}], "context_text": text}
+    return {
+        **context,
+        "pair_id": key,
+        "group_id": f"{language}-{row.name('instruct_id')}",
+        "language": language,
+        "response_audio": folder.find(row.values.get("response_audio_path"), row.place("response_audio_path")),
+        "response_text": row.text("response_text"),
+        "system_id": row.name("model_name"),
+        "setting": row.name("ability"),
+    }
 
-    def __init__(self, root: Path, category: str | None) -> None:
-        self.pairs: dict[tuple[str, str], dict[str, Any]] = {}
-        self.skipped: list[Skipped] = []
-        self.left_out = 0
-        self._root = root
-        self._category = category
-        self._places: dict[tuple[str, str], str] = {}
-        self._keys: set[str] = set()
-        self._categories: Counter[str] = Counter()
 
-    def read(self, file: Path) -> None:
-        rows = read_records(file)
-        need_fields(rows, _METADATA_FIELDS)
-        values = [row.values.get(name) for row in rows for name in ("response_audio_path", "instruction_audio_path")]
-        folder = AudioFolder(file.parent, values)
-        for row in rows:
-            try:
-                self._add(row, folder)
-            except DataError as error:
-                self.skipped.append(row.skipped(error))
-
-    def _add(self, row: Record, folder: AudioFolder) -> None:
-        key, ability, language = _key(row), row.name("ability"), _language(row, self._root)
-        self._categories[ability.partition("/")[0]] += 1
-        if (language, key) in self._places:
-            where = self._places[language, key]
-            raise DataError(f"{row.place('id')}: {key} stands at {where} already; accepted: each response once")
-        pair = {**_context(row, folder), "group_id": f"{language}-{row.name('instruct_id')}", "language": language}
-        pair["pair_id"] = f"{language}-{key}" if key in self._keys else key
-        pair["response_audio"] = folder.find(row.values.get("response_audio_path"), row.place("response_audio_path"))
-        pair["response_text"] = row.text("response_text")
-        pair["system_id"], pair["setting"] = row.name("model_name"), ability
-        self._places[language, key] = row.place("id")
-        self._keys.add(key)
-        if self._category and ability.partition("/")[0] != self._category:
-            self.left_out += 1
-        else:
-            self.pairs[language, key] = pair
-
-    def pair_id(self, row: Record, language: str) -> str | None:
-        """The response that a rating is of; None = it is of a category that was left out."""
-        key = _key(row)
-        if (language, key) in self.pairs:
-            return self.pairs[language, key]["pair_id"]
-        if (language, key) not in self._places:
-            raise DataError(f"{row.place('id')}: no response {key} (id_instruct_id) in {language}")
-        return None
-
-    def categories(self) -> str:
-        return ", ".join(sorted(self._categories))
+def _add_ratings(
+    folder: Path, responses: dict[tuple[str, str], tuple[str, dict[str, Any] | None]], found: Collector
+) -> None:
+    if folder.is_file():
+        raise DataError(f"{folder}: a file; expected the folder that holds human_eval_res")
+    for file in source_files(folder, [f"human_eval_res/{language}/*.jsonl" for language in _LANGUAGES]):
+        language = file.parent.name
+        for row in read_records(file, _RATING_FIELDS):
+            with found.skipping(row):
+                key = _key(row)
+                if (language, key) not in responses:
+                    raise DataError(f"{row.place('id')}: no response {key} (id_instruct_id) in {language}")
+                pair = responses[language, key][1]
+                if pair is not None:
+                    found.add_rating(pair["pair_id"], file.stem, "mos", row.values.get("mos"), row.place("mos"), _SCALE)
 
 
 def _key(row: Record) -> str:
@@ -145,30 +150,3 @@ def _language(row: Record, root: Path) -> str:
     if named:
         return named[-1]
     return "zh" if _HAN.search(row.text("instruct_text") or "") else "en"
-
-
-def _context(row: Record, folder: AudioFolder) -> dict[str, Any]:
-    """The instruction as the rater met it; see the head of this file."""
-    text = row.text("instruct_text")
-    value, where = row.values.get("instruction_audio_path"), row.place("instruction_audio_path")
-    if value in (None, ""):
-        return {"context_audio": [], "situation": text}
-    return {"context_audio": [{"role": "user", "audio": folder.find(value, where)}], "context_text": text}
-
-
-def _ratings(folder: Path, responses: _Responses) -> tuple[Ratings, list[Skipped]]:
-    ratings, skipped = Ratings(1, 5), []
-    if folder.is_file():
-        raise DataError(f"{folder}: a file; accepted: the folder that holds human_eval_res")
-    patterns = [f"human_eval_res/{language}/*.jsonl" for language in _LANGUAGES]
-    for file in source_files(folder, patterns):
-        rows = read_records(file)
-        need_fields(rows, _RATING_FIELDS)
-        for row in rows:
-            try:
-                pair_id = responses.pair_id(row, file.parent.name)
-                if pair_id is not None:
-                    ratings.add(pair_id, file.stem, "mos", row.values.get("mos"), row.place("mos"))
-            except DataError as error:
-                skipped.append(row.skipped(error))
-    return ratings, skipped

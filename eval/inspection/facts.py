@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...data_modules.importers.assemble import SKIPPED_FILE
 from ...data_modules.inspection import Histogram
-from ...data_modules.intake.assemble import SKIPPED_FILE
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import PairDataset
 from ...data_modules.storage import DataPath

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.errors import DataError, shown
-from ...data_modules.intake.tables import SourceTable, read_table
 from ...data_modules.schema import Pair
+from ...data_modules.tables import SourceTable, read_table
 from . import OK, score_table
 
 

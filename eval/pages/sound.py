@@ -21,7 +21,7 @@ from markupsafe import Markup
 from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
 from ...data_modules.errors import AudioError
 from ...data_modules.folders import replace_file
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
 from ..numerals import plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .reliability import MIN_RATER_ITEMS
 
 FAST_RATIO = 1 / 3

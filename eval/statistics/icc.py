@@ -26,8 +26,8 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import linalg, sparse, stats
 
-from ...data_modules.rater_model import RaterModel, fit_rater_model
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
+from ...data_modules.targets import RaterModel, fit_rater_model
 from .agreement import Statistic
 from .bootstrap import Resamples, with_interval
 

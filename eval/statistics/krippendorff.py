@@ -19,7 +19,7 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import sparse
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import Estimate, Resamples
 

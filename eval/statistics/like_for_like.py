@@ -36,7 +36,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import MAX_UNDEFINED, MIN_GROUPS, Resamples
 from .rank_draws import spearman_draws

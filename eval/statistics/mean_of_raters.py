@@ -16,7 +16,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import Estimate, Resamples, row_statistic, statistic_draws
 from .reliability import MIN_RATER_ITEMS

@@ -25,9 +25,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse, stats
 
-from ...data_modules.rater_model import fit_rater_model
-from ...data_modules.rating_table import RatingTable
-from ...data_modules.ratings import Dimension
+from ...data_modules.ratings import Dimension, RatingTable
+from ...data_modules.targets import fit_rater_model
 from .agreement import Statistic, is_constant
 from .bootstrap import estimate
 from .haste import fast_raters

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from ..report_schema import Ceiling, statistic_report
 from .agreement import MIN_ITEMS, Statistic, spearman
 from .bootstrap import Estimate, Interval, Resamples, row_statistic, statistic_draws

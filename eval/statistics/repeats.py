@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import Resamples, with_interval
 from .icc import icc

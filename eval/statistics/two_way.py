@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...data_modules.rating_table import RatingTable
+from ...data_modules.ratings import RatingTable
 from .agreement import Statistic, spearman
 from .bootstrap import Estimate, Resamples, fisher_z, t_interval, with_interval, z_variance
 from .like_for_like import HALVINGS, halves

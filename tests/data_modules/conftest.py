@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake.assemble import assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -92,3 +91,9 @@ def source_type() -> type[Source]:
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     return Source(tmp_path / "source")
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    """Place (without folders) and reason of what an import skipped."""
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.errors import AudioError, DataError
-from empathy_judge.data_modules.intake import archives
-from empathy_judge.data_modules.intake.archives import ArchiveMember, archive_members
-from empathy_judge.data_modules.intake.clips import read_clip
-from empathy_judge.data_modules.intake.trees import open_tree
+from empathy_judge.data_modules.importers import archives
+from empathy_judge.data_modules.importers.archives import ArchiveMember, archive_members, open_tree
+from empathy_judge.data_modules.importers.clips import read_clip
 
 FLAGS, METHOD, PACKED, SIZE, OFFSET = (8, "<H"), (10, "<H"), (20, "<L"), (24, "<L"), (42, "<L")
 """Fields of a member in the central directory: where they start and how they are packed."""
@@ -89,7 +88,7 @@ class TestRefused:
     )
     def test_unsafe_names(self, tmp_path: Path, name: str) -> None:
         path = make_zip(tmp_path / "a.zip", {"ok.wav": b"1", name: b"2"})
-        assert refused(path).startswith(f"member {name!r} has an unsafe name; accepted: a relative path")
+        assert refused(path).startswith(f"member {name!r} has an unsafe name; expected a relative path")
 
     def test_an_unsafe_dropping_is_unsafe(self, tmp_path: Path) -> None:
         assert "unsafe name" in refused(make_zip(tmp_path / "a.zip", {"__MACOSX/../../x": b"1"}))
@@ -100,7 +99,7 @@ class TestRefused:
             archive.writestr("a/x.wav", b"first")
             with pytest.warns(UserWarning, match="Duplicate name"):
                 archive.writestr("a/x.wav", b"second")
-        assert refused(path) == "member 'a/x.wav' stands twice in the archive; accepted: each name once"
+        assert refused(path) == "member 'a/x.wav' stands twice in the archive; expected each name once"
 
     def test_links(self, tmp_path: Path) -> None:
         path = tmp_path / "a.zip"
@@ -108,23 +107,23 @@ class TestRefused:
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(info, "/etc/passwd")
-        assert refused(path) == "member 'x.wav' is a link; accepted: files"
+        assert refused(path) == "member 'x.wav' is a link; expected files"
 
     @pytest.mark.parametrize("flag", [0x1, 0x41])
     def test_encrypted_members(self, tmp_path: Path, flag: int) -> None:
         path = make_zip(tmp_path / "a.zip", {"x.wav": b"1"})
         patch(path, "x.wav", FLAGS, flag)
-        assert refused(path).startswith("member 'x.wav' is encrypted; accepted: ")
+        assert refused(path).startswith("member 'x.wav' is encrypted; expected ")
 
     def test_methods_that_unpack_without_limit(self, tmp_path: Path) -> None:
         assert refused(make_zip(tmp_path / "a.zip", {"x": b"1"}, zipfile.ZIP_LZMA)).startswith(
-            "member 'x' is packed by method 14; accepted: stored, deflated"
+            "member 'x' is packed by method 14; expected stored, deflated"
         )
 
     def test_a_member_that_says_it_is_huge(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "a.zip", {"x.wav": b"1"})
         patch(path, "x.wav", SIZE, (512 << 20) + 1)
-        assert refused(path).startswith("member 'x.wav' holds 536870913 bytes; accepted: at most 536870912")
+        assert refused(path).startswith("member 'x.wav' holds 536870913 bytes; expected at most 536870912")
 
     def test_a_bomb(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(65 << 20)})
@@ -150,7 +149,7 @@ class TestRefused:
     def test_members_that_overlap(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "a.zip", {"a": b"1" * 40, "b": b"2" * 40})
         patch(path, "b", OFFSET, 0)
-        assert refused(path) == "member 'b' overlaps with 'a'; accepted: none does"
+        assert refused(path) == "member 'b' overlaps with 'a'; expected members side by side"
 
     def test_no_zip_cut_off_and_missing(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(10_000), "y.wav": b"2"}, zipfile.ZIP_STORED)
@@ -250,11 +249,11 @@ class TestTrees:
         (tmp_path / "tree" / "inside.wav").symlink_to("a.wav")
         assert list(open_tree(tmp_path / "tree").files) == ["a.wav", "inside.wav"]
         (tmp_path / "tree" / "out.wav").symlink_to(tmp_path / "private.wav")
-        with pytest.raises(DataError, match=r"tree/out.wav: a link that leaves the folder .*tree; accepted: the file"):
+        with pytest.raises(DataError, match=r"tree/out.wav: a link that leaves the folder .*tree; expected the file"):
             open_tree(tmp_path / "tree")
         (tmp_path / "tree" / "out.wav").unlink()
         (tmp_path / "tree" / "more").symlink_to(tmp_path)
-        with pytest.raises(DataError, match=r"tree/more: a link to a folder; accepted: the folder itself"):
+        with pytest.raises(DataError, match=r"tree/more: a link to a folder; expected the folder itself"):
             open_tree(tmp_path / "tree")
 
     def test_an_unsafe_archive_in_a_folder_is_named(self, tmp_path: Path) -> None:
@@ -269,8 +268,8 @@ class TestTrees:
         [
             (b"{", r"not readable as JSON \(Expecting"),
             (b"\xff[]", "not readable as JSON .*utf-8"),
-            (b'{"a": 1}', r"value \{'a': 1\}; accepted: a list of JSON objects"),
-            (b"[{}, 3]", ", row 2: value 3; accepted: a JSON object"),
+            (b'{"a": 1}', r"value \{'a': 1\}; expected a list of JSON objects"),
+            (b"[{}, 3]", ", row 2: value 3; expected a JSON object"),
             (b'[{"a": 1, "a": 2}]', "a name stands twice in an object"),
             (b"[" * 100_000, "not readable as JSON"),
         ],

@@ -15,8 +15,8 @@ import pytest
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.folders import STAGE_NOTES, staged_folder
-from empathy_judge.data_modules.intake import assemble as assembling
-from empathy_judge.data_modules.intake import clips
+from empathy_judge.data_modules.importers import assemble as assembling
+from empathy_judge.data_modules.importers import clips
 from empathy_judge.data_modules.schema import PairDataset
 from filelock import FileLock
 
@@ -27,7 +27,7 @@ SHARDS = 9
 SLOW_IMPORT = """
 import sys, time
 from empathy_judge import cli
-from empathy_judge.data_modules.intake import assemble, clips
+from empathy_judge.data_modules.importers import assemble, clips
 
 def slowed(function):
     def run(*arguments, **named):
@@ -191,7 +191,7 @@ def test_two_imports_into_one_folder(large: Any) -> None:
     notes.mkdir(parents=True)
     with (
         FileLock(notes / "lock"),
-        pytest.raises(DataError, match="dataset: another process is writing it; accepted: wait"),
+        pytest.raises(DataError, match="dataset: another process is writing it; expected wait"),
     ):
         large.load()
     assert len(large.load().pairs) == PAIRS
@@ -200,7 +200,7 @@ def test_two_imports_into_one_folder(large: Any) -> None:
 def test_a_kill_between_the_renames_loses_nothing(large: Any) -> None:
     large.load()
     large.out.rename(large.out.with_name(f".{large.out.name}.replaced"))
-    with pytest.raises(DataError, match="dataset: exists; accepted"):
+    with pytest.raises(DataError, match="dataset: exists; expected"):
         large.load()
     assert len(PairDataset.load(large.out).pairs) == PAIRS
 

@@ -18,7 +18,7 @@ from empathy_judge.cli import main
 from empathy_judge.commands import BAD_USAGE, DONE, FAILED_CHECKS
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.near_identical import NEAR_IDENTICAL_FILE, near_identical
+from empathy_judge.data_modules.near_duplicates import NEAR_IDENTICAL_FILE, near_identical
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import fold_dataset, leave_one_out, split_dataset
 
@@ -106,7 +106,7 @@ def test_a_near_copy_in_another_split_is_found(source: Any, kind: str) -> None:
         check_splits(dataset)
     assert (
         "pairs.parquet, row 4, column 'split': near identical response clip of pairs '000-0' and '001-1' is in test "
-        "and train; accepted: each near identical response clip in one split"
+        "and train; expected each near identical response clip in one split"
     ) in str(caught.value)
 
 
@@ -278,11 +278,11 @@ def test_systems_that_all_say_the_same_are_no_folds(source_type: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--folds", "1"], "1 folds; accepted: 2 to 36"),
-        (["--folds", "99"], "99 folds; accepted: 2 to 36"),
+        (["--folds", "1"], "1 folds; expected 2 to 36"),
+        (["--folds", "99"], "99 folds; expected 2 to 36"),
         (["--folds", "13"], "split 'fold.*' would get 0% of the pairs instead of 8%"),
         (["--folds", "3", "--hold-out", "system_id=a"], "--folds together with --hold-out"),
-        (["--leave-out", "mood"], "split by 'mood'; accepted: group_id, context_speaker, .*, response_text"),
+        (["--leave-out", "mood"], "split by 'mood'; expected group_id, context_speaker, .*, response_text"),
         (["--leave-out", "language"], r"pairs\.parquet, row 1, column 'language': empty \(35 more\)"),
         (["--leave-out", "system_id", "--by", "group_id"], "--leave-out together with --by"),
         (["--by", "system_id", "group_id"], "36 pairs fall into 1 inseparable parts"),
@@ -301,5 +301,5 @@ def test_folds_by_the_command_line(folder: Path, capsys: pytest.CaptureFixture[s
     printed = json.loads(capsys.readouterr().out)
     assert list(printed["splits"]) == ["fold1", "fold2", "fold3"]
     assert main(["split", str(folder), "--leave-out", "system_id"]) == BAD_USAGE
-    assert "it has splits already; accepted: --overwrite" in capsys.readouterr().err
+    assert "it has splits already; expected --overwrite" in capsys.readouterr().err
     assert main(["split", str(folder), "--leave-out", "system_id", "--overwrite"]) == DONE

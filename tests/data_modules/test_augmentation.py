@@ -18,10 +18,9 @@ from empathy_judge.data_modules.augmentation import (
     coloured_noise,
     impulse_response,
 )
-from empathy_judge.data_modules.batching import EpochBatches, FixedSize, Position
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.sampler import EpochSampler
+from empathy_judge.data_modules.sampling import EpochBatches, EpochSampler, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from torch.utils.data import DataLoader
 
@@ -233,10 +232,10 @@ def test_augmented_samples_come_from_the_file(dataset: PairDataset) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_probability": 1.5}, "noise_probability 1.5; accepted: 0 to 1"),
-        ({"gain_probability": -0.1}, "gain_probability -0.1; accepted: 0 to 1"),
+        ({"noise_probability": 1.5}, "noise_probability 1.5; expected 0 to 1"),
+        ({"gain_probability": -0.1}, "gain_probability -0.1; expected 0 to 1"),
         ({"gain_probability": float("nan")}, "gain_probability nan"),
-        ({"noise_snr": (30.0, 10.0)}, r"noise_snr \(30.0, 10.0\); accepted: two values, ascending, -20.0 to 100.0"),
+        ({"noise_snr": (30.0, 10.0)}, r"noise_snr \(30.0, 10.0\); expected two values, ascending, -20.0 to 100.0"),
         ({"room_rt60": (0.0, 1.0)}, "room_rt60"),
         ({"codec_compression": (0.0, 1.1)}, "codec_compression"),
         ({"shift_seconds": (-1.0, 1.0)}, "shift_seconds"),

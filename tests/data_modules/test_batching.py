@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules import durations
-from empathy_judge.data_modules.batching import ByTokens, EpochBatches, Kind, Position, Repeated
-from empathy_judge.data_modules.durations import DURATIONS_FILE, clip_seconds
+from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.sampler import Blocks, EpochSampler
+from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
+from empathy_judge.data_modules.sampling import Blocks, ByTokens, EpochBatches, EpochSampler, Kind, Position, Repeated
 from empathy_judge.data_modules.schema import PairDataset
 
 
@@ -127,7 +126,7 @@ def test_blocks_are_hardly_read_twice() -> None:
 
 
 def test_one_item_that_is_too_long_is_named_by_its_tokens() -> None:
-    with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; accepted: \d+ or more"):
+    with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; expected \d+ or more"):
         plans(lengths_of(10), 100, 1)
 
 
@@ -154,8 +153,8 @@ def test_durations_are_read_once(dataset_folder: Path, tmp_path: Path, monkeypat
     found = clip_seconds(dataset)
     for pair in dataset.pairs:
         for source in (pair.response, *(turn.audio for turn in pair.context)):
-            assert found[source] == pytest.approx(durations.probe(source).seconds)
-    monkeypatch.setattr(durations, "probe", None)
+            assert found[source] == pytest.approx(measuring.probe(source).seconds)
+    monkeypatch.setattr(measuring, "probe", None)
     assert clip_seconds(PairDataset.load(folder)) == found
     stored = json.loads((folder / DURATIONS_FILE).read_text())
     monkeypatch.undo()

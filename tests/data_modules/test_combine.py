@@ -136,7 +136,7 @@ def test_names_are_kept_in_the_columns_that_are_shared(lab: PairDataset, crowd: 
     assert {pair.system_id for pair in both.pairs} == {"s0", "s1"}
     assert {pair.group_id for pair in both.pairs} == {f"{name}/g{n}" for name in "ab" for n in range(3)}
     assert set(both.ratings["rater_id"]) == {"r", "q"}
-    with pytest.raises(UserError, match=r"shared column 'pair_id'; accepted: group_id, context_speaker, response_spea"):
+    with pytest.raises(UserError, match=r"shared column 'pair_id'; expected group_id, context_speaker, response_spea"):
         combine([lab, crowd], tmp_path / "other", shared=("pair_id",))
 
 
@@ -196,16 +196,16 @@ def test_a_clip_that_was_changed_after_the_import_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"names": ["a"]}, "1 names for 2 datasets; accepted: one for each"),
-        ({"names": ["a", "a"]}, "dataset name 'a'; accepted: distinct ones without '/', as --names gives them"),
-        ({"names": ["a", "b/c"]}, "dataset name 'b/c'; accepted: distinct ones"),
-        ({"renames": {"web": {"warmth": "empathy"}}}, "rename in dataset 'web'; accepted: lab, crowd"),
+        ({"names": ["a"]}, "1 names for 2 datasets; expected one for each"),
+        ({"names": ["a", "a"]}, "dataset name 'a'; expected distinct ones without '/', as --names gives them"),
+        ({"names": ["a", "b/c"]}, "dataset name 'b/c'; expected distinct ones"),
+        ({"renames": {"web": {"warmth": "empathy"}}}, "rename in dataset 'web'; expected lab, crowd"),
         ({"renames": {"crowd": {"heat": "empathy"}}}, "crowd: no dimension 'heat'; it has warmth, rudeness"),
         (
             {"renames": {"crowd": {"warmth": "rudeness"}}},
-            "crowd: dimensions .*; accepted: at least one, each name once",
+            "crowd: dimensions .*; expected at least one, each name once",
         ),
-        ({"renames": {"crowd": {"warmth": "a b"}}}, "dimension name 'a b'; accepted: letters"),
+        ({"renames": {"crowd": {"warmth": "a b"}}}, "dimension name 'a b'; expected letters"),
     ],
 )
 def test_names_that_cannot_be_used_are_refused(
@@ -226,7 +226,7 @@ def test_dimensions_can_change_names_with_each_other(crowd: PairDataset, tmp_pat
         ("rudeness", 4.0),
         ("warmth", 0.25),
     }
-    with pytest.raises(UserError, match="--rename 'warmth=empathy': accepted: NAME:OLD=NEW"):
+    with pytest.raises(UserError, match="--rename 'warmth=empathy': expected NAME:OLD=NEW"):
         parse_renames(["warmth=empathy"])
 
 
@@ -239,7 +239,7 @@ def test_the_command(lab: PairDataset, crowd: PairDataset, tmp_path: Path, capsy
     assert counts == {"pairs": 6, "ratings": 6, "raters": 2, "preferences": 1, "pairs_without_rating": 2}
     assert facts["content_hash"] == PairDataset.load(out).card.content_hash
     assert main([*words, "--names", "a", "b"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {out}: exists; accepted: a folder that does not exist ye")
+    assert capsys.readouterr().err.startswith(f"error: {out}: exists; expected a folder that does not exist ye")
     with pytest.raises(SystemExit):
         main(["combine", "--help"])
     assert "example: empathy-judge combine lab crowd" in capsys.readouterr().out

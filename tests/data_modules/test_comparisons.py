@@ -128,7 +128,7 @@ def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end() 
     ]
     assert plain(counterfactuals(made, 0.76)) == [("p1", "cf:p1:p0", [1.0, None])]
     for share in (-0.1, 1.1, float("nan")):
-        with pytest.raises(UserError, match=r"min_score .*; accepted: 0 to 1"):
+        with pytest.raises(UserError, match=r"min_score .*; expected 0 to 1"):
             counterfactuals(made, share)
 
 

@@ -14,17 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from empathy_judge.data_modules import embedded
 from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.embedded import EmbeddedClip
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.importers import hugging_face, sdiareward
-from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake import embedded
-from empathy_judge.data_modules.intake.assemble import Imported, assemble
-from empathy_judge.data_modules.intake.embedded import EmbeddedClip
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
-from empathy_judge.data_modules.intake.tables import read_table
+from empathy_judge.data_modules.importers.assemble import Imported, assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.tables import read_table
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 TURNS = pa.list_(pa.struct([("role", pa.string()), ("audio", AUDIO)]))
@@ -206,7 +205,7 @@ def test_every_type_of_bytes(tmp_path: Path, clips: list[bytes], kind: pa.DataTy
 def test_bytes_where_text_belongs(tmp_path: Path, clips: list[bytes]) -> None:
     table = columns(clips).set_column(0, "pair_id", pa.array([b"p%d" % row for row in range(PAIRS)]))
     pq.write_table(table, tmp_path / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs\.parquet, row 1, column 'pair_id': value bytes in a table; accepted:"):
+    with pytest.raises(DataError, match=r"pairs\.parquet, row 1, column 'pair_id': value bytes in a table; expected"):
         assemble(read_parquet(tmp_path / "pairs.parquet"), tmp_path / "out")
 
 
@@ -233,11 +232,11 @@ def test_a_file_that_got_shorter_after_it_was_read(parquet: Path, clips: list[by
 def test_the_same_content_is_stored_and_decoded_once(
     parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from empathy_judge.data_modules.intake import clips as intake
+    from empathy_judge.data_modules.importers import clips as importing
 
     decoded = []
-    decode = intake.decode
-    monkeypatch.setattr(intake, "decode", lambda *args, **how: decoded.append(1) or decode(*args, **how))
+    decode = importing.decode
+    monkeypatch.setattr(importing, "decode", lambda *args, **how: decoded.append(1) or decode(*args, **how))
     dataset = assemble(read_parquet(parquet), tmp_path / "out")
     assert PAIRS + 2 <= len(decoded) < PAIRS + 40  # threads may do the same clip at the same time
     assert len(list((tmp_path / "out/audio").iterdir())) == PAIRS + 2

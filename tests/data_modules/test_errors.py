@@ -17,8 +17,8 @@ def test_it_can_be_printed() -> None:
 
 
 def test_it_can_be_read() -> None:
-    text = str(UserError(f"pairs.csv: {'x' * 10_000}; accepted: text"))
+    text = str(UserError(f"pairs.csv: {'x' * 10_000}; expected text"))
     assert len(text) == MAX_MESSAGE_CHARACTERS
     assert text.startswith("pairs.csv: x")
-    assert text.endswith("x; accepted: text")
+    assert text.endswith("x; expected text")
     assert len(shown("y" * 10_000)) == MAX_SHOWN_CHARACTERS

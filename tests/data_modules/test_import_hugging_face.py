@@ -13,7 +13,7 @@ import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
 datasets = pytest.importorskip("datasets")
@@ -103,7 +103,7 @@ def test_save_to_disk_with_splits(tmp_path: Path, clips: Path) -> None:
     datasets.DatasetDict({"train": made.select([0]), "test": made}).save_to_disk(str(tmp_path / "saved"))
     check(load(tmp_path / "saved", tmp_path / "out", "--split", "test"), clips)
     for word, shown in [(["--split", "dev"], "'dev'"), ([], "None")]:
-        with pytest.raises(UserError, match=rf"saved: --split {shown}; accepted: train, test"):
+        with pytest.raises(UserError, match=rf"saved: --split {shown}; expected train, test"):
             load(tmp_path / "saved", tmp_path / "other", *word)
 
 

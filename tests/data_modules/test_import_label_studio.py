@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import label_studio
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
 MAPPING = [
@@ -134,7 +134,7 @@ class TestFullExport:
         ratings = export.load().ratings
         assert ratings["seconds"].fillna(-1).tolist() == [12, 12, -1, 4.288, 4.288]
         first["lead_time"] = -1
-        message = "task 11, annotation 101, control 'stars', lead_time of its annotation: value -1; accepted: a finite"
+        message = "task 11, annotation 101, control 'stars', lead_time of its annotation: value -1; expected a finite"
         with pytest.raises(DataError, match=message):
             export.load(overwrite=True)
         for task in export.tasks:
@@ -163,7 +163,7 @@ class TestFullExport:
         choices = ["--choice", "very much=5", "--choice", "none=1"]
         found = {(p, score) for p, _, d, score in scores(export.load(*MAPPING, *choices)) if d == "empathy"}
         assert found == {("11", 4.0), ("12", 5.0), ("13", 1.0)}
-        with pytest.raises(DataError, match=r"task 13, annotation 1, control 'stars': label 'none'; accepted: a"):
+        with pytest.raises(DataError, match=r"task 13, annotation 1, control 'stars': label 'none'; expected a"):
             export.load(*MAPPING, *choices[:2], overwrite=True)
 
     def test_json_min_says_the_same(self, export: Export) -> None:
@@ -225,7 +225,7 @@ class TestComparisons:
     @pytest.mark.parametrize("value", [{"selected": "none"}, {"selected": None}, {"choices": ["better"]}, {}])
     def test_unknown_side(self, export: Export, value: Any) -> None:
         self.tasks(export)[1]["annotations"][0]["result"][0]["value"] = value
-        with pytest.raises(DataError, match=r"task 12, annotation 1, control 'better': .*; accepted: "):
+        with pytest.raises(DataError, match=r"task 12, annotation 1, control 'better': .*; expected "):
             export.load(*self.WORDS)
 
 
@@ -233,15 +233,15 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("url", "reason"),
         [
-            ("https://example.org/a.wav", "is on another machine; accepted: a file of the folder --audio"),
+            ("https://example.org/a.wav", "is on another machine; expected a file of the folder --audio"),
             ("s3://bucket/a.wav", "is on another machine"),
             ("/data/local-files/?d=../secret.wav", "leaves the folder"),
             ("/data/upload/../../secret.wav", "leaves the folder"),
             ("/data/local-files/?d=gone.wav", "no such file"),
             ("/etc/hostname", "leaves the folder"),
             ("http://[", "is on another machine|no such file"),
-            (5, "accepted: the path of an audio file"),
-            (None, "accepted: the path of an audio file"),
+            (5, "expected the path of an audio file"),
+            (None, "expected the path of an audio file"),
         ],
     )
     def test_audio(self, export: Export, url: Any, reason: str) -> None:
@@ -261,13 +261,13 @@ class TestRefused:
         [
             (lambda t: t[0].pop("data"), r"export\.json: not an export of Label Studio"),
             (lambda t: t[0].pop("id"), r"row 1, column 'id': value None"),
-            (lambda t: t[1].update(id=11), r"task 11, column 'pair_id': value '11'; accepted: each id once"),
+            (lambda t: t[1].update(id=11), r"task 11, column 'pair_id': value '11'; expected each id once"),
             (lambda t: t[1].update(annotations=3), r"row 2, column 'annotations': value 3"),
             (lambda t: t[1]["annotations"][0].update(result=None), r"task 12, annotation 105: result None"),
             (lambda t: t[1]["annotations"][0].update(result=[1]), r"task 12, annotation 105: result 1"),
             (lambda t: t[1]["annotations"][0].update(completed_by=None), r"annotation 105: completed_by None"),
-            (lambda t: t[1]["annotations"][0].update(result=[stars(9)]), r"control 'stars': value 9; accepted for emp"),
-            (lambda t: t[1]["annotations"][0].update(result=[stars("4")]), r"control 'stars': value '4'; accepted: a"),
+            (lambda t: t[1]["annotations"][0].update(result=[stars(9)]), r"control 'stars': value 9; expected for emp"),
+            (lambda t: t[1]["annotations"][0].update(result=[stars("4")]), r"control 'stars': value '4'; expected a"),
             (lambda t: t[1]["annotations"][0].update(result=[stars(1), stars(2)]), r"'stars': value '12'; .*once"),
             (
                 lambda t: t[1]["annotations"][0].update(result=[result("stars", "rating", {"rating": 3, "start": 0})]),
@@ -289,10 +289,10 @@ class TestRefused:
         [
             (["--response", "x"], r"no task has a field 'x'; they have 'answer', 'question'"),
             (["--rating", "empathy=y"], r"no annotation has a control 'y'; they have 'note', 'stars', 'warmth'"),
-            (["--rating", "kindness=stars"], r"--rating kindness=stars: 'kindness'; accepted: empathy"),
-            (["--rating", "empathy@x=stars"], r"'x'; accepted: answer"),
-            (["--preference", "empathy=stars"], r"--preference with 1 --response; accepted: two"),
-            (["--field", "score=model"], r"--field score=model: 'score'; accepted: group_id"),
+            (["--rating", "kindness=stars"], r"--rating kindness=stars: 'kindness'; expected empathy"),
+            (["--rating", "empathy@x=stars"], r"'x'; expected answer"),
+            (["--preference", "empathy=stars"], r"--preference with 1 --response; expected two"),
+            (["--field", "score=model"], r"--field score=model: 'score'; expected group_id"),
         ],
     )
     def test_options(self, export: Export, words: list[str], message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import sdiareward
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .conftest import reasons
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
@@ -63,11 +63,6 @@ class SDiaReward:
 @pytest.fixture
 def source(source_type: Any, tmp_path: Path) -> SDiaReward:
     return SDiaReward(source_type(tmp_path / "source", groups=0))
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_a_row(source: SDiaReward) -> None:
@@ -168,19 +163,19 @@ def test_audio_elsewhere(source: SDiaReward) -> None:
 @pytest.mark.parametrize(
     ("chat", "reason"),
     [
-        (None, "value None; accepted: a list of"),
-        ([], "accepted: a list of"),
-        ("hello", "accepted: a list of"),
+        (None, "value None; expected a list of"),
+        ([], "expected a list of"),
+        ("hello", "expected a list of"),
         ([turn("user", "Hi.", "clips/90.wav")], "whose last turn is the assistant's and holds one clip"),
         ([turn("assistant", "Typed.")], "whose last turn is the assistant's and holds one clip"),
         ([turn("assistant", "Two.", "clips/90.wav", "clips/200.wav")], "holds one clip"),
-        ([turn("tool", "x")], "accepted: {\"role\": \"user\" or \"assistant\""),
-        ([{"role": "user"}], "value None; accepted: {\"role\""),
+        ([turn("tool", "x")], "expected {\"role\": \"user\" or \"assistant\""),
+        ([{"role": "user"}], "value None; expected {\"role\""),
         ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
         (["hi"], "turn 1"),
         ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
         ([turn("assistant", None, "clips/none.wav")], "no such file"),
-        ([turn("assistant", None, None)], "accepted: the path of an audio file"),
+        ([turn("assistant", None, None)], "expected the path of an audio file"),
     ],
 )  # fmt: skip
 def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> None:
@@ -203,21 +198,13 @@ def test_the_same_chat_twice_and_the_same_row_twice(source: SDiaReward) -> None:
     found = reasons(dataset)
     assert len(found) == 2
     assert "has compared these at" in found[0][1]
-    assert found[1][1] == "both clips are the same; accepted: two different clips"
+    assert found[1][1] == "both clips are the same; expected two different clips"
 
 
 def test_another_layout_is_an_error(source: SDiaReward) -> None:
     source.row(200, 300)
     source.rows = [{"win": [], "lose": []}]
     with pytest.raises(
-        DataError, match=r"rows\.jsonl: no field 'chosen'; it has 'win', 'lose'; accepted: chosen, rejec"
+        DataError, match=r"rows\.jsonl: no field 'chosen'; it has 'win', 'lose'; expected chosen, rejec"
     ):
         source.load()
-
-
-def test_command_line(source: SDiaReward, capsys: pytest.CaptureFixture[str]) -> None:
-    source.row(200, 300)
-    file = source.table("rows.jsonl", source.rows)
-    assert main(["import", "sdiareward", str(file), "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["preferences"], printed["groups"], printed["skipped"]) == (2, 1, 1, None)

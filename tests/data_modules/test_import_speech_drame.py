@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
+
+from .conftest import reasons
 
 PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
 
@@ -79,11 +78,6 @@ def by_id(dataset: PairDataset) -> dict[str, Pair]:
 def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, float]:
     rows = dataset.ratings[(dataset.ratings["pair_id"] == pair_id) & (dataset.ratings["dimension"] == dimension)]
     return dict(zip(rows["rater_id"], rows["score"], strict=True))
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_realism(source: Drame) -> None:
@@ -156,7 +150,7 @@ def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
     assert len(dataset.ratings) == 115
     found = reasons(dataset)
     assert [reason for _, reason in found] == [
-        f"value {value}; accepted: a whole number from 1 to 5" for value in ("0", "6", "True", "'4'", "4.5")
+        f"value {value}; expected a whole number from 1 to 5" for value in ("0", "6", "True", "'4'", "4.5")
     ]
     assert found[1][0] == "test.jsonl, row 1 (line 1), column 'annotations', pitch_variation, annotator 2"
 
@@ -164,17 +158,17 @@ def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"annotations": None}, "value None; accepted: an object of lists"),
-        ({"annotations": {"pitch_variation": 3}}, "accepted: an object of lists"),
-        ({"annotations": {"loudness": [1]}}, "questions ['loudness']; accepted: those of realism (pitch_variation"),
+        ({"annotations": None}, "value None; expected an object of lists"),
+        ({"annotations": {"pitch_variation": 3}}, "expected an object of lists"),
+        ({"annotations": {"loudness": [1]}}, "questions ['loudness']; expected those of realism (pitch_variation"),
         ({"annotations": {"pitch_variation": [1, 2], "dynamic_range": [1]}}, "lists of [1, 2] answers"),
         ({"wav_path": "../r9.wav"}, "leaves the folder"),
         ({"wav_path": f"{PREFIX}/realism_data/../../r9.wav"}, "leaves the folder"),
         ({"wav_path": f"{PREFIX}/realism_data/r9.wav"}, "no such file"),
-        ({"wav_path": None}, "accepted: the path of an audio file"),
+        ({"wav_path": None}, "expected the path of an audio file"),
         ({"id": "role-eval_v1_0000"}, "stands at"),
-        ({"id": ""}, "accepted: text without line breaks"),
-        ({"local_scene": 7}, "value 7; accepted: text"),
+        ({"id": ""}, "expected text without line breaks"),
+        ({"local_scene": 7}, "value 7; expected text"),
     ],
 )
 def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str) -> None:
@@ -209,10 +203,3 @@ def test_another_layout_is_an_error(source: Drame) -> None:
         row["labels"] = row.pop("annotations")
     with pytest.raises(DataError, match=r"test\.jsonl: no field 'annotations'; it has 'id', 'local_scene'"):
         source.load("realism_data")
-
-
-def test_command_line(source: Drame, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "speech-drame", str(source.write()), "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["ratings"], printed["raters"]) == (4, 138, 12)
-    assert (printed["groups"], printed["pairs_without_rating"]) == (3, 1)

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import DataError, shown
-from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake.assemble import Skipped, assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.errors import DataError, UserError, shown
+from empathy_judge.data_modules.importers.assemble import Skipped, assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -80,7 +80,7 @@ class TestWhatIsImported:
         assert "seconds" not in unmapped.ratings
         assert unmapped.card.description == "Columns not imported: took."
         source.ratings[4]["took"] = "3 s"
-        message = r"ratings\.csv, row 5 \(line 6\), column 'took': value '3 s'; accepted: a finite number of seconds"
+        message = r"ratings\.csv, row 5 \(line 6\), column 'took': value '3 s'; expected a finite number of seconds"
         with pytest.raises(DataError, match=message):
             source.load(rating_columns={"seconds": "took"}, overwrite=True)
 
@@ -196,7 +196,7 @@ class TestWhatIsImported:
 
     def test_overwrite(self, source: Any) -> None:
         source.load()
-        with pytest.raises(DataError, match=r"dataset: exists; accepted: .* --overwrite"):
+        with pytest.raises(DataError, match=r"dataset: exists; expected .* --overwrite"):
             source.load()
         source.ratings[0]["score"] = 5
         assert scores(source.load(overwrite=True))["000-0", "00", "empathy"] == 5
@@ -281,7 +281,7 @@ class TestLayouts:
     def test_column_per_rater_only_on_demand(self, source: Any) -> None:
         rows = [{"pair_id": "000-0", "a": 1, "b": 2}, {"pair_id": "001-0", "a": "", "b": 5}]
         pairs, ratings = source.table("pairs.csv", source.pairs), source.table("ratings.csv", rows)
-        with pytest.raises(DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*accepted: pair_id"):
+        with pytest.raises(DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*expected pair_id"):
             run(source, pairs, ratings)
         empathy = {key: score for key, score in WANTED.items() if key[2] == "empathy"}
         assert scores(run(source, pairs, ratings, wide=True)) == empathy
@@ -364,17 +364,17 @@ class TestBadAudio:
             ("pairs.csv, row 1 (line 2), column 'response_audio'", f"value 'clips/gone.wav': no such file in {folder}"),
             (
                 "pairs.csv, row 3 (line 4), column 'response_audio'",
-                f"value '../secret.wav' leaves the folder {folder}; accepted: a path relative to it",
+                f"value '../secret.wav' leaves the folder {folder}; expected a path relative to it",
             ),
             ("pairs.csv, row 5 (line 6), column 'context_audio'", f"value 'I lost my keys.': no such file in {folder}"),
-            ("pairs.csv, row 7 (line 8), column 'response_audio'", "value None; accepted: the path of an audio file"),
+            ("pairs.csv, row 7 (line 8), column 'response_audio'", "value None; expected the path of an audio file"),
             (
                 "pairs.csv, row 9 (line 10), column 'response_audio'",
-                "004-0.wav: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au",
+                "004-0.wav: not a sound file; expected wav, flac, ogg, mp3, aiff, au",
             ),
             (
                 "pairs.csv, row 11 (line 12), column 'response_audio'",
-                "005-0.wav: sample rate 1 Hz; accepted: 2000 to 768000 Hz",
+                "005-0.wav: sample rate 1 Hz; expected 2000 to 768000 Hz",
             ),
         ]
         assert dataset.card.description == "6 pairs skipped, see skipped.csv."
@@ -382,6 +382,12 @@ class TestBadAudio:
             DataError, match=r"row 1 \(line 2\), .*'clips/gone\.wav': no such file .*\(5 more .* 29% may"
         ):
             source.load(max_skipped=0.29, overwrite=True)
+
+    @pytest.mark.parametrize("share", [float("nan"), -1.0, 1.5, float("inf")])
+    def test_what_is_no_share_is_refused(self, source: Any, share: float) -> None:
+        with pytest.raises(UserError, match=rf"--max-skipped {share:g}: expected a share of the pairs, from 0 to 1"):
+            source.load(max_skipped=share)
+        assert not source.out.exists()
 
     def test_half_of_a_surrogate_pair_is_listed(self, source: Any) -> None:
         """JSON can spell what UTF-8 cannot hold; a folder can be called so, too."""
@@ -466,16 +472,16 @@ class TestBadTables:
     @pytest.mark.parametrize(
         ("score", "message"),
         [
-            (6, r"value 6; accepted for empathy: 1 to 5 in steps of 1"),
-            (0, r"value 0; accepted for empathy: 1 to 5"),
-            (2.5, r"value 2\.5; accepted for empathy: 1 to 5 in steps of 1"),
-            ("nan", "value 'nan'; accepted: a finite number"),
-            ("1e999", "value inf; accepted: a finite number"),
-            ("good", "value 'good'; accepted: a finite number"),
-            ("1_0", "value '1_0'; accepted"),
-            ("3,5", "value '3,5'; accepted"),
-            ("\u0664", "value '\u0664'; accepted: a finite number"),
-            ("", "value None; accepted: a finite number"),
+            (6, r"value 6; expected for empathy: 1 to 5 in steps of 1"),
+            (0, r"value 0; expected for empathy: 1 to 5"),
+            (2.5, r"value 2\.5; expected for empathy: 1 to 5 in steps of 1"),
+            ("nan", "value 'nan'; expected a finite number"),
+            ("1e999", "value inf; expected a finite number"),
+            ("good", "value 'good'; expected a finite number"),
+            ("1_0", "value '1_0'; expected"),
+            ("3,5", "value '3,5'; expected"),
+            ("\u0664", "value '\u0664'; expected a finite number"),
+            ("", "value None; expected a finite number"),
         ],
     )
     def test_scores(self, source: Any, score: Any, message: str) -> None:
@@ -513,7 +519,7 @@ class TestBadTables:
 
     def test_unknown_dimension(self, source: Any) -> None:
         source.ratings[7]["dimension"] = "warmth"
-        refused(source, r"ratings\.csv, row 8 \(line 9\), column 'dimension': value 'warmth'; accepted: empathy")
+        refused(source, r"ratings\.csv, row 8 \(line 9\), column 'dimension': value 'warmth'; expected empathy")
 
     def test_duplicate_pair(self, source: Any) -> None:
         source.pairs[3]["pair_id"] = "000-0"
@@ -525,7 +531,7 @@ class TestBadTables:
 
     def test_missing_rater(self, source: Any) -> None:
         source.ratings[1]["rater_id"] = ""
-        refused(source, r"ratings\.csv, row 2 \(line 3\), column 'rater_id': value None; accepted: text")
+        refused(source, r"ratings\.csv, row 2 \(line 3\), column 'rater_id': value None; expected text")
         for row in source.ratings:
             del row["rater_id"]
         refused(source, r"ratings\.csv: no column 'rater_id'; it has 'pair_id', 'dimension', 'score'")
@@ -538,12 +544,12 @@ class TestBadTables:
         )
         refused(
             source,
-            "column mapping speaker=system_id: accepted to the left of '=': pair_id, group_id",
+            "column mapping speaker=system_id: expected to the left of '=': pair_id, group_id",
             columns={"speaker": "system_id"},
         )
         for row in source.pairs:
             row["id"] = row.pop("pair_id")
-        refused(source, r"pairs\.csv: no column 'pair_id'; it has .*accepted: a mapping pair_id=COLUMN")
+        refused(source, r"pairs\.csv: no column 'pair_id'; it has .*expected a mapping pair_id=COLUMN")
 
     @pytest.mark.parametrize("which", ["pairs", "ratings"])
     def test_empty_tables(self, source: Any, which: str) -> None:
@@ -578,7 +584,7 @@ class TestBadTables:
         ratings = source.table("r.csv", source.ratings)
         pairs = source.folder / "pairs.csv"
         pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
-        with pytest.raises(DataError, match=r"pairs\.csv, row 2 \(line 5\): 3 values; accepted: 2"):
+        with pytest.raises(DataError, match=r"pairs\.csv, row 2 \(line 5\): 3 values; expected 2"):
             run(source, pairs, ratings)
         pairs.write_text('pair_id,response_audio\na,x.wav\nb,"x.wav\n')
         with pytest.raises(DataError, match=r"pairs\.csv, line 3: not readable as CSV"):
@@ -597,9 +603,7 @@ class TestBadTables:
     @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
     def test_ids_of_odd_types(self, source: Any, value: Any) -> None:
         pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
-        with pytest.raises(
-            DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*accepted: text"
-        ):
+        with pytest.raises(DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*expected text"):
             run(source, pairs, source.table("r.csv", source.ratings))
         good = source.table("pairs.csv", source.pairs)
         for column in ("pair_id", "rater_id", "dimension"):
@@ -614,7 +618,7 @@ class TestBadTables:
         with pytest.raises(DataError, match=r"pairs\.parquet: not readable as Parquet"):
             run(source, source.folder / "pairs.parquet", ratings)
         (source.folder / "pairs.xlsx").write_bytes(b"PK")
-        with pytest.raises(DataError, match=r"suffix '\.xlsx'; accepted: \.csv, \.tsv, \.jsonl, \.parquet"):
+        with pytest.raises(DataError, match=r"suffix '\.xlsx'; expected \.csv, \.tsv, \.json, \.jsonl, \.parquet"):
             run(source, source.folder / "pairs.xlsx", ratings)
         with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
             run(source, source.folder / "nothing.csv", ratings)
@@ -659,5 +663,12 @@ def test_parse_dimension(text: str, wanted: Dimension) -> None:
     ],
 )
 def test_parse_dimension_refuses(text: str) -> None:
-    with pytest.raises(DataError, match=r"accepted|does not divide"):
+    with pytest.raises(DataError, match=r"expected|does not divide"):
         parse_dimension(text)
+
+
+def test_every_source_has_an_example() -> None:
+    for name in importers.SOURCES:
+        assert importers.load(name).EXAMPLE.startswith(f"{name} ")
+    with pytest.raises(UserError, match=r"import 'nothing': expected one of echomind, empathy-eval"):
+        importers.load("nothing")

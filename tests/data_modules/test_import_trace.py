@@ -4,18 +4,18 @@ compared."""
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import trace
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
+
+from .conftest import reasons
 
 HERTZ = {"moshi": 200, "diva": 300, "gpt": 400}
 
@@ -86,11 +86,6 @@ def preferences(dataset: PairDataset, dimension: str) -> list[tuple[str | None, 
     return [
         (pairs[r["chosen_id"]].system_id, pairs[r["rejected_id"]].system_id, r["rater_id"], r["strength"]) for r in rows
     ]
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 def one(pairs: tuple[Pair, ...], system: str, group: str | None = None) -> Pair:
@@ -197,13 +192,13 @@ def test_audio_of_another_system_is_not_taken(source: Trace) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"label": "1"}, "value '1'; accepted: an object with content, voice_quality, paralinguistics, overall"),
-        ({"label": {"content": "1"}}, "accepted: an object with content"),
+        ({"label": "1"}, "value '1'; expected an object with content, voice_quality, paralinguistics, overall"),
+        ({"label": {"content": "1"}}, "expected an object with content"),
         ({"audio2_path": "../../b.wav"}, "leaves the folder"),
         ({"audio2_path": "/etc/passwd"}, "leaves the folder"),
         ({"audio1_path": "audio_data/speakbench508_audio/9/audio_a.wav"}, "no such file"),
-        ({"model_a": None}, "value None; accepted: text"),
-        ({"instruction_text": 3}, "value 3; accepted: text"),
+        ({"model_a": None}, "value None; expected text"),
+        ({"instruction_text": 3}, "value 3; expected text"),
         ({"audio2_path": "audio_data/speakbench508_audio/1/audio_a.wav"}, "the same clip as audio1_path"),
     ],
 )
@@ -226,19 +221,19 @@ def test_an_unknown_label_is_skipped_alone(source: Trace, label: Any) -> None:
     assert preferences(dataset, "overall") == [("diva", "moshi", "label-1", 1.0)]
     ((where, found),) = reasons(dataset)
     assert where == "speakbench.json, row 1, column 'label', content"
-    assert found == f"value {label!r}; accepted: 1, 2, both_good, both_bad"
+    assert found == f"value {label!r}; expected 1, 2, both_good, both_bad"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}', "accepted: a JSON list of objects, not empty"),
-        ("[]", "accepted: a JSON list of objects, not empty"),
-        ("[1]", "row 1: value 1; accepted: a JSON object"),
+        ('{"a": 1}', "expected a list of JSON objects"),
+        ("[]", "the table holds no rows"),
+        ("[1]", "row 1: value 1; expected a JSON object"),
         ("[", "not readable as JSON"),
         ('[{"label": {}, "label": {}}]', "a name stands twice"),
         ('[{"index": 1}]', "no field 'instruction_text'; it has 'index'"),
-        (b"\xff", "not readable as JSON in UTF-8"),
+        (b"\xff", "not readable as JSON"),
     ],
 )
 def test_another_layout_is_an_error(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -254,12 +249,3 @@ def test_nothing_there(tmp_path: Path) -> None:
         trace.read(tmp_path, argparse.Namespace(audio=None))
     with pytest.raises(DataError, match="no such file or folder"):
         trace.read(tmp_path / "x", argparse.Namespace(audio=None))
-
-
-def test_command_line(source: Trace, capsys: pytest.CaptureFixture[str]) -> None:
-    source.compare(67, "moshi", "diva", overall="1")
-    source.write()
-    words = ["import", "trace", str(source.folder / "data"), "--audio", str(source.folder), "--out", str(source.out)]
-    assert main([*words, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["preferences"], printed["ratings"], printed["groups"]) == (2, 4, 0, 1)

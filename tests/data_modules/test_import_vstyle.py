@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import soundfile
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 
@@ -194,7 +192,7 @@ def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
         "row 11 (line 11), column 'id'",
     ]
     reasons = [reason for _, reason in found]
-    assert reasons[0] == "value 6; accepted: a number from 1 to 5"
+    assert reasons[0] == "value 6; expected a number from 1 to 5"
     assert reasons[1] == "no response 99_1 (id_instruct_id) in en"
     assert reasons[2] == "no response 21_3 (id_instruct_id) in en"
     assert "has scored this at" in reasons[3]
@@ -226,7 +224,7 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
     assert len(reasons) == 5
     assert "stands at" in reasons[0]
     assert "11_2" in reasons[0]
-    assert reasons[1].startswith("value ''; accepted: text")
+    assert reasons[1].startswith("value ''; expected text")
     assert "leaves the folder" in reasons[2]
     assert "no such file" in reasons[3]
     assert "not a sound file" in reasons[4]
@@ -235,7 +233,7 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
 def test_too_much_that_is_bad_is_an_error(source: VStyle) -> None:
     source.ratings["en/a1"][0]["mos"] = 0
     with pytest.raises(
-        DataError, match=r"a1\.jsonl, row 1 \(line 1\), column 'mos': value 0; accepted: a number from 1"
+        DataError, match=r"a1\.jsonl, row 1 \(line 1\), column 'mos': value 0; expected a number from 1"
     ):
         source.load()
     assert not source.out.exists()
@@ -256,11 +254,3 @@ def test_another_layout_is_an_error(source: VStyle, break_it: Any, message: str)
     (source.folder / "VStyle-responses").mkdir(exist_ok=True)
     with pytest.raises(DataError, match=message):
         source.load()
-
-
-def test_command_line(source: VStyle, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = source.write()
-    words = ["import", "vstyle", str(folder / "VStyle-responses"), "--ratings", str(folder / "VStyle-eval-results")]
-    assert main([*words, "--out", str(source.out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["pairs"], printed["ratings"], printed["raters"], printed["groups"]) == (6, 10, 3, 3)

@@ -17,14 +17,13 @@ import pytest
 from empathy_judge.data_modules import measuring, pairs_file, stored_clips
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
-from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.intake.assemble import assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
-from empathy_judge.data_modules.sampler import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
+from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
 from empathy_judge.data_modules.stored_clips import StoredClip
 
@@ -91,7 +90,7 @@ class TestLayout:
 
     def test_no_shards_and_two_layouts(self, sharded: Any) -> None:
         (sharded.out / "pairs.parquet").write_bytes((sharded.out / "pairs/part-00000.parquet").read_bytes())
-        with pytest.raises(DataError, match=r"has pairs\.parquet and a folder pairs; accepted: one of them"):
+        with pytest.raises(DataError, match=r"has pairs\.parquet and a folder pairs; expected one of them"):
             PairDataset.load(sharded.out)
         (sharded.out / "pairs.parquet").unlink()
         for shard in (sharded.out / "pairs").iterdir():

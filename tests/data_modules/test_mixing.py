@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.sampler import EpochSampler, MixedSampler
+from empathy_judge.data_modules.sampling import EpochSampler, MixedSampler
 
 
 def mixed(sizes: list[int], shares: list[float], epoch: int = 0, rank: int = 0, ranks: int = 1) -> list[int]:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.audit import check_splits
-from empathy_judge.data_modules.importers.table import read_tables
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.intake.assemble import assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
 from empathy_judge.data_modules.ratings import parse_dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import leave_one_out, split_dataset

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.near_identical import (
+from empathy_judge.data_modules.near_duplicates import (
     MAX_BIT_ERROR_RATE,
     RATE,
     Fingerprint,

@@ -122,7 +122,7 @@ def test_the_panel_compares_responses_to_one_context(small: tuple[PairDataset, p
 
 
 def test_more_raters_than_the_panel_has_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="preferences 9; accepted: 0 to 8 raters per comparison"):
+    with pytest.raises(UserError, match="preferences 9; expected 0 to 8 raters per comparison"):
         make_sample(tmp_path / "data", preferences=9)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.scales import onto_first_scale
+from empathy_judge.data_modules.ratings import Dimension, onto_first_scale
 
 FIVE = Dimension("empathy", 1, 5, 1)
 

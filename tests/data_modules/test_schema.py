@@ -217,8 +217,8 @@ class TestTimes:
     )
     def test_bad_times(self, source: Any, tables: tuple[pd.DataFrame, pd.DataFrame], seconds: Any, shown: str) -> None:
         pairs, ratings = tables
-        accepted = "accepted: a finite number of seconds, at least 0, or none where the time is unknown"
-        with pytest.raises(DataError, match=rf"ratings\.parquet, {re.escape(shown)}; {accepted}"):
+        expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
+        with pytest.raises(DataError, match=rf"ratings\.parquet, {re.escape(shown)}; {expected}"):
             write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=pd.Series(seconds, dtype=object)))
 
 
@@ -236,10 +236,10 @@ def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> 
     assert train["rejected_id"].tolist() == ["b"]
     for change, message in [
         ({"chosen_id": "x"}, "column 'chosen_id': value 'x'; no such pair"),
-        ({"rejected_id": "a"}, "column 'rejected_id': value 'a'; accepted: another pair"),
-        ({"strength": -1}, "column 'strength': value -1; accepted: 0"),
-        ({"strength": None}, "column 'strength': value None; accepted: a finite number"),
-        ({"dimension": "x"}, "column 'dimension': value 'x'; accepted: empathy, noise"),
+        ({"rejected_id": "a"}, "column 'rejected_id': value 'a'; expected another pair"),
+        ({"strength": -1}, "column 'strength': value -1; expected 0"),
+        ({"strength": None}, "column 'strength': value None; expected a finite number"),
+        ({"dimension": "x"}, "column 'dimension': value 'x'; expected empathy, noise"),
     ]:
         with pytest.raises(DataError, match=rf"preferences\.parquet, row 2, {message}"):
             write_dataset(source.folder, CARD, *tables, pd.DataFrame([tie, {**row, **change}], dtype=object))
@@ -251,8 +251,8 @@ def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> 
     ("column", "values", "message"),
     [
         ("pair_id", ["a", "b", "a"], r"row 3, column 'pair_id': value 'a'; .* row 1"),
-        ("pair_id", ["a", "b", 3], r"row 3, column 'pair_id': value 3; accepted: text"),
-        ("group_id", ["g", "", "h"], r"row 2, column 'group_id': value ''; accepted: text"),
+        ("pair_id", ["a", "b", 3], r"row 3, column 'pair_id': value 3; expected text"),
+        ("group_id", ["g", "", "h"], r"row 2, column 'group_id': value ''; expected text"),
         ("split", ["train", "te\tst", None], r"row 2, column 'split': value 'te\\tst'"),
         ("situation", ["x", 5, None], r"row 2, column 'situation': value 5"),
         ("response_audio", ["clips/000-0.wav", None, b"x"], r"row 2, column 'response_audio': value None"),
@@ -264,14 +264,14 @@ def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> 
         (
             "context_audio",
             [None, [{"audio": b"x"}], None],
-            r"row 2, column 'context_audio': .*accepted: {role, audio}",
+            r"row 2, column 'context_audio': .*expected {role, audio}",
         ),
         (
             "context_audio",
             [None, [{"role": "", "audio": b"x"}], None],
             "row 2, column 'context_audio': .*a role",
         ),
-        ("mood", ["x", "y", "z"], "unknown column 'mood'; accepted: pair_id, group_id, context_audio"),
+        ("mood", ["x", "y", "z"], "unknown column 'mood'; expected pair_id, group_id, context_audio"),
     ],
 )
 def test_bad_pairs_are_not_written(
@@ -293,17 +293,17 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema_version": 2}, "schema_version; accepted: 1"),
-        ({"colour": "red"}, "colour.*accepted: schema_version, name, dimensions, source"),
-        ({"synthetic": "no"}, "synthetic 'no'; accepted: true or false"),
-        ({"licence": 4}, "licence 4; accepted: text"),
+        ({"schema_version": 2}, "schema_version; expected 1"),
+        ({"colour": "red"}, "colour.*expected schema_version, name, dimensions, source"),
+        ({"synthetic": "no"}, "synthetic 'no': Input should be a valid boolean"),
+        ({"licence": 4}, "licence 4: Input should be a valid string"),
         ({"dimensions": []}, "at least one"),
         ({"dimensions": [{"name": "x", "minimum": 5, "maximum": 1}]}, "dimension x: scale 5 to 1"),
-        ({"dimensions": [{"name": "x"}]}, "minimum.*accepted"),
-        ({"dimensions": [{"name": "x", "minimum": 10**400, "maximum": 1}]}, "accepted"),
+        ({"dimensions": [{"name": "x"}]}, r"dimensions\.0\.minimum: Field required"),
+        ({"dimensions": [{"name": "x", "minimum": 10**400, "maximum": 1}]}, "expected"),
         (
             {"dimensions": [{"name": "empathy", "minimum": 1, "maximum": 4}]},
-            r"value 5; accepted for empathy: 1 to 4",
+            r"value 5; expected for empathy: 1 to 4",
         ),
         ({"content_hash": "0" * 64}, "content_hash 000000000000... is not that of the tables"),
     ],
@@ -318,6 +318,13 @@ def test_bad_cards(source: Any, tables: Any, change: dict[str, Any], message: st
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_that_stands_twice_is_refused(written: Path) -> None:
+    path = written / "dataset.yaml"
+    path.write_text(path.read_text() + "licence: another\n")
+    with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML \(key 'licence' stands twice"):
+        PairDataset.load(written)
+
+
 def test_yaml_runs_nothing(written: Path) -> None:
     (written / "dataset.yaml").write_text("!!python/object/apply:os.mkdir ['made']\n")
     with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML"):
@@ -330,7 +337,7 @@ def test_yaml_runs_nothing(written: Path) -> None:
         (
             "ratings",
             set_column("score", [1, 4, 9, 0.25]),
-            r"ratings\.parquet, row 3, column 'score': value 9; accepted",
+            r"ratings\.parquet, row 3, column 'score': value 9; expected",
         ),
         (
             "ratings",
@@ -346,22 +353,22 @@ def test_yaml_runs_nothing(written: Path) -> None:
         (
             "ratings",
             set_column("pair_id", [1, 1, 2, 2], pa.int64()),
-            "column 'pair_id' has type int64; accepted: string",
+            "column 'pair_id' has type int64; expected string",
         ),
         (
             "ratings",
             lambda table: table.drop_columns("rater_id"),
-            "column 'rater_id' is missing; accepted: string",
+            "column 'rater_id' is missing; expected string",
         ),
         (
             "ratings",
             lambda table: table.append_column("x", pa.array([1] * 4)),
-            "unknown column 'x'; accepted: pair_id",
+            "unknown column 'x'; expected pair_id",
         ),
         (
             "ratings",
             lambda table: table.append_column("seconds", pa.array([1] * 4)),
-            "column 'seconds' has type int64; accepted: double",
+            "column 'seconds' has type int64; expected double",
         ),
         (
             "ratings",
@@ -411,12 +418,12 @@ def test_yaml_runs_nothing(written: Path) -> None:
         (
             "pairs",
             set_column("response_audio", [{"path": "clips/000-0.wav", "bytes": b"x"}] * 3),
-            r"pairs\.parquet, row 1, column 'response_audio': .*accepted: either a path or bytes",
+            r"pairs\.parquet, row 1, column 'response_audio': .*expected either a path or bytes",
         ),
         (
             "pairs",
             set_column("response_audio", [{"path": "clips/000-0.wav"}, {"sha256": "0"}, {"bytes": b"x"}]),
-            r"pairs\.parquet, row 2, column 'response_audio': .*accepted: either a path or bytes",
+            r"pairs\.parquet, row 2, column 'response_audio': .*expected either a path or bytes",
         ),
     ],
 )

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import yaml
 from empathy_judge.data_modules.audit import audit_splits, check_splits
-from empathy_judge.data_modules.dealing import components, deal
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, split_dataset
+from empathy_judge.data_modules.stratified import assign, components
 
 HALVES = {"train": 0.5, "test": 0.5}
 
@@ -98,7 +98,7 @@ def test_split_file(folder: Path) -> None:
 
 def test_existing_splits_are_kept(folder: Path) -> None:
     first = split_dataset(folder)
-    with pytest.raises(DataError, match="it has splits already; accepted: --overwrite"):
+    with pytest.raises(DataError, match="it has splits already; expected --overwrite"):
         split_dataset(folder, seed=1)
     assert PairDataset.load(folder).split_hash() == first.split_hash
 
@@ -125,9 +125,9 @@ def test_hold_out(folder: Path) -> None:
     assert ("s1", "test") in splits
     assert len(splits) == 4
     assert {split for system, split in splits if system != "s1"} == {"train", "validation"}
-    with pytest.raises(DataError, match="held out system_id 's9'; accepted: s0, s1, s2, s3"):
+    with pytest.raises(DataError, match="held out system_id 's9'; expected s0, s1, s2, s3"):
         split_dataset(folder, by=("system_id",), hold_out={"system_id": ["s9"]}, overwrite=True)
-    with pytest.raises(DataError, match="held out by 'system_id'; accepted: what is split by: group_id"):
+    with pytest.raises(DataError, match="held out by 'system_id'; expected what is split by: group_id"):
         split_dataset(folder, hold_out={"system_id": ["s1"]}, overwrite=True)
 
 
@@ -138,14 +138,14 @@ def test_hold_out(folder: Path) -> None:
             {"by": ("group_id", "system_id")},
             r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts",
         ),
-        ({"by": ("mood",)}, "split by 'mood'; accepted: group_id, context_speaker"),
-        ({"by": ()}, "split by 'nothing'; accepted: group_id"),
+        ({"by": ("mood",)}, "split by 'mood'; expected group_id, context_speaker"),
+        ({"by": ()}, "split by 'nothing'; expected group_id"),
         ({"by": ("context_speaker",)}, r"pairs\.parquet, row 1, column 'context_speaker': empty \(99 more\)"),
-        ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; accepted: 1"),
-        ({"fractions": {"train": 1.0, "test": 0.0}}, "split 'test': fraction 0.0; accepted: more than 0"),
+        ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; expected 1"),
+        ({"fractions": {"train": 1.0, "test": 0.0}}, "split 'test': fraction 0.0; expected more than 0"),
         ({"fractions": {"train": 1.5, "test": -0.5}}, "split 'train': fraction 1.5"),
         ({"fractions": {"train": float("nan"), "test": 0.5}}, "split 'train': fraction nan"),
-        ({"fractions": {}}, "sum to 0; accepted: 1"),
+        ({"fractions": {}}, "sum to 0; expected 1"),
         ({"by": ("system_id",), "fractions": dict.fromkeys("abcde", 0.2)}, "split .* would get 0%"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
 def test_a_group_in_two_splits_of_the_source_is_refused(source: Any) -> None:
     for row, split in zip(source.pairs, ["train", "train", "train", "test"], strict=True):
         row["split"] = split
-    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; accepted"):
+    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; expected"):
         check_splits(source.load())
 
 
@@ -181,7 +181,7 @@ def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"split\.yaml: belongs to other splits than pairs\.parquet has"):
         check_splits(PairDataset.load(folder))
     (folder / "split.yaml").write_text("- 1")
-    with pytest.raises(DataError, match=r"split\.yaml: not readable"):
+    with pytest.raises(DataError, match=r"split\.yaml: .*expected the file that `empathy-judge split` writes"):
         check_splits(PairDataset.load(folder))
 
 
@@ -194,21 +194,21 @@ def test_components_are_transitive() -> None:
     assert components([["a", "b"], [], ["b"], ["c"], ["c", "a"]]) == [[0, 2, 3, 4], [1]]
 
 
-def test_dealing_fills_every_split() -> None:
+def test_assigning_fills_every_split() -> None:
     fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
-    assert sorted(deal([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
-    dealt = deal([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
+    assert sorted(assign([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
+    dealt = assign([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
     assert sorted(dealt.values()) == ["test", "train", "validation"]
 
 
-def test_dealing_gives_the_large_component_first() -> None:
+def test_assigning_gives_the_large_component_first() -> None:
     sizes = [1] * 99 + [10]
-    dealt = deal(sizes, HALVES, 3)
+    dealt = assign(sizes, HALVES, 3)
     assert sum(size for number, size in enumerate(sizes) if dealt[number] == "train") in (54, 55)
 
 
-def test_dealing_evens_out_scores() -> None:
+def test_assigning_evens_out_scores() -> None:
     """Two of four equal components each: only 0 with 1 and 0.4 with 0.6 have the mean of all."""
     for seed in range(5):
-        dealt = deal([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
+        dealt = assign([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
         assert dealt[0] == dealt[3] != dealt[1] == dealt[2]

@@ -101,9 +101,9 @@ def test_splits_are_not_written_to_an_address(source: Any, memory: Any) -> None:
     source.load()
     upload(source.out, memory)
     before = {path: memory.cat_file(path) for path in memory.find("/bucket")}
-    with pytest.raises(DataError, match=r"^memory://bucket/tones: .*accepted: a local copy"):
+    with pytest.raises(DataError, match=r"^memory://bucket/tones: .*expected a local copy"):
         write_splits(ADDRESS, ["train"] * 4)
-    with pytest.raises(DataError, match="accepted: a local copy"):
+    with pytest.raises(DataError, match="expected a local copy"):
         split_dataset(ADDRESS, fractions={"train": 0.5, "test": 0.5})
     assert {path: memory.cat_file(path) for path in memory.find("/bucket")} == before
 
@@ -142,7 +142,7 @@ def test_missing_files(source: Any, memory: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("nowhere://x/y", "nowhere://x/y: Protocol not known: nowhere; accepted: a local folder, hf://"),
+        ("nowhere://x/y", "nowhere://x/y: Protocol not known: nowhere; expected a local folder, hf://"),
         ("ftp://me:hunter2@localhost:1/data?token=hunter2", r"^ftp://localhost:1/data\S*: cannot be reached \(Conn"),
         ("zip://x::nowhere://hunter2@y", "Protocol not known: nowhere|not an address"),
     ],

@@ -9,11 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.columns import read_column, tag_columns
+from empathy_judge.data_modules.audit import read_column, tag_columns
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.importers.table import read_tables
-from empathy_judge.data_modules.intake.assemble import assemble
-from empathy_judge.data_modules.intake.pair_tables import TableMapping
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 from empathy_judge.data_modules.splits import leave_one_out, split_dataset
@@ -64,11 +63,11 @@ def test_data_without_tags_keep_their_hash_and_older_files_load(source: Any) -> 
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        ([("cue", "sad"), ("cue", "glad")], r"column 'tags': value .*; accepted: each name once, sorted"),
-        ([("cue", "two\nlines")], "accepted: text without line breaks, not empty, as name and value"),
-        ([("", "sad")], "accepted: text without line breaks"),
-        ([(None, "sad")], "accepted: text without line breaks"),
-        ([("sex", "f"), ("cue", "sad")], "accepted: each name once, sorted"),
+        ([("cue", "sad"), ("cue", "glad")], r"column 'tags': value .*; expected each name once, sorted"),
+        ([("cue", "two\nlines")], "expected text without line breaks, not empty, as name and value"),
+        ([("", "sad")], "expected text without line breaks"),
+        ([(None, "sad")], "expected text without line breaks"),
+        ([("sex", "f"), ("cue", "sad")], "expected each name once, sorted"),
     ],
 )
 def test_tags_that_are_none_are_named(source: Any, tags: list[tuple[Any, Any]], message: str) -> None:
@@ -108,13 +107,13 @@ def test_tags_of_a_table(source: Any) -> None:
 @pytest.mark.parametrize("value", ["sad", ["sad"], 3, {"cue": 1.5}, {"cue": "two\nlines"}, [{"value": "sad"}]])
 def test_tags_of_a_table_that_are_none(source: Any, value: Any) -> None:
     rows = [row | {"tags": value} for row in source.pairs]
-    with pytest.raises(DataError, match=r"pairs.jsonl, row 1 \(line 1\), column 'tags': value .*; accepted: text"):
+    with pytest.raises(DataError, match=r"pairs.jsonl, row 1 \(line 1\), column 'tags': value .*; expected text"):
         imported(source, "pairs.jsonl", rows, {})
 
 
 def test_splits_by_a_tag(source: Any) -> None:
     folder = tagged(source)
-    with pytest.raises(DataError, match=r"split by 'tag:age'; accepted: .*response_text, tag:cue, tag:sex"):
+    with pytest.raises(DataError, match=r"split by 'tag:age'; expected .*response_text, tag:cue, tag:sex"):
         split_dataset(folder, by=("group_id", "tag:age"))
     with pytest.raises(DataError, match=r"row 2, column 'tag:cue': empty"):
         leave_one_out(folder, "tag:cue")

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
-from empathy_judge.data_modules.target_weights import item_weights, reliability_weights, variance_components
-from empathy_judge.data_modules.targets import training_targets
+from empathy_judge.data_modules.targets import item_weights, reliability_weights, training_targets, variance_components
 
 
 def table(*ratings: list[float]) -> RatingTable:

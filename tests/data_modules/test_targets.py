@@ -11,12 +11,12 @@ import pytest
 from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
-from empathy_judge.data_modules.rater_model import fit_rater_model
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
 from empathy_judge.data_modules.targets import (
     MIN_RATER_RATINGS,
     TargetName,
+    fit_rater_model,
     item_means,
     rating_histogram,
     training_targets,
@@ -210,7 +210,7 @@ def test_histogram_of_ratings() -> None:
     scores = np.array([[1.0, 1.0, 2.5], [NAN, NAN, NAN], [3.0, 2.0, NAN]])
     found = rating_histogram(table(scores), Dimension("d", 1, 3, 0.5))
     assert found.tolist() == [[2, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1]]
-    with pytest.raises(DataError, match="dimension d: accepted: a scale with steps; it has 1 to 3"):
+    with pytest.raises(DataError, match="dimension d: expected a scale with steps; it has 1 to 3"):
         rating_histogram(table(scores), Dimension("d", 1, 3))
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval import numerals
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.agreement_view import agreement_views

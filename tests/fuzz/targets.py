@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import decode, probe
-from empathy_judge.data_modules.intake.assemble import assemble
+from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 from sources import RATE, SOURCES
 
@@ -71,7 +71,7 @@ def names() -> list[str]:
     Raises:
         LookupError: If an importer has no valid source here.
     """
-    missing = set(importers.names()) - {source.importer for source in SOURCES.values()}
+    missing = set(importers.SOURCES) - {source.importer for source in SOURCES.values()}
     if missing:
         raise LookupError(f"tests/fuzz has no valid source for import {', '.join(sorted(missing))}")
     usable = [name for name, source in SOURCES.items() if source.importer != "hugging-face" or HAS_DATASETS]

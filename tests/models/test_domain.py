@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.scales import label
+from empathy_judge.data_modules.ratings import Dimension, label
 from empathy_judge.models.cautions import cautions
 from empathy_judge.models.clip_facts import ClipFacts, clip_facts
 from empathy_judge.models.domain import fit_domain

@@ -185,9 +185,9 @@ def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: A
     ("clip", "message"),
     [
         (b"", "response: the file is empty (0 bytes)"),
-        (b"PK\x03\x04" + bytes(5000), "response: not a sound file; accepted: wav, flac, ogg, mp3, aiff, au"),
-        (wav(0.5, 10.5), "response: lasts 10.5 s; accepted: at most 10 s"),
-        (wav(0.5, 0.02), "response: lasts 0.020 s; accepted: at least 0.05 s"),
+        (b"PK\x03\x04" + bytes(5000), "response: not a sound file; expected wav, flac, ogg, mp3, aiff, au"),
+        (wav(0.5, 10.5), "response: lasts 10.5 s; expected at most 10 s"),
+        (wav(0.5, 0.02), "response: lasts 0.020 s; expected at least 0.05 s"),
         (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
         (wav(0.5, 0.5, channels=9), "response: 9 channels; accepted: at most 8"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.sampler import EpochSampler
+from empathy_judge.data_modules.sampling import EpochSampler
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.train.fit import train
 

@@ -119,7 +119,7 @@ def test_augmentation_with_kept_audio_states_is_refused(train_arguments, tmp_pat
 def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
     words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, model__cache="none")
     assert main(["train", *words]) == BAD_USAGE
-    assert "augmentation: gain_probability 2.0; accepted: 0 to 1" in capsys.readouterr().err
+    assert "augmentation: gain_probability 2.0; expected 0 to 1" in capsys.readouterr().err
 
 
 def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch, dataset_folder):

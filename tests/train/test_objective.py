@@ -36,7 +36,6 @@ def said(targets: torch.Tensor, counts: torch.Tensor | None = None) -> Supervisi
         weights=(~targets.isnan()).float(),
         counts=counts,
         groups=torch.zeros(rows, dtype=torch.int64),
-        campaigns=torch.full((rows,), -1),
         raters=torch.full((rows,), -1),
         chosen=torch.tensor([], dtype=torch.int64),
         rejected=torch.tensor([], dtype=torch.int64),

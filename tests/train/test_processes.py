@@ -28,7 +28,7 @@ RUN = """
 import json, os, sys, tempfile
 from pathlib import Path
 from torch import distributed as dist
-from empathy_judge.data_modules import near_identical
+from empathy_judge.data_modules import near_duplicates as near_identical
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule

@@ -12,8 +12,7 @@ from typing import get_args
 
 import numpy as np
 
-from ....data_modules.ratings import Dimension
-from ....data_modules.scales import LABELS
+from ....data_modules.ratings import LABELS, Dimension
 from .settings import RubricName
 
 RUBRICS: tuple[RubricName, ...] = get_args(RubricName)

@@ -9,7 +9,7 @@ import datasets
 import evaluate
 import numpy as np
 from empathy_judge.data_modules.errors import DataError, shown
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.like_for_like import like_for_like

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
     STATISTICS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS, Statistic
 from empathy_judge.eval.statistics.bootstrap import (
     Resamples,

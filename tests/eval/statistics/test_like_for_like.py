@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.like_for_like import (
     AS_GOOD_AS_TRUE_SCORES,

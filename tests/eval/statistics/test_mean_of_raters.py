@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples
 from empathy_judge.eval.statistics.mean_of_raters import raters_ceiling, single_reliability

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.krippendorff import krippendorff_alpha
 from empathy_judge.eval.statistics.reliability import MIN_RATER_ITEMS, measure, rated_items, reliability

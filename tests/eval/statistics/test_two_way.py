@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.rating_table import RatingTable
+from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import Statistic, spearman
 from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples, statistic_draws
 from empathy_judge.eval.statistics.two_way import for_other_items_and_raters, for_other_raters

@@ -1,4 +1,4 @@
-"""Clips that are copies of each other although their bytes differ: re-encoded, louder, resampled, shifted, trimmed.
+"""Near-duplicate clips: copies whose bytes differ, because they were re-encoded, amplified, resampled, shifted, cut.
 
 **Method.** The fingerprint of Haitsma and Kalker, "A Highly Robust Audio Fingerprinting System" (ISMIR 2002): windows
 of 0.37 s every 11.6 ms, energies of 33 bands from 300 to 2000 Hz, and one bit for the sign of each difference between
@@ -22,22 +22,18 @@ with the number of clips, not of pairs of clips.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from .audio import AudioSource, decode
-from .errors import AudioError, UserError
-from .folders import kept_file, replace_file
+from .errors import AudioError
+from .measuring import KeptResult, distinct_clips, keep, read_kept
 from .parallel import map_threads
 from .schema import PairDataset
-from .storage import DataPath
 
 NEAR_IDENTICAL_FILE = "near_identical.json"
 METHOD = "Haitsma-Kalker 2002, version 1"
@@ -199,41 +195,20 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     Args:
         dataset: All pairs (not a subset).
     """
-    kept = kept_file(dataset.root, dataset.card.content_hash, NEAR_IDENTICAL_FILE)
-    found = _stored(dataset.root / NEAR_IDENTICAL_FILE, dataset.card.content_hash) or _stored(
-        kept, dataset.card.content_hash
-    )
-    if found is None:
+    kept = read_kept(dataset, NEAR_IDENTICAL_FILE, _Kept)
+    if kept is None or kept.method != METHOD:
         found = _measure(distinct_clips(dataset))
-        _store(found, kept, dataset.card.content_hash)
-    return found
+        facts = {"method": METHOD, "content_hash": dataset.card.content_hash, **dataclasses.asdict(found)}
+        keep(dataset, NEAR_IDENTICAL_FILE, _Kept(**facts))
+        return found
+    return NearIdentical(kept.clips, kept.not_comparable, kept.clusters)
 
 
-def _store(found: NearIdentical, path: Path, content_hash: str) -> None:
-    content = {"method": METHOD, "content_hash": content_hash, **dataclasses.asdict(found)}
-    with suppress(OSError):  # a full disk: the result holds all the same
-        replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
-
-
-def _stored(path: DataPath, content_hash: str) -> NearIdentical | None:
-    """The result in the file; None where it is missing, damaged, or of other clips or another method."""
-    try:
-        stored = json.loads(path.read_bytes())
-        if (stored["method"], stored["content_hash"]) != (METHOD, content_hash):
-            return None
-        clusters = tuple(tuple(map(str, cluster)) for cluster in stored["clusters"])
-        return NearIdentical(int(stored["clips"]), tuple(map(str, stored["not_comparable"])), clusters)
-    except (OSError, UserError, ValueError, KeyError, TypeError):
-        return None
-
-
-def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
-    """SHA-256 -> clip, each once."""
-    sources: dict[str, AudioSource] = {}
-    for pair in dataset.pairs:
-        clips = [*(turn.audio for turn in pair.context), pair.response]
-        sources.update(zip(dataset.fingerprints[pair.pair_id], clips, strict=True))
-    return sources
+class _Kept(KeptResult):
+    method: str
+    clips: int
+    not_comparable: tuple[str, ...]
+    clusters: tuple[tuple[str, ...], ...]
 
 
 def _measure(sources: Mapping[str, AudioSource]) -> NearIdentical:

@@ -16,18 +16,18 @@ from typing import Any, cast
 
 import pandas as pd
 
-from ..errors import AudioError, DataError, shown
+from ..embedded import EmbeddedClip
+from ..errors import AudioError, DataError, UserError, shown
 from ..folders import staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from ..rows import PAIR_COLUMNS, TAGS, check_pair_rows, hash_order, ratings_schema, sorted_tags
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_opinions, complete_dataset
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
 from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
-from .embedded import EmbeddedClip
 
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
@@ -39,7 +39,7 @@ class Skipped:
 
     Attributes:
         where: File, row and column, or the name of the pair in the source.
-        reason: What was found and what is accepted.
+        reason: What was found and what is expected.
     """
 
     where: str
@@ -79,7 +79,7 @@ def assemble(
     """Writes the dataset; `out` appears complete or not at all.
 
     Every clip is decoded once, and not more than a few are in memory. A pair with an unusable clip is skipped together
-    with what people said about it; ``skipped.csv`` lists them all. An import that was killed or interrupted goes on
+    with its ratings and preferences; ``skipped.csv`` lists them all. An import that was killed or interrupted goes on
     where it stopped when it is called again with the same pairs, clips and layout; see `staged_folder`.
 
     Args:
@@ -94,10 +94,13 @@ def assemble(
         The dataset as it loads.
 
     Raises:
+        UserError: If `shard_rows` or `max_skipped` cannot be used.
         DataError: If the tables break the contract, or more pairs are unusable than `max_skipped`; the first is named.
     """
     if shard_rows < 1:
-        raise DataError(f"{shard_rows} pairs in a shard; accepted: at least 1")
+        raise UserError(f"{shard_rows} pairs in a shard; expected at least 1")
+    if not 0 <= max_skipped <= 1:  # NaN is refused too
+        raise UserError(f"--max-skipped {max_skipped:g}: expected a share of the pairs, from 0 to 1")
     out = Path(out).resolve()
     with staged_folder(out, overwrite, _key(imported.pairs, embed_audio, shard_rows)) as stage:
         cells = (cell for row in imported.pairs for cell in _cells(row))
@@ -105,12 +108,13 @@ def assemble(
         skipped = [*imported.skipped, *rows.skipped]
         _check_skipped(skipped, len(imported.pairs) + len(imported.skipped), max_skipped)
         check_pair_rows(rows, out / PAIRS_FILE)
-        ratings, preferences = _opinions_on(rows, imported)
+        ratings, preferences = _annotations_of(rows, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
-        check_opinions(card, rows.ids(), ratings, preferences, out)
+        check_annotations(card, rows.ids(), ratings, preferences, out)
         if skipped:
             _write_skipped(skipped, stage / SKIPPED_FILE)
-            card = _with_note(card, f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}.")
+            note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
+            card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(rows, stage, shard_rows if embed_audio else len(rows))
         complete_dataset(stage, card, rows.sorted(), ratings, preferences)
     return PairDataset.load(out)
@@ -225,13 +229,13 @@ def _with_bytes(item: tuple[dict[str, Any], list[ClipCell]]) -> dict[str, Any]:
     return row
 
 
-def _check_skipped(skipped: Sequence[Skipped], total: int, accepted: float) -> None:
-    if len(skipped) > accepted * total:
+def _check_skipped(skipped: Sequence[Skipped], total: int, most: float) -> None:
+    if len(skipped) > most * total:
         more = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
-        raise DataError(f"{skipped[0].where}: {skipped[0].reason}{more}; at most {accepted:.0%} may be skipped")
+        raise DataError(f"{skipped[0].where}: {skipped[0].reason}{more}; at most {most:.0%} may be skipped")
 
 
-def _opinions_on(rows: _Rows, imported: Imported) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+def _annotations_of(rows: _Rows, imported: Imported) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
     ratings, preferences = imported.ratings, imported.preferences
     lost = {row["pair_id"] for row in imported.pairs} - set(rows.ids())
@@ -249,7 +253,3 @@ def _write_skipped(skipped: Sequence[Skipped], path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["where", "reason"])
         writer.writerows((item.where, item.reason) for item in skipped)
-
-
-def _with_note(card: DatasetCard, note: str) -> DatasetCard:
-    return dataclasses.replace(card, description=" ".join(text for text in (card.description, note) if text))

@@ -1,4 +1,4 @@
-"""Deals inseparable parts of a dataset out to splits. Pure functions on positions and numbers."""
+"""Stratified group splits: inseparable parts of a dataset are assigned to splits. Pure functions on positions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-_MOST_DEALS = 32
-_MOST_DEALT = 100_000  # components in all deals together: with many components any deal is even
+_MOST_TRIALS = 32
+_MOST_ASSIGNED = 100_000  # components in all trials together: with many components any assignment is even
 
 
 def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
@@ -36,21 +36,13 @@ def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
     return list(members.values())
 
 
-def _strata(scores: Sequence[float]) -> list[list[int]]:
-    """Numbers of the components in thirds by score; those of unknown score (NaN) are a stratum at the end."""
-    order = np.argsort(scores, kind="stable").tolist()
-    known = [number for number in order if not math.isnan(scores[number])]
-    thirds = [third.tolist() for third in np.array_split(np.array(known, int), 3)]
-    return [*thirds, [number for number, score in enumerate(scores) if math.isnan(score)]]
-
-
-def deal(
+def assign(
     sizes: Sequence[int], fractions: Mapping[str, float], seed: int, scores: Sequence[float] | None = None
 ) -> dict[int, str]:
     """Component -> split, so that the sizes of the splits have the proportions of the fractions.
 
-    With scores, components are dealt out in strata, thirds by score, and of up to 32 such deals the one is
-    taken whose shares and mean scores are closest to what was asked and to the mean of all.
+    With scores, components are assigned in strata, thirds by score, and of up to 32 such trials the one is taken whose
+    shares and mean scores are closest to what was asked and to the mean of all.
 
     Args:
         sizes: Items in each component.
@@ -60,23 +52,30 @@ def deal(
     """
     rng = np.random.default_rng(seed)
     if scores is None:
-        return _deal_once([range(len(sizes))], sizes, fractions, rng)
+        return _assign_once([range(len(sizes))], sizes, fractions, rng)
     known = [0.0 if math.isnan(score) else score for score in scores]
     weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
-    deals = max(1, min(_MOST_DEALS, _MOST_DEALT // max(len(sizes), 1)))
+    trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
     strata = _strata(scores)
-    candidates = [_deal_once(strata, sizes, fractions, rng) for _ in range(deals)]
-    return min(candidates, key=lambda dealt: _imbalance(dealt, sizes, fractions, known, weights))
+    candidates = [_assign_once(strata, sizes, fractions, rng) for _ in range(trials)]
+    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, known, weights))
 
 
-def _deal_once(
+def _strata(scores: Sequence[float]) -> list[list[int]]:
+    """Numbers of the components in thirds by score; those of unknown score (NaN) are a stratum at the end."""
+    order = np.argsort(scores, kind="stable").tolist()
+    known = [number for number in order if not math.isnan(scores[number])]
+    thirds = [third.tolist() for third in np.array_split(np.array(known, int), 3)]
+    return [*thirds, [number for number, score in enumerate(scores) if math.isnan(score)]]
+
+
+def _assign_once(
     strata: Sequence[Sequence[int]],
     sizes: Sequence[int],
     fractions: Mapping[str, float],
     rng: np.random.Generator,
 ) -> dict[int, str]:
-    """Each component goes to the split that is furthest behind its share of what was dealt and of this
-    stratum.
+    """Each component goes to the split that is furthest behind its share of all so far, this stratum included.
 
     Large components come first. Within a factor of two in size the order is random: strictly by size, the
     seed would often change nothing. A split that stays empty takes the smallest component of the largest
@@ -105,7 +104,7 @@ def _deal_once(
 
 
 def _imbalance(
-    dealt: Mapping[int, str],
+    assigned: Mapping[int, str],
     sizes: Sequence[int],
     fractions: Mapping[str, float],
     scores: Sequence[float],
@@ -115,7 +114,7 @@ def _imbalance(
     overall = sum(s * w for s, w in zip(scores, weights, strict=True)) / max(sum(weights), 1)
     result = 0.0
     for name, fraction in fractions.items():
-        numbers = [number for number, split in dealt.items() if split == name]
+        numbers = [number for number, split in assigned.items() if split == name]
         share = sum(sizes[n] for n in numbers) / sum(sizes)
         mean = sum(scores[n] * weights[n] for n in numbers) / max(sum(weights[n] for n in numbers), 1)
         result += abs(share - fraction / sum(fractions.values())) + abs(mean - overall)

@@ -1,21 +1,23 @@
-"""Takes clips into a dataset folder: each is read once, decoded in full and stored by its content."""
+"""Looks clips up and takes them into a dataset folder: each is read once, decoded in full and stored by its content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..audio import decode, probe
+from ..embedded import EmbeddedClip
 from ..errors import AudioError, DataError, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from ..stored_clips import StoredClip
-from .archives import ArchiveMember
-from .embedded import EmbeddedClip
+from .archives import ArchiveMember, read_file
 
 AUDIO_FOLDER = "audio"
 Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
@@ -25,12 +27,7 @@ _SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", "
 
 @dataclass(frozen=True)
 class ClipCell:
-    """A clip that a table refers to.
-
-    Attributes:
-        content: The clip.
-        where: The cell, for messages.
-    """
+    """A clip that a table refers to, and the place of the cell, for messages."""
 
     content: Content
     where: str
@@ -67,7 +64,55 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
             return ClipCell(resolve_inside(folder, value, where), where)
         except DataError as error:
             return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
-    return ClipCell(AudioError(f"value {shown(value)}; accepted: the path of an audio file"), where)
+    return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
+
+
+class AudioFolder:
+    """Where the clips of one table lie, also where its paths were written on another machine.
+
+    ``speech_drame/finetuning/data/x.wav`` in a table beside ``x.wav`` names that file. Only folders that all paths of
+    the table share are left off: two different paths never become one file.
+    """
+
+    def __init__(self, folder: Path, values: Iterable[Any]) -> None:
+        """Finds out which leading folders are left off: the fewest with which a file is there.
+
+        Args:
+            folder: Where to look.
+            values: All audio values of the table; those that are no paths (bytes, null) do not count, nor do paths
+                that leave the folder, which `find` refuses.
+        """
+        self._folder = folder.resolve()
+        paths = {PurePosixPath(value).parts for value in values if isinstance(value, str)}
+        inside = [path for path in paths if ".." not in path and path[:1] != ("/",)]
+        levels = zip(*(path[:-1] for path in inside), strict=False)
+        shared = tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
+        starts = (shared[:count] for count in range(len(shared) + 1))
+        self._left_off = next((start for start in starts if self._has_one(inside, len(start))), ())
+
+    def _has_one(self, paths: Iterable[tuple[str, ...]], left_off: int) -> bool:
+        return any(os.path.isfile(self._folder.joinpath(*path[left_off:])) for path in paths)
+
+    def find(self, value: Any, where: str) -> ClipCell:
+        """The clip that a value refers to: all that `find_clip` takes."""
+        if isinstance(value, str) and self._left_off:
+            parts = PurePosixPath(value).parts
+            if parts[: len(self._left_off)] == self._left_off:
+                value = "/".join(parts[len(self._left_off) :])
+        return find_clip(value, self._folder, where)
+
+
+def read_clip(content: Content) -> bytes:
+    """The encoded bytes.
+
+    Raises:
+        AudioError: If they cannot be read.
+    """
+    if isinstance(content, AudioError):
+        raise content
+    if isinstance(content, StoredClip):
+        return content.read_checked()
+    return content.read() if isinstance(content, EmbeddedClip) else read_file(content)
 
 
 def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Content, CheckedClip | AudioError]:
@@ -87,7 +132,6 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
     contents = list(dict.fromkeys(cell.content for cell in cells))
     if not embed:
         (stage / AUDIO_FOLDER).mkdir(exist_ok=True)
-
     known: dict[str, CheckedClip] = {}
 
     def check(content: Content) -> CheckedClip | AudioError:
@@ -105,24 +149,6 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
             journal.add(result)
         return dict(zip(contents, results, strict=True))
-
-
-def read_clip(content: Content) -> bytes:
-    """The encoded bytes.
-
-    Raises:
-        AudioError: If they cannot be read.
-    """
-    if isinstance(content, AudioError):
-        raise content
-    if isinstance(content, ArchiveMember | EmbeddedClip):
-        return content.read()
-    if isinstance(content, StoredClip):
-        return content.read_checked()
-    try:
-        return content.read_bytes()
-    except OSError as error:
-        raise AudioError(f"{content.name}: cannot be read ({error.strerror})") from None
 
 
 def _check(content: Content, data: bytes, sha256: str, stage: Path, embed: bool) -> CheckedClip:

@@ -1,0 +1,208 @@
+"""Collects pairs, ratings and comparisons row by row; what cannot be used is listed with its place.
+
+Ids that a source does not give are hashes of the content: they tell neither system nor label.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..audio import audio_hash
+from ..errors import AudioError, DataError, UserError, shown
+from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
+from ..schema import DatasetCard
+from ..stratified import components
+from ..tables import Record
+from .assemble import Imported, Skipped
+from .clips import ClipCell, Content, read_clip
+
+_ID_LENGTH = 16  # hexadecimal digits: 64 bits
+
+
+class Collector:
+    """Pairs of a source, and what people said about them.
+
+    Attributes:
+        skipped: What could not be used.
+    """
+
+    def __init__(self) -> None:
+        self.skipped: list[Skipped] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._links: dict[str, set[str]] = {}
+        self._digests: dict[Content, str] = {}
+        self._ratings: dict[tuple[str, ...], tuple[float, str]] = {}  # pair, rater, dimension -> score, place
+        self._preferences: dict[tuple[str, ...], tuple[float, str]] = {}  # chosen, rejected, rater, dimension
+
+    @contextmanager
+    def skipping(self, row: Record) -> Iterator[None]:
+        """Lists the row, with the place of the value where the error names one, if the block fails."""
+        try:
+            yield
+        except (DataError, AudioError) as error:
+            self.skipped.append(_skipped(row, error))
+
+    def digest(self, cell: ClipCell) -> str:
+        """SHA-256 (hex) of the encoded bytes of a clip; each file is read once.
+
+        Raises:
+            AudioError: If there is no such file or it cannot be read.
+        """
+        if cell.content not in self._digests:
+            self._digests[cell.content] = audio_hash(read_clip(cell.content))
+        return self._digests[cell.content]
+
+    def add_pair(self, row: Mapping[str, Any], links: Collection[str], pair_id: str | None = None) -> str:
+        """Takes a pair in, once: what comes again under its id is the first again.
+
+        Args:
+            row: Columns of ``pairs.parquet`` as `Imported.pairs` has them, without ``pair_id`` and ``group_id``.
+            links: What the pair has in common with others (script, prompt, context). Pairs that share a link, directly
+                or through other pairs, are one group.
+            pair_id: The source's own id; None = a hash of system, situation and clips.
+
+        Returns:
+            The pair's id.
+
+        Raises:
+            AudioError: If a clip cannot be read.
+        """
+        if pair_id is None:
+            context = [(turn["role"], self.digest(turn["audio"])) for turn in row.get("context_audio") or ()]
+            key = [row.get("system_id"), row.get("situation"), context, self.digest(row["response_audio"])]
+            pair_id = _short_hash(json.dumps(key))
+        self._rows.setdefault(pair_id, {**row, "pair_id": pair_id})
+        self._links.setdefault(pair_id, {pair_id}).update(links)
+        return pair_id
+
+    def add_rating(
+        self, pair_id: str, rater: Any, dimension: str, score: Any, where: str, scale: Dimension, whole: bool = False
+    ) -> None:
+        """Takes one score in.
+
+        Args:
+            pair_id: The pair.
+            rater: Who rated.
+            dimension: Name of what was rated.
+            score: What the source says.
+            where: Its place, for messages.
+            scale: Ends of the scale.
+            whole: Refuse scores that are no whole numbers.
+
+        Raises:
+            DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
+        """
+        _check_rater(rater, where)
+        is_number = isinstance(score, int | float) and not isinstance(score, bool)
+        on_scale = is_number and scale.minimum <= score <= scale.maximum  # NaN is outside too
+        if not on_scale or (whole and score != int(score)):
+            number = "whole number" if whole else "number"
+            expected = f"a {number} from {scale.minimum:g} to {scale.maximum:g}"
+            raise DataError(f"{where}: value {shown(score)}; expected {expected}")
+        _add_once(self._ratings, (pair_id, rater, dimension), float(score), where, rater, "scored this")
+
+    def add_preference(
+        self, chosen: str, rejected: str, rater: Any, dimension: str, strength: float, where: str
+    ) -> None:
+        """Takes one comparison in; strength 0 = tie.
+
+        Raises:
+            DataError: If both are the same pair, the rater has no name, or has said the same before.
+        """
+        _check_rater(rater, where)
+        if chosen == rejected:
+            raise DataError(f"{where}: both clips are the same; expected two different clips")
+        key = (chosen, rejected, rater, dimension)
+        _add_once(self._preferences, key, strength, where, rater, "compared these")
+
+    def scale_of(self, name: str, ends: Dimension, whole: bool = False) -> Dimension:
+        """The dimension `name` between these ends; in steps of 1 if every score so far is whole, else without steps."""
+        whole = whole or all(score.is_integer() for score, _ in self._ratings.values())
+        return Dimension(name, ends.minimum, ends.maximum, 1 if whole else None)
+
+    def rated(self) -> set[str]:
+        """The pairs that have a score."""
+        return {key[0] for key in self._ratings}
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """The pairs in the order they came in, each with its ``group_id``."""
+        links = list(self._links.values())
+        groups: dict[int, str] = {}
+        for positions in components(links):  # named by content, so that the order of pairs does not matter
+            name = _short_hash(min(link for position in positions for link in links[position]))
+            groups.update(dict.fromkeys(positions, name))
+        return [{**row, "group_id": groups[position]} for position, row in enumerate(self._rows.values())]
+
+    def ratings(self) -> pd.DataFrame:
+        """Columns `RATING_COLUMNS`."""
+        return _frame(self._ratings, RATING_COLUMNS)
+
+    def preferences(self) -> pd.DataFrame:
+        """Columns `PREFERENCE_COLUMNS`."""
+        return _frame(self._preferences, PREFERENCE_COLUMNS)
+
+    def imported(self, card: DatasetCard, *, rated: bool = False, compared: bool = False) -> Imported:
+        """All that was read; without what nobody gave."""
+        ratings = self.ratings() if rated else None
+        return Imported(card, self.pairs(), ratings, self.preferences() if compared else None, self.skipped)
+
+
+def _skipped(row: Record, error: UserError) -> Skipped:
+    text, head = str(error), row.place()
+    if not text.startswith((f"{head}, ", f"{head}: ")):
+        return Skipped(head, text)
+    value, _, reason = text[len(head) :].partition(": ")
+    return Skipped(head + value, reason)
+
+
+def _check_rater(rater: Any, where: str) -> None:
+    if not is_name(rater):
+        raise DataError(f"{where}: rater {shown(rater)}; expected text without line breaks, not empty")
+
+
+def _add_once(
+    table: dict[tuple[str, ...], tuple[float, str]],
+    key: tuple[str, ...],
+    value: float,
+    where: str,
+    rater: str,
+    done: str,
+) -> None:
+    if key in table:
+        raise DataError(f"{where}: rater {shown(rater)} has {done} at {table[key][1]} already")
+    table[key] = (value, where)
+
+
+def _frame(table: Mapping[tuple[str, ...], tuple[float, str]], columns: Sequence[str]) -> pd.DataFrame:
+    rows = [(*key, value) for key, (value, _) in table.items()]
+    return pd.DataFrame(rows, columns=pd.Index(columns)).astype({columns[-1]: "float64"})
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
+
+
+def source_files(path: Path, patterns: Sequence[str]) -> list[Path]:
+    """The file `path`, or the files below the folder `path` that fit a pattern, in a fixed order.
+
+    Hidden files and folders do not count: ``.cache`` of a download, ``._*`` of macOS.
+
+    Raises:
+        DataError: If there is no such file or none that fits.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise DataError(f"{path}: no such file or folder")
+    found = {file for pattern in patterns for file in path.rglob(pattern) if file.is_file()}
+    seen = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not seen:
+        raise DataError(f"{path}: holds no file {' or '.join(patterns)}; expected the folder as it was downloaded")
+    return sorted(seen)

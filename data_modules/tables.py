@@ -1,0 +1,349 @@
+"""The one reader of tables: CSV, TSV, JSON, JSONL and Parquet, without guessing types: ``001`` in CSV stays ``001``.
+
+Audio in a Parquet file stays there (`embedded`); all else is held in memory. Every value can be named in a message:
+file, row, line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .embedded import EmbeddingTable, parquet_tables
+from .errors import DataError, Locate, UserError, place, shown
+from .ratings import is_name
+from .storage import path_version
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table as somebody else wrote it.
+
+    Attributes:
+        path: The file.
+        columns: Column names in the order of the file.
+        rows: Column name -> value. A CSV value is text; an empty one, like JSON's ``null``, is None.
+        lines: Line of the file where each row starts, counted from 1; None where the format has no lines.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]]
+    lines: list[int] | None
+
+    def place(self, position: int, column: str | None = None) -> str:
+        """Where a row or a cell stands, for the head of a message; `position` counts from 0."""
+        return place(self.path, position + 1, column, self.lines[position] if self.lines else None)
+
+    def locate(self, columns: Mapping[str, str]) -> Locate:
+        """`place` by our column names, given ours -> theirs."""
+        return lambda position, column: self.place(position, columns.get(column, column))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row of a table; `position` counts from 0."""
+
+    table: SourceTable
+    position: int
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Field -> value, as the file has it."""
+        return self.table.rows[self.position]
+
+    def place(self, field: str | None = None) -> str:
+        """Where the row or a value of it stands, for the head of a message."""
+        return self.table.place(self.position, field)
+
+    def error(self, field: str, expected: str) -> DataError:
+        """The error for one value of this row."""
+        return DataError(f"{self.place(field)}: value {shown(self.values.get(field))}; expected {expected}")
+
+    def name(self, field: str) -> str:
+        """An identifier: text on one line, or a whole number as text.
+
+        Raises:
+            DataError: If it is missing, empty or something else.
+        """
+        value = plain_text(self.values.get(field))
+        if not is_name(value):
+            raise self.error(field, "text without line breaks, not empty, or a whole number")
+        return value
+
+    def optional_name(self, field: str) -> str | None:
+        """`name`, or None where the field is missing, null or empty.
+
+        Raises:
+            DataError: If it is something else.
+        """
+        return None if self.values.get(field) in (None, "") else self.name(field)
+
+    def text(self, field: str) -> str | None:
+        """Text that may have line breaks, without space around it; None where it is missing, null or blank.
+
+        Raises:
+            DataError: If it is something else.
+        """
+        value = self.values.get(field)
+        if value is None:
+            return None
+        if not is_text(value):
+            raise self.error(field, "text")
+        return value.strip() or None
+
+
+def records(table: SourceTable) -> list[Record]:
+    """The rows of a table."""
+    return [Record(table, position) for position in range(len(table.rows))]
+
+
+def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
+    """The rows of a table.
+
+    Raises:
+        DataError: As `read_table` does, or if one of `fields` is missing in all rows: then the layout is another one.
+    """
+    table = read_table(path)
+    for field in fields:
+        if field not in table.columns:
+            has = ", ".join(map(shown, table.columns))
+            raise DataError(f"{path}: no field {field!r}; it has {has}; expected {', '.join(fields)}")
+    return records(table)
+
+
+def read_table(path: str | Path) -> SourceTable:
+    """Reads a table by its suffix, in upper or lower case.
+
+    Raises:
+        DataError: If the file is missing, has another suffix, is not UTF-8, not what its suffix says, or has
+            no rows.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}")
+    table = reader(path)
+    if not table.rows:
+        raise DataError(f"{path}: the table holds no rows")
+    return table
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The codec strips a byte-order mark of 3 bytes before it counts.
+        start = error.start + len(data) - len(error.object)
+        line = data.count(b"\n", 0, start) + 1
+        raise DataError(
+            f"{place(path, line=line)}: byte 0x{data[start]:02x} at offset {start} is not UTF-8; "
+            "expected text saved as UTF-8"
+        ) from None
+
+
+def _read_csv(path: Path) -> SourceTable:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    known: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
+    end = 0
+    try:
+        for values in reader:
+            line, end = end + 1, reader.line_num
+            if not values:
+                continue
+            if not header:
+                header = values
+                check_header(header, path)
+                continue
+            if len(values) != len(header):
+                where = place(path, len(rows) + 1, line=line)
+                raise DataError(f"{where}: {len(values)} values; expected {len(header)}, one per column")
+            texts = (known.setdefault(value, value) or None for value in values)
+            rows.append(dict(zip(header, texts, strict=True)))
+            lines.append(line)
+    except csv.Error as error:
+        raise DataError(f"{place(path, line=end + 1)}: not readable as CSV ({error})") from None
+    return SourceTable(path, tuple(header), rows, lines)
+
+
+def check_header(header: Sequence[str], path: Path) -> None:
+    """Every name stands once.
+
+    Raises:
+        DataError: If not.
+    """
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}: column {shown(twice[0])} stands twice in the header; expected each name once")
+
+
+def _read_jsonl(path: Path) -> SourceTable:
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    for line, text in enumerate(_read_text(path).split("\n"), start=1):
+        if not text.strip():
+            continue
+        where = place(path, len(rows) + 1, line=line)
+        try:
+            row = json.loads(text, object_pairs_hook=unique_object)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not readable as JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: value {shown(row)}; expected one JSON object per line")
+        rows.append(row)
+        lines.append(line)
+    return SourceTable(path, _columns(rows), rows, lines)
+
+
+def json_table(data: bytes, path: Path) -> SourceTable:
+    """A JSON list of objects as a table; it may be empty.
+
+    Args:
+        data: The content of the file.
+        path: What messages call it.
+
+    Raises:
+        DataError: If it is not UTF-8, not JSON or something else.
+    """
+    try:
+        rows = json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique_object)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: value {shown(rows)}; expected a list of JSON objects")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DataError(f"{place(path, number)}: value {shown(row)}; expected a JSON object")
+    return SourceTable(path, _columns(rows), rows, None)
+
+
+def _read_json(path: Path) -> SourceTable:
+    try:
+        return json_table(path.read_bytes(), path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in rows for name in row))
+
+
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, which by itself would keep only the last of two values under one name."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return values
+
+
+def _read_parquet(path: Path) -> SourceTable:
+    """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+        check_header(columns, path)
+        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row))
+        return SourceTable(path, tuple(columns), list(table.rows()), None)
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or a text that is not UTF-8
+        raise DataError(f"{path}: not readable as Parquet ({error})") from None
+
+
+_READERS = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}
+SUFFIXES = tuple(_READERS)
+
+
+def full_mapping(
+    given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str]
+) -> dict[str, str]:
+    """Our name -> theirs for every column that the table has; a name that is not mapped stands for itself.
+
+    Args:
+        given: Our column name -> theirs, where they differ.
+        ours: The names that can be mapped.
+        table: The table.
+        required: Those that must be there.
+
+    Raises:
+        DataError: If a column is missing or a name to map is unknown.
+    """
+    has = f"it has {', '.join(map(shown, table.columns))}"
+    for our, their in given.items():
+        if our not in ours:
+            raise DataError(f"column mapping {our}={their}: expected to the left of '=': {', '.join(ours)}")
+        if their not in table.columns:
+            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {has}")
+    mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
+    for our in required:
+        if our not in mapping:
+            raise DataError(f"{table.path}: no column {our!r}; {has}; expected a mapping {our}=COLUMN")
+    return mapping
+
+
+def parse_mapping(items: Sequence[str], option: str) -> dict[str, str]:
+    """``["response_speaker=speaker_id"]`` of the command line as our name -> theirs.
+
+    Raises:
+        UserError: If an item has another form.
+    """
+    mapping: dict[str, str] = {}
+    for item in items:
+        ours, _, theirs = item.partition("=")
+        if not (ours and theirs):
+            raise UserError(f"{option} {item!r}: expected OURS=THEIRS, such as response_speaker=speaker_id")
+        mapping[ours] = theirs
+    return mapping
+
+
+def plain_text(value: Any) -> Any:
+    """A whole number (an id in JSON or Parquet) as text, NaN and empty text as None, else itself."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if value.bit_length() < 64 else value
+    if value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return value
+
+
+def to_number(value: Any) -> Any:
+    """The number that a text spells, in ASCII digits without separators; else the value, for checks to judge."""
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def is_text(value: object) -> bool:
+    """Whether it is text that UTF-8 can hold; JSON can spell half of a surrogate pair."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def text_of(value: Any) -> str | None:
+    """The value if it is text and not blank, else None."""
+    return value if isinstance(value, str) and value.strip() else None
