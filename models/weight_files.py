@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
+from .backbones.common.deferred import finished
 from .file_names import JUDGE_FILE
 from .judge import EmpathyJudge
 from .parts import part_of
@@ -90,7 +91,7 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     for name, weight in sorted(judge.network.named_parameters()):
         changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
         if "lora_" not in name and name not in trained and (quantizable or not changed):
-            first = weight.detach().flatten()[:16].to(torch.bfloat16).float()
+            first = finished(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
     return digest.hexdigest()

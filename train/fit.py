@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from torch import distributed as dist
@@ -34,7 +36,6 @@ from ..third_party import hush
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .durable import DurableProgress, position_of, stopped_by_signals
 from .module import MONITOR, JudgeModule
-from .profile import ProfileSteps
 from .strategies import check_strategy, started_by
 from .throughput import Throughput
 from .validation_pictures import ValidationPictures
@@ -84,7 +85,10 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, order and dropout")
     parser.add_argument("--patience", type=int, default=3, help="validations without better agreement before stopping")
     parser.add_argument(
-        "--profile", type=bool, default=False, help="write where the time goes: RUN/profile/summary.md and a trace"
+        "--profile",
+        type=bool,
+        default=False,
+        help="write where the time goes to RUN/profile: operations and a trace",
     )
     parser.add_argument(
         "--log-audio",
@@ -224,7 +228,7 @@ def fit(
         patience: Validations without better agreement before training stops.
         checkpoint: Continue from here.
         checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0 = none.
-        profile: Write where the time goes.
+        profile: Write where the time goes, by Lightning's `PyTorchProfiler`.
         log_audio: See `ValidationPictures`.
         watching: Further callbacks.
 
@@ -239,6 +243,9 @@ def fit(
     hush()
     if checkpoint is not None:  # here, for strategies that shard weights make data loaders before they load it
         data.start = position_of(read_checkpoint(checkpoint))
+    if profile:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
+        trainer["profiler"] = PyTorchProfiler(run / "profile", "summary")
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False,
@@ -257,7 +264,6 @@ def fit(
             Throughput(),
             ValidationPictures(log_audio),
             DurableProgress(run / CHECKPOINTS, checkpoint_steps),
-            *([ProfileSteps(run)] if profile else []),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
             *watching,

@@ -203,7 +203,8 @@ class JudgeModule(L.LightningModule):
             )
         self.data.check_supervision()
         dimensions = self.data.dimensions
-        self.judge = EmpathyJudge(self.judge_settings, dimensions)
+        deferred = isinstance(self.trainer.strategy, ShardedStrategy)
+        self.judge = EmpathyJudge(self.judge_settings, dimensions, deferred=deferred)
         self._objective = Objective(self.losses, self.loss_settings, self.judge_settings.head, dimensions)
         if self._objective.needs_counts and self.data.train.histograms is None:
             raise UserError(f"model.losses: a scale has more than {MAX_STEPS} steps; accepted: losses of the score")

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 
+from ..models.backbones.common.deferred import finish
 from ..models.heads.prediction import Prediction
 from ..models.judge import EmpathyJudge
 
@@ -29,16 +30,18 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that are trained have one.
 
     Args:
-        judge: On the CPU or its device.
+        judge: On the CPU or its device; where it was loaded deferred, each group of weights is finished in its turn.
         beside: Other trained modules, called after the judge.
         mesh: One axis = shard over all; two = shard along the second, repeat along the first.
     """
     for part in judge.backbone.parts.values():
         for layer in _layers(judge.network, part.layers):
+            finish(layer)
             fully_shard(layer, mesh=mesh)
     for module in (judge.pooling, judge.head, *beside):
         if any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh)
+    finish(judge)
     fully_shard(judge, mesh=mesh)
     # what training calls: the head follows on its own, after raters were added to what is pooled
     register_fsdp_forward_method(judge, "pooled")

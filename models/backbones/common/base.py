@@ -34,6 +34,8 @@ class Checkpoint:
         quantization: Of the language model's linear layers.
         device_map: "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU.
         weights: False builds the architecture without weights, on the meta device, to count with.
+        deferred: True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until
+            then weights are mapped from their files.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Checkpoint:
     quantization: WeightForm = "none"
     device_map: Literal["auto"] | None = None
     weights: bool = True
+    deferred: bool = False
 
 
 @dataclass(frozen=True)

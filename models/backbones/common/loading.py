@@ -26,6 +26,7 @@ from transformers.utils.hub import cached_file
 from ....data_modules.errors import UserError
 from .attention import KERNEL
 from .base import Checkpoint
+from .deferred import keeps, short_dtype
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
@@ -71,10 +72,13 @@ def load_model(
     ours = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if attention else ours[""]}
     # `transformers` asks the class, while it reads: weights that were rounded first would stay rounded
-    kept = {"_keep_in_fp32_modules_strict": set(float32_parts), "__module__": model_class.__module__}
-    # the stubs know neither output_loading_info nor None for the default revision
-    loader: Any = type(model_class.__name__, (model_class,), kept) if float32_parts else model_class
+    kept: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(float32_parts)} if float32_parts else {}
     try:
+        if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
+            kept |= keeps(short, model_class)
+        kept |= {"__module__": model_class.__module__} if kept else {}
+        # the stubs know neither output_loading_info nor None for the default revision
+        loader: Any = type(model_class.__name__, (model_class,), kept) if kept else model_class
         if not checkpoint.weights:
             config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):

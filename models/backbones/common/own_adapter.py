@@ -11,6 +11,7 @@ from transformers.utils.hub import cached_file
 
 from ....data_modules.errors import UserError
 from .base import Checkpoint
+from .deferred import merge_later, seen_as_float32
 from .loading import check_report, quiet_transformers
 
 
@@ -55,7 +56,7 @@ def merge_own_adapter(
         config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
         if targets is not None:
             config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
-        with quiet_transformers():  # what it reports is an error below
+        with seen_as_float32(model), quiet_transformers():  # what it reports is an error below
             report = model.load_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
                 adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
@@ -65,7 +66,7 @@ def merge_own_adapter(
     check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)")
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
-            layer.merge()
+            merge_later(layer) if checkpoint.deferred else layer.merge()
             model.set_submodule(name, layer.get_base_layer())
     model._hf_peft_config_loaded = False
     del model.peft_config

@@ -1,0 +1,104 @@
+"""Weights that stay as their files have them, mapped into memory, until each layer is sharded.
+
+Converted to float32, or with an adapter merged into them, weights are memory of each process: all of a model in every
+process of a machine. A strategy that shards weights calls `finish` layer by layer instead, just before it keeps its
+share of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers.utils.hub import cached_file
+
+from .base import Checkpoint
+
+_SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}
+
+
+def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
+    """The 16-bit type of all floating-point weights in the files of a checkpoint that is loaded as float32, deferred.
+
+    None where conversion is not deferred, or some weights have another type: these would lose digits.
+    """
+    if not checkpoint.deferred or checkpoint.dtype != torch.float32:
+        return None
+    index, names = _file(checkpoint, "model.safetensors.index.json"), ["model.safetensors"]
+    if index is not None:
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+    found: set[str] = set()
+    for name in names:
+        if (path := _file(checkpoint, name)) is None:
+            return None
+        with safe_open(path, framework="pt") as tensors:
+            found |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
+    kinds = {kind for kind in found if "F" in kind}
+    return _SHORT.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _file(checkpoint: Checkpoint, name: str) -> str | None:
+    return cached_file(checkpoint.name, name, revision=checkpoint.revision, _raise_exceptions_for_missing_entries=False)
+
+
+def keeps(dtype: torch.dtype, model_class: type) -> dict[str, Any]:
+    """Members of a subclass whose weights take `dtype` while they are loaded; buffers are made in float32."""
+
+    def build(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(model, *args, **kwargs)  # pyright: ignore[reportArgumentType]
+        for module in model.modules():
+            module.widened_later = True
+            for weight in module.parameters(recurse=False):
+                weight.data = weight.data.to(dtype)
+
+    return {"__init__": build}
+
+
+@contextmanager
+def seen_as_float32(model: nn.Module) -> Iterator[None]:
+    """What is converted later seems to be float32 already: new adapters take over the dtype of what they are put on."""
+    linears = (module for module in model.modules() if isinstance(module, nn.Linear))
+    held = {module: module.weight for module in linears if hasattr(module, "widened_later")}
+    for module, weight in held.items():
+        module.weight = nn.Parameter(torch.empty(()).expand(weight.shape), requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, weight in held.items():
+            module.weight = weight
+
+
+def merge_later(layer: LoraLayer) -> None:
+    """Let `finish` merge an adapter that is no longer on its model."""
+    layer.get_base_layer().own_adapter = (layer,)  # a tuple hides it from torch
+
+
+def finish(module: nn.Module) -> None:
+    """Convert and merge what was deferred in a module, in place, weight by weight."""
+    for inner in module.modules():
+        if vars(inner).pop("widened_later", False):
+            for weight in inner.parameters(recurse=False):
+                weight.data = weight.data.to(torch.float32) if weight.is_floating_point() else weight.data
+        for layer in vars(inner).pop("own_adapter", ()):
+            layer.merge()
+
+
+def finished(network: nn.Module, name: str) -> Tensor:
+    """A weight of the network as `finish` will leave it, where that differs; the weight itself stays as it is."""
+    module = network.get_submodule(name.rpartition(".")[0])
+    held = network.get_parameter(name)
+    if not name.endswith(".weight") or "own_adapter" not in vars(module):
+        return held.detach()
+    (layer,), now = module.own_adapter, held.data
+    held.data = now.to(next(layer.lora_A.parameters()).dtype, copy=True)  # pyright: ignore
+    layer.merge()
+    merged, held.data = held.data, now
+    layer.merged_adapters.clear()
+    return merged
