@@ -17,8 +17,7 @@ from ..data_modules.audio import AudioSource, decode
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
-from .heads import Head, HeadName, build_head
-from .heads.prediction import Prediction
+from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full
 from .members import Members
 from .parts import weights_of

@@ -20,7 +20,7 @@ from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .clip_facts import ClipFacts
 from .feature_store import FeatureStore
-from .heads.prediction import Prediction
+from .heads import Prediction
 from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
 from .members import combine
 from .room import Room

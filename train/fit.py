@@ -25,7 +25,7 @@ from ..models.calibration_files import hash_of
 from ..models.checkpoints import read_checkpoint
 from ..models.clip_facts import ClipFacts, clip_facts
 from ..models.file_names import BEST, CHECKPOINTS, LAST
-from ..models.heads.prediction import Prediction
+from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.parts import check_trainable, parameter_table

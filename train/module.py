@@ -28,8 +28,7 @@ from ..models.artifact import Provenance, describe
 from ..models.backbones.common.base import Attention, PartName, Quantization
 from ..models.compiled import compile_layers
 from ..models.feature_store import DiskStore
-from ..models.heads import HeadName
-from ..models.heads.prediction import Prediction
+from ..models.heads import HeadName, Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
 from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
 from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of

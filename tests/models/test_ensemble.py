@@ -15,7 +15,7 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, load_judge, save_judge
 from empathy_judge.models.calibration_files import weights_hash
 from empathy_judge.models.ensemble import write_average, write_ensemble
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings

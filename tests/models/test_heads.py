@@ -109,7 +109,7 @@ def test_the_deviation_of_a_gaussian_head_teaches_the_layers_below_nothing():
 @pytest.mark.parametrize("name", OVER_STEPS)
 def test_a_scale_without_steps_is_refused_by_name(name: HeadName):
     with pytest.raises(
-        UserError, match=f"{name} head: dimension warmth goes from 0 to 10; accepted: a scale with steps"
+        UserError, match=f"{name} head: dimension warmth goes from 0 to 10; expected a scale with steps"
     ):
         build_head(name, 8, [SCALES[0], Dimension("warmth", 0, 10)])
 

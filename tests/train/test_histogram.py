@@ -65,6 +65,6 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
 def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
     histogram = {"model__head": "histogram", "data__path": dataset_folder}
     with pytest.raises(
-        UserError, match="histogram head: dimension warmth goes from 0 to 10; accepted: a scale with steps"
+        UserError, match="histogram head: dimension warmth goes from 0 to 10; expected a scale with steps"
     ):
         train(train_arguments(tmp_path / "run", **histogram))

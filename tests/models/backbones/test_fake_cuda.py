@@ -20,8 +20,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models import shared_prefix
 from empathy_judge.models.backbones.common.base import Inputs
-from empathy_judge.models.heads import HeadName, build_head
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.pooling import PoolingName, build_pooling
