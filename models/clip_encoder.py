@@ -11,7 +11,7 @@ import numpy as np
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
-from .clip_facts import ClipFacts, clip_facts
+from .cautions import ClipFacts, clip_facts
 from .feature_store import FeatureStore
 from .judge import EmpathyJudge, EncodedClip, tower_is_trained
 from .kept_states import ClipStates

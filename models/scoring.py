@@ -17,8 +17,8 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import shared_prefix
 from .artifact import LoadedJudge
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .cautions import ClipFacts
 from .clip_encoder import KEPT_BYTES, ClipEncoder
-from .clip_facts import ClipFacts
 from .feature_store import FeatureStore
 from .heads import Prediction
 from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained

@@ -12,9 +12,9 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
-from empathy_judge.models.card import render_card
 from empathy_judge.models.feature_store import DiskStore
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.features import Features
 

@@ -20,11 +20,11 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
 from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.card import render_card
 from empathy_judge.models.export.backbone_folder import write_backbone
-from empathy_judge.models.export.merge import merge_adapter
+from empathy_judge.models.export.write import merge_adapter
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import LiveMemory, step_memory
 from empathy_judge.train.stages import PROJECTOR, READING, REST, TOWER, StageClock, watch
