@@ -1,4 +1,4 @@
-"""The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were trained in full,
+"""The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were fully fine-tuned,
 `head.safetensors`, processor files, `README.md`. Loading is strict. Folders that hold the whole backbone are written in
 `export/`, and read here."""
 
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data_modules.errors import UserError
-from .backbones.common.base import Quantization
+from .backbones.base import Quantization
 from .calibration import Calibration, from_json, read_calibration, to_json
 from .checkpoints import read_checkpoint
 from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, parse, read_description

@@ -55,8 +55,8 @@ def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
         rate: Hz.
     """
     samples = np.concatenate(windows)
-    heard = samples if rate == RATE else decode(Clip(samples, rate), RATE)
-    frames = track(heard)
+    resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
+    frames = track(resampled)
     pitch = steady_pitch(frames)
     voiced = np.count_nonzero(~np.isnan(pitch))
     power = np.mean(10 ** (frames.level[frames.active] / 10))
@@ -75,7 +75,7 @@ class Domain:
     Attributes:
         n: Pairs.
         ranges: Lowest and highest value by name: `turns of context`, `response seconds`, `context seconds` (of its last
-            turn), and `level` and `pitch` of any of both clips: a voice that was heard as context is known.
+            turn), and `level` and `pitch` of any of both clips: a voice that occurred as context is known.
     """
 
     n: Annotated[int, Field(ge=0)]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
-from .backbones.common.base import WeightForm
+from .backbones.base import WeightForm
 from .file_names import JUDGE_FILE
 from .judge import JudgeSettings
 from .validation import STRICT, read_json, validated

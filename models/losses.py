@@ -57,8 +57,6 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -
     Args:
         mean: The prediction.
         variance: The same shape, above 0 also where nobody rated, squared units of the scale.
-        target: See the module.
-        mask: See the module.
 
     Returns:
         In nats; below 0 where the variance is small.
@@ -108,9 +106,7 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     (Qin, Liu & Li, 2010). With a falling temperature it becomes the average rank, and the loss one minus Spearman's.
 
     Args:
-        prediction: See the module.
-        target: See the module.
-        mask: See the module; all entries that count weigh the same.
+        mask: All entries that count weigh the same.
         temperature: Above 0, units of the scale.
 
     Returns:
@@ -144,9 +140,7 @@ def margin_ranking(
     """Hinge on pairs of items: the better one must lead by `margin` (Herbrich, Graepel & Obermayer, 2000).
 
     Args:
-        prediction: See the module.
-        target: See the module.
-        mask: See the module; a pair weighs the product.
+        mask: A pair weighs the product.
         groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
         margin: Units of the scale.
         tie: Pairs whose targets differ by no more than this (units of the scale) do not count.
@@ -169,9 +163,7 @@ def logistic_ranking(
     The first is better with probability sigmoid(difference of the predictions / temperature).
 
     Args:
-        prediction: See the module.
-        target: See the module.
-        mask: See the module; a pair weighs the product.
+        mask: A pair weighs the product.
         groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
         temperature: Above 0, units of the scale.
         tie: Pairs whose targets differ by no more than this (units of the scale) are ties: half a win for each.
@@ -189,9 +181,6 @@ def coral(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tenso
 
     Args:
         logits: Of P(rating above step k), `(batch, dimensions, steps - 1)`.
-        counts: See the module.
-        mask: See the module.
-        exists: See the module.
 
     Returns:
         In nats: the mean over the thresholds of a scale, then over entries.
@@ -210,9 +199,6 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
 
     Args:
         logits: Of P(rating above step k, given that it is above step k - 1), `(batch, dimensions, steps - 1)`.
-        counts: See the module.
-        mask: See the module.
-        exists: See the module.
 
     Returns:
         In nats: the mean over raters divided by the number of thresholds of the scale, so that long scales do not
@@ -230,8 +216,6 @@ def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Ten
 
     Args:
         log_probabilities: `(batch, dimensions, steps)`; may be minus infinity where no rater is.
-        counts: See the module.
-        mask: See the module.
     """
     histogram, raters = _histogram(counts, log_probabilities)
     weights = _entry_weights(mask, log_probabilities[..., 0]) * (raters > 0)
@@ -248,9 +232,6 @@ def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists:
 
     Args:
         log_probabilities: `(batch, dimensions, steps)`.
-        counts: See the module.
-        mask: See the module.
-        exists: See the module.
     """
     histogram, raters = _histogram(counts, log_probabilities)
     _check("steps", exists.shape, counts.shape[1:])

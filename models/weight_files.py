@@ -1,5 +1,5 @@
 """Trained weights on disk: `adapter/`, `head.safetensors`, and `backbone.safetensors` where parts of the backbone were
-trained in full. Reading is strict. Also hashes that say which weights these are, and of which backbone."""
+fully fine-tuned. Reading is strict. Also hashes that say which weights these are, and of which backbone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..data_modules.errors import UserError, shown
 from .description import scales_text
 from .file_names import JUDGE_FILE
 from .judge import EmpathyJudge
-from .parts import part_of
+from .lora import part_of
 from .validation import read_json
 
 HEAD_FILE = "head.safetensors"

@@ -27,7 +27,7 @@ from ..models.file_names import BEST, CHECKPOINTS, LAST
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
-from ..models.parts import check_trainable, parameter_table
+from ..models.lora import check_trainable, parameter_table
 from ..models.scoring import Judged
 from ..models.weight_files import hash_of
 from ..third_party import hush

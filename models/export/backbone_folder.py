@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data_modules.errors import UserError, shown
 from ..backbones import read_config
-from ..backbones.common.base import Backbone, Layout
+from ..backbones.base import Backbone, Layout
 from ..description import BACKBONE
 from ..file_names import JUDGE_FILE
 from ..weight_files import check_hash, file_hash

@@ -15,7 +15,7 @@ from ...data_modules.audio import Clip
 from ...data_modules.errors import AudioError, UserError
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ..artifact import LoadedJudge
-from ..backbones.common.base import WeightForm
+from ..backbones.base import WeightForm
 from ..scoring import PairScorer, check_scales, placed
 
 
@@ -169,21 +169,17 @@ def compare(
         beyond.append("other pairs have scores than before")
         scored &= np.isfinite(after).all(1)
     for column, own in enumerate(dimensions):
-        ratings = None if chosen.ratings is None else chosen.ratings[scored, column]
-        change = _change(before[scored, column], after[scored, column], ratings)
+        one, other = before[scored, column], after[scored, column]
+        with_people: tuple[float | None, ...] = (None, None)
+        if chosen.ratings is not None:
+            ratings = chosen.ratings[scored, column]
+            rated = np.isfinite(ratings)
+            with_people = tuple(_spearman(scores[rated], ratings[rated]) for scores in (one, other))
+        apart = np.abs(other - one)
+        change = Change(float(apart.max()), float(apart.mean()), _spearman(one, other), *with_people)
         changes[own.name] = change
         beyond += _beyond(own, change, bounds)
     return Check(chosen.name, int(scored.sum()), bounds, changes, beyond)
-
-
-def _change(before: np.ndarray, after: np.ndarray, ratings: np.ndarray | None) -> Change:
-    differences = np.abs(after - before)
-    found = Change(float(differences.max()), float(differences.mean()), _spearman(before, after))
-    if ratings is None:
-        return found
-    rated = np.isfinite(ratings)
-    with_people = (_spearman(scores[rated], ratings[rated]) for scores in (before, after))
-    return Change(found.largest, found.mean, found.between, *with_people)
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
@@ -208,37 +204,27 @@ def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
 
 
 def synthetic_pairs(rate: int, longest: float) -> list[Pair]:
-    """Sixteen pairs of tones, noise and signals with the rhythm and resonances of speech, 0.5 to 6 s long.
+    """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long, the same in every call.
 
-    They are the same in every call. A quarter has no context, a quarter a situation.
+    A quarter has no context, a quarter a situation.
 
     Args:
         rate: Hz.
         longest: Most seconds that a clip may have.
     """
     random = np.random.default_rng(0)
-
-    def tone(seconds: float) -> np.ndarray:
-        return 0.3 * np.sin(2 * np.pi * random.uniform(100, 1_000) * _times(seconds, rate))
-
-    def noise(seconds: float) -> np.ndarray:
-        return random.uniform(0.02, 0.2) * random.normal(size=len(_times(seconds, rate)))
-
-    def speech(seconds: float) -> np.ndarray:
-        return _speech(_times(seconds, rate), rate, random)
-
     ends = np.linspace(_SHORTEST, min(_LONGEST, 0.9 * longest), COUNT)
     pairs = []
     for number, seconds in enumerate(ends):
-        context = () if number % 4 == 3 else (Turn("user", Clip(speech(ends[-number - 1]), rate)),)
-        make = (speech, speech, tone, noise)[number % 4]
+        context = () if number % 4 == 3 else (Turn("user", _speech(ends[-number - 1], rate, random)),)
         situation = "Someone tells of a hard day." if number % 4 == 1 else None
-        pairs.append(Pair(f"synthetic {number}", Clip(make(seconds), rate), context, situation=situation))
+        pairs.append(Pair(f"synthetic {number}", _speech(seconds, rate, random), context, situation=situation))
     return pairs
 
 
-def _speech(times: np.ndarray, rate: int, random: np.random.Generator) -> np.ndarray:
+def _speech(seconds: float, rate: int, random: np.random.Generator) -> Clip:
     """Harmonics of a moving pitch under three resonances, four syllables in a second."""
+    times = np.arange(round(seconds * rate)) / rate
     pitch = random.uniform(90, 240) * (1 + 0.2 * np.sin(2 * np.pi * random.uniform(0.2, 1) * times))
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     resonances = random.uniform([300, 900, 2_200], [800, 2_000, 3_200])
@@ -247,8 +233,4 @@ def _speech(times: np.ndarray, rate: int, random: np.random.Generator) -> np.nda
     sound = sum(level * np.sin(harmonic * phase) for harmonic, level in zip(harmonics, levels, strict=True))
     syllables = np.clip(np.sin(2 * np.pi * 2 * times + random.uniform(0, np.pi)) ** 2, 0.05, None)
     voiced = sound * syllables + 0.01 * random.normal(size=len(times))
-    return random.uniform(0.1, 0.5) * voiced / np.abs(voiced).max()
-
-
-def _times(seconds: float, rate: int) -> np.ndarray:
-    return np.arange(round(seconds * rate)) / rate
+    return Clip(random.uniform(0.1, 0.5) * voiced / np.abs(voiced).max(), rate)

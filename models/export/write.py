@@ -17,7 +17,7 @@ from torch import nn
 from ...data_modules.errors import UserError
 from ..artifact import CARD_FILE, LoadedJudge, load_judge, staged, write_description
 from ..backbones import load_backbone, read_config
-from ..backbones.common.base import Checkpoint, WeightForm
+from ..backbones.base import Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
 from ..lora import trained_in_full

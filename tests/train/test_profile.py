@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from empathy_judge.models.backbones.common.audio_language_model import AudioLanguageModel
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 from empathy_judge.models.heads import RegressionHead
 from empathy_judge.train import profile, stages
 from empathy_judge.train.fit import train

@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.compiled import compile_layers
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.layers import compile_layers, recompute_activations
 from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput
 from empathy_judge.train.batches import Batch, Collate

@@ -22,7 +22,7 @@ from .provider import Provider
 from .session import Session
 
 if TYPE_CHECKING:
-    from ....models.backbones.common.base import Quantization
+    from ....models.backbones.base import Quantization
 
 PROVIDERS = ("openai", "gemini", "local")
 PromptedJudge = PointwiseJudge | PairwiseJudge

@@ -1,4 +1,4 @@
-"""`torch.compile`, layer by layer."""
+"""Gradient checkpointing and `torch.compile`, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
@@ -32,4 +33,20 @@ def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "i
             layer.forward = partial(forward.func, inner, **forward.keywords)
         else:
             layer.forward = torch.compile(forward, dynamic=True, backend=backend)
+    return len(layers)
+
+
+def recompute_activations(network: nn.Module) -> int:
+    """Let every transformer layer of a network forget what it computed until the backward pass needs it.
+
+    Non-reentrant: the reentrant kind gives LoRA no gradient below a frozen embedding and breaks under DDP (peft#313).
+    Not through `gradient_checkpointing_enable`, which works in training mode alone: a frozen backbone is in evaluation
+    mode.
+
+    Returns:
+        How many layers there are.
+    """
+    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     return len(layers)

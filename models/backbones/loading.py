@@ -10,22 +10,27 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
+from peft import PeftConfig
+from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 from transformers import (
     AutoFeatureExtractor,
     AutoProcessor,
+    AutoTokenizer,
     BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    ProcessorMixin,
     TorchAoConfig,
     modeling_utils,
 )
 from transformers.utils.hub import cached_file
 
-from ....data_modules.errors import UserError
-from .attention import KERNEL
+from ...data_modules.errors import UserError
 from .base import Checkpoint
+from .padding import KERNEL
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
@@ -37,7 +42,7 @@ def load_model(
     checkpoint: Checkpoint,
     *,
     config: PreTrainedConfig | None = None,
-    left_behind: str = r"^lm_head\.",
+    ignored_keys: str = r"^lm_head\.",
     unquantized: Sequence[str] = (),
     key_mapping: dict[str, str] | None = None,
     attention: dict[str, str] | None = None,
@@ -53,8 +58,8 @@ def load_model(
             files for the bare model class.
         checkpoint: What to load and how.
         config: Configuration; by default that of the checkpoint.
-        left_behind: Regular expression of keys that may be missing or unexpected, because they belong to what the judge
-            does not use.
+        ignored_keys: Regular expression of keys that may be missing or unexpected, because the judge does not use what
+            they belong to.
         unquantized: Modules that keep their precision when the rest is quantized.
         key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
         attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
@@ -113,7 +118,7 @@ def load_model(
         raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
     except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
         raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
-    check_report(checkpoint.name, report, left_behind)
+    check_report(checkpoint.name, report, ignored_keys)
     _keep_packing(model)
     return model
 
@@ -168,18 +173,18 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
     if there is not None:
         raise UserError(
             f"backbone {checkpoint.name!r}: has an adapter (adapter_config.json) beside its weights, which would not "
-            "be used; accepted: weights that it was merged into (PeftModel.merge_and_unload), or a folder without it"
+            "be used; expected weights that it was merged into (PeftModel.merge_and_unload), or a folder without it"
         )
 
 
-def check_report(name: str, report: dict[str, Any], left_behind: str) -> None:
+def check_report(name: str, report: dict[str, Any], ignored_keys: str) -> None:
     """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
 
     Raises:
         UserError: Naming the first keys that are missing, unexpected or of another shape.
     """
     missing, unexpected = (
-        sorted(key for key in report[kind] if not re.search(left_behind, key))
+        sorted(key for key in report[kind] if not re.search(ignored_keys, key))
         for kind in ("missing_keys", "unexpected_keys")
     )
     mismatched = sorted(str(key) for key in report["mismatched_keys"])
@@ -188,6 +193,63 @@ def check_report(name: str, report: dict[str, Any], left_behind: str) -> None:
             f"{name}: not a complete checkpoint of its family: missing {missing[:3]}, unexpected {unexpected[:3]}, "
             f"of another shape {mismatched[:3]}"
         )
+
+
+def merge_own_adapter(
+    model: PreTrainedModel,
+    checkpoint: Checkpoint,
+    *,
+    required: bool,
+    subfolder: str = "",
+    targets: str | None = None,
+) -> None:
+    """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
+
+    A weight becomes `W + scale * B A`, rounded once to its own type; in float32 this is the unmerged model to rounding.
+
+    Args:
+        model: Without any adapter.
+        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be.
+        required: The model's configuration says that there is one.
+        subfolder: Where they lie in the repository.
+        targets: Regular expression of the modules that it is on; by default what its configuration says.
+
+    Raises:
+        UserError: If it is missing though required, broken, or does not fit the model.
+    """
+    found = {
+        name: cached_file(
+            checkpoint.name,
+            name,
+            revision=checkpoint.revision,
+            subfolder=subfolder,
+            _raise_exceptions_for_missing_entries=False,
+        )
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    }
+    missing = [name for name, path in found.items() if path is None]
+    if len(missing) == len(found) and not required:
+        return
+    if missing:
+        raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
+    try:
+        config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
+        if targets is not None:
+            config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
+        with quiet_transformers():  # what it reports is an error below
+            report = model.load_adapter(
+                peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
+                adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
+            )
+    except (ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: its adapter: {one_line(error)}") from None
+    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)")
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, LoraLayer):
+            layer.merge()
+            model.set_submodule(name, layer.get_base_layer())
+    model._hf_peft_config_loaded = False
+    del model.peft_config
 
 
 def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesConfig:
@@ -249,6 +311,42 @@ def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any
             )
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: no {what}: {one_line(error)}") from None
+
+
+class SpeechProcessor:
+    """Tokenizer, feature extractor and chat template of a checkpoint, for families whose own processor also sees.
+
+    The family's own class insists on an image and a video processor, and these on torchvision.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Load the pieces from the hub or a folder.
+
+        Raises:
+            UserError: If a file is missing or broken.
+        """
+        self.feature_extractor: Any = load_feature_extractor(checkpoint)
+        try:
+            with quiet_transformers():
+                files = {"pretrained_model_name_or_path": checkpoint.name, "revision": checkpoint.revision}
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(**files, trust_remote_code=False)
+                settings, _ = ProcessorMixin.get_processor_dict(**files)
+        except (OSError, ValueError) as error:
+            raise UserError(f"backbone {checkpoint.name!r}: no tokenizer: {one_line(error)}") from None
+        # chat_template.json belongs to the processor, chat_template.jinja to both
+        self.tokenizer.chat_template = settings.get("chat_template") or self.tokenizer.chat_template
+        if self.tokenizer.chat_template is None:
+            raise UserError(f"backbone {checkpoint.name!r}: no chat template")
+        self.audio_token: str = self.tokenizer.audio_token
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        """The text of a chat."""
+        return self.tokenizer.apply_chat_template(messages, **options)
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write what the constructor reads."""
+        self.tokenizer.save_pretrained(folder)
+        self.feature_extractor.save_pretrained(folder)
 
 
 def one_line(error: Exception) -> str:

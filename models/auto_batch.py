@@ -1,4 +1,4 @@
-"""How much is computed at once: as much as fits into memory, which is found out by trying."""
+"""Automatic batch size: batches become smaller where memory runs out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Room:
+class AutoBatch:
     """Batches of consecutive items with little padding. Where one runs out of memory, all later ones are smaller."""
 
     def __init__(self, size: int) -> None:

@@ -1,16 +1,17 @@
-"""What the judge asks of a backbone. A family is one file in the folder above."""
+"""What the judge asks of a backbone, and what goes in and out of one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....data_modules.schema import Pair
+from ...data_modules.schema import Pair
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
@@ -19,7 +20,8 @@ Quantization = Literal["none", "nf4"]
 WeightForm = Literal["none", "nf4", "int8"]
 """As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 PartName = Literal["language_model", "projector", "audio_tower", "joiner"]
-"""`joiner`: what joins context and response where there is no language model; it has no pre-trained weights."""
+"""`joiner`: cross-attention fusion of context and response where there is no language model, without pre-trained
+weights; the name is that of stored weights."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a backbone that can be trained, by LoRA or in full.
+    """A part of a backbone that can be trained, by LoRA or full fine-tuning.
 
     Attributes:
         path: Path of its module inside the network. A part inside another part does not count as part of that one.
@@ -96,18 +98,18 @@ class Inputs:
     Attributes:
         input_ids: `(batch, tokens)`; each audio token stands for one audio state after the projector.
         attention_mask: `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side.
-        response_mask: `(batch, tokens)`, True where an audio token stands that carries the response.
+        response_mask: `(batch, tokens)`, True at the non-padding audio tokens of the response.
         audio_index: For each audio token of `input_ids` in reading order, its row after the projector
             `(audio tokens,)`.
-        audio_places: Where these tokens stand, the rows of `input_ids` counted as one `(audio tokens,)`.
+        audio_positions: Where these tokens are in the flattened `input_ids` `(audio tokens,)`.
         clips: The clips to encode; None where `audio_states` holds them encoded.
         audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
-        shares: Where long clips are cut into windows, a pair has several rows, and this is the weight of each row in
-            each pair `(pairs, batch)`; None = one row for each pair.
+        window_weights: Where long clips are cut into windows, a pair has several rows, and this is the weight of each
+            row in each pair `(pairs, batch)`; None = one row for each pair.
         hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
             ids; None = the model is computed from its beginning.
         first: See `hidden`.
-        padding_last: True where padding is known to stand behind the real tokens of every row, so that a causal model
+        padding_last: True where padding is known to follow the real tokens of every row, so that a causal model
             needs no mask for it. False is always right.
     """
 
@@ -115,10 +117,10 @@ class Inputs:
     attention_mask: Tensor
     response_mask: Tensor
     audio_index: Tensor
-    audio_places: Tensor
+    audio_positions: Tensor
     clips: Clips | None = None
     audio_states: Tensor | None = None
-    shares: Tensor | None = None
+    window_weights: Tensor | None = None
     hidden: Tensor | None = None
     first: int = 0
     padding_last: bool = False
@@ -142,20 +144,20 @@ class Inputs:
         return replace(self, **changed)
 
 
-class Backbone(Protocol):
-    """An audio language model without its LM head, or an audio encoder with a block that joins two clips.
+class Backbone(ABC):
+    """An audio language model without its LM head, or an audio encoder with cross-attention fusion of two clips.
 
     Attributes:
         network: The module that holds every weight; LoRA is put on it in place.
         name: Hub id or folder it was loaded from.
         revision: Commit of the hub repository, or None for a folder.
-        sampling_rate: Hz at which it hears.
-        max_seconds: Longest clip that it hears whole (seconds).
+        sampling_rate: Hz of the clips that it reads.
+        max_seconds: Maximum audio length (seconds).
         audio_size: Width of the states that `encode_audio` returns.
         tokens_per_state: Audio tokens that the projector makes of one state.
         hidden_size: Width of `hidden_states`.
         parts: What can be trained, by name.
-        layout: How `load` of its family would find its weights in a checkpoint.
+        layout: How a checkpoint of its family stores its weights.
         reads_text: False if it cannot read the text about the situation.
     """
 
@@ -165,24 +167,25 @@ class Backbone(Protocol):
     sampling_rate: int
     max_seconds: float
     audio_size: int
-    tokens_per_state: int
+    tokens_per_state: int = 1
     hidden_size: int
     parts: Mapping[PartName, Part]
     layout: Layout
-    reads_text: bool
+    reads_text: bool = True
 
+    @abstractmethod
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
-        ...
 
-    def heard_tokens(self, samples: int) -> int:
-        """How many of these, from the first, carry the clip; others stand for silence that a family fills up with."""
-        ...
+    def real_audio_tokens(self, samples: int) -> int:
+        """How many of these, from the first, are no padding; some families pad clips with silence that has tokens."""
+        return self.audio_tokens(samples)
 
+    @abstractmethod
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """What the audio tower reads of mono clips `(samples,)` at `sampling_rate`."""
-        ...
 
+    @abstractmethod
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,17 +196,16 @@ class Backbone(Protocol):
             audio_tokens: For each pair the audio tokens of its context turns and, last, of its response.
             padding_side: "left" or "right".
         """
-        ...
 
+    @abstractmethod
     def encode_audio(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other, without padding, before the projector
         `(states, audio size)`."""
-        ...
 
+    @abstractmethod
     def hidden_states(self, inputs: Inputs) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; those at padding mean nothing."""
-        ...
 
+    @abstractmethod
     def save_processor(self, folder: str) -> None:
         """Write tokenizer and feature extractor."""
-        ...

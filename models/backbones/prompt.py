@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....data_modules.schema import Pair
+from ...data_modules.schema import Pair
 
 Message = Mapping[str, Any]
 """A turn of a chat: its ``role``, and its ``content``: a list of texts and of places of clips, as in `messages`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from empathy_judge.models.room import Room
+from empathy_judge.models.auto_batch import AutoBatch
 
 
 def test_batches_become_smaller_where_memory_runs_out_and_stay_so():
-    room, seen = Room(size=4), []
+    batches, seen = AutoBatch(size=4), []
 
     def compute(batch):
         seen.append(tuple(batch))
@@ -17,14 +17,14 @@ def test_batches_become_smaller_where_memory_runs_out_and_stay_so():
         return [2 * item for item in batch]
 
     items = [9, 9, 8, 8, 8, 7, 7, 7, 6]
-    assert room.run(items, items, compute, lambda item: -1) == [2 * item for item in items]
+    assert batches.run(items, items, compute, lambda item: -1) == [2 * item for item in items]
     assert seen[:2] == [(9, 9, 8, 8), (9, 9)]
     assert all(len(batch) == 2 for batch in seen[1:-1])
     seen.clear()
-    assert room.run([9, 9, 8], [9, 9, 8], compute, lambda item: -1) == [18, 18, 16]
+    assert batches.run([9, 9, 8], [9, 9, 8], compute, lambda item: -1) == [18, 18, 16]
     assert seen == [(9, 9), (8,)]  # it remembers
-    assert Room(4).run([30, 28], [30, 28], compute, lambda item: -1) == [-1, -1]
-    assert Room(4).run([], [], compute, lambda item: -1) == []
+    assert AutoBatch(4).run([30, 28], [30, 28], compute, lambda item: -1) == [-1, -1]
+    assert AutoBatch(4).run([], [], compute, lambda item: -1) == []
 
 
 def test_short_items_do_not_wait_for_a_long_one():
@@ -35,7 +35,7 @@ def test_short_items_do_not_wait_for_a_long_one():
         return batch
 
     lengths = [100, 41, 40, 40, 35, 10, 9]
-    assert Room(4).run(lengths, lengths, compute, lambda item: -1) == lengths
+    assert AutoBatch(4).run(lengths, lengths, compute, lambda item: -1) == lengths
     assert seen == [[100], [41, 40, 40, 35], [10, 9]]
 
 
@@ -70,7 +70,7 @@ def test_every_way_to_say_that_memory_ran_out_makes_batches_smaller(error):
             raise error
         return batch
 
-    assert Room(8).run([1] * 8, [1] * 8, compute, lambda item: -1) == [1] * 8
+    assert AutoBatch(8).run([1] * 8, [1] * 8, compute, lambda item: -1) == [1] * 8
     assert seen == [8, 4, 2, 2, 2, 2]
 
 
@@ -89,5 +89,5 @@ def test_other_errors_are_no_matter_of_memory(error):
         raise error
 
     with pytest.raises(RuntimeError) as raised:
-        Room(4).run([1, 1], [1, 1], fail, lambda item: -1)
+        AutoBatch(4).run([1, 1], [1, 1], fail, lambda item: -1)
     assert raised.value is error
