@@ -21,7 +21,7 @@ from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
 from .eval.pages.report import terminal_table, write_report
 from .models.artifact import load_run, save_judge
-from .models.card import render_card
+from .models.model_card import render_card
 from .scorer import Scorer
 from .train.fit import train
 

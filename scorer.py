@@ -14,12 +14,12 @@ from .data_modules.errors import AudioError, UserError
 from .data_modules.ratings import label
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import Placement, load_any
-from .models.backbones.common.base import Quantization
+from .models.backbones.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
 from .models.cautions import cautions
 from .models.clip_encoder import KEPT_BYTES
-from .models.compiled import compile_layers
-from .models.feature_store import DiskStore
+from .models.feature_cache import DiskStore
+from .models.layers import compile_layers
 from .models.scoring import SPREAD, Judged, PairScorer, placed
 
 if TYPE_CHECKING:

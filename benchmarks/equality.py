@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.batches import Batch

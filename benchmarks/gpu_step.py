@@ -15,7 +15,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from empathy_judge.models.backbones.common.base import Clips, Inputs
+from empathy_judge.models.backbones.base import Clips, Inputs
 from empathy_judge.train.batches import Batch
 from empathy_judge.train.fit import train
 from empathy_judge.train.throughput import memory_bytes, synchronize

@@ -24,7 +24,7 @@ import torch
 import transformers
 from conversations import Conversations, write_conversations
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import build_parser

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from empathy_judge.models.backbones import load_backbone, qwen2_5_omni
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from safetensors.torch import save_file
 from transformers import (
     Qwen2_5OmniConfig,

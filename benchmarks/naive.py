@@ -17,7 +17,7 @@ import soundfile
 import torch
 from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.judge import EmpathyJudge
 from peft import LoraConfig, get_peft_model
 from random_checkpoint import FAMILIES

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from empathy_judge.models.backbones.common.prompt import QUESTION
+from empathy_judge.models.backbones.prompt import QUESTION
 from empathy_judge.train.nano.architecture import build_processor
 from safetensors.torch import save_file
 from transformers import (

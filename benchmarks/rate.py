@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from empathy_judge.models.backbones.common.base import Inputs
+from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.parts import part_of
+from empathy_judge.models.lora import part_of
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 

@@ -28,9 +28,9 @@ from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.compiled import compile_layers
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.layers import compile_layers
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer, choose_device
 from naive import ALPHA, MAXIMUM, MINIMUM, RANK, Collate, NaiveRater, read_items

@@ -127,7 +127,7 @@ def calibrate(options: argparse.Namespace) -> int:
     """
     from ..data_modules.schema import PairDataset
     from ..models.artifact import Placement, load_any
-    from ..models.calibration_files import to_json
+    from ..models.calibration import to_json
     from ..models.file_names import CHECKPOINTS, JUDGE_FILE
     from ..models.judge_calibration import calibrate_judge, store_calibration
     from ..models.scoring import SPREAD
@@ -173,9 +173,9 @@ def export(options: argparse.Namespace) -> int:
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
     from ..models.artifact import Placement, load_judge, load_run, save_judge
-    from ..models.card import render_card
     from ..models.file_names import JUDGE_FILE
     from ..models.hub import check_hub_name
+    from ..models.model_card import render_card
 
     source, out = Path(options.checkpoint), Path(options.out)
     _check_export(options)
@@ -217,11 +217,11 @@ def _check_export(options: argparse.Namespace) -> None:
 def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> bool:
     """False if scores changed too much."""
     from ..data_modules.schema import PairDataset
-    from ..models.export.check import made_set, rated_set
+    from ..models.export.check import rated_set, synthetic_set
     from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
 
     if options.check_data is None:
-        chosen = made_set(loaded)
+        chosen = synthetic_set(loaded)
     else:
         chosen = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
     try:

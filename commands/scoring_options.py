@@ -153,7 +153,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument(
         "--check-data", metavar="DIR",
-        help="pair dataset on which scores before and after are compared (default: 16 pairs of made sounds)",
+        help="pair dataset on which scores before and after are compared (default: 16 pairs of synthetic signals)",
     )  # fmt: skip
     one.add_argument("--check-split", default="test", help="which of its pairs; all = every pair (default: test)")
     one.add_argument("--accept-loss", action="store_true", help="write it even if scores changed beyond the bounds")

@@ -15,7 +15,7 @@ from .changes import backbone_mark
 from .formats import format_of
 
 if TYPE_CHECKING:
-    from ..models.backbones.common.base import Quantization
+    from ..models.backbones.base import Quantization
     from ..scorer import Scorer
 
 WORDS = {

@@ -1,4 +1,4 @@
-"""The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were trained in full,
+"""The judge on disk: `judge.json`, `adapter/`, `backbone.safetensors` where parts of it were fully fine-tuned,
 `head.safetensors`, processor files, `README.md`. Loading is strict. Folders that hold the whole backbone are written in
 `export/`, and read here."""
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,24 +17,24 @@ from typing import Any
 
 from torch import Tensor
 
-from ..data_modules.errors import UserError, shown
-from .backbones.common.base import Quantization
-from .calibration import Calibration
-from .calibration_files import from_json, read_calibration, to_json, weights_hash
+from ..data_modules.errors import UserError
+from .backbones.base import Quantization
+from .calibration import Calibration, from_json, read_calibration, to_json
 from .checkpoints import read_checkpoint
-from .description import EXPORT, MEMBERS, SCHEMA_VERSION, check_alike, parse, read_description
-from .export.own_backbone import OwnBackbone, own_backbone
+from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, parse, read_description
+from .export.backbone_folder import check_backbone
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .hub import judge_folder
 from .judge import EmpathyJudge
 from .lora import trained_in_full
 from .weight_files import (
     Fingerprints,
+    check_hash,
     check_keys,
-    file_hash,
     fingerprint,
     fingerprints,
     read_weights,
+    weights_hash,
     write_weights,
 )
 
@@ -112,7 +111,7 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
         UserError: If the folder exists and is not empty, or the judge was loaded with a backbone of its own.
     """
     if EXPORT in loaded.description:
-        raise UserError(f"{folder}: a judge with its backbone in its folder is not written again; accepted: copy it")
+        raise UserError(f"{folder}: a judge with its backbone in its folder is not written again; copy it instead")
     with staged(folder) as stage:
         hashes = write_weights(loaded.judge, stage)
         loaded.judge.backbone.save_processor(str(stage / "processor"))
@@ -128,7 +127,7 @@ def staged(folder: Path) -> Iterator[Path]:
         UserError: If the folder exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: exists; accepted: a folder that does not exist yet")
+        raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
     folder.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -194,20 +193,21 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
             changes nothing, if scales disagree, if the backbone is not the one it was trained on, or if the calibration
             is broken or that of other weights.
     """
-    description = read_description(folder)
-    if MEMBERS in description:
-        judge = _build_ensemble(folder, description, placement)
+    path, description = folder / JUDGE_FILE, read_description(folder)
+    parsed = parse(path, description)
+    judge = _build(path, parsed, placement)
+    if parsed.members is None:
+        read_weights(judge, folder, parsed.sha256)
     else:
-        judge = _build(folder / JUDGE_FILE, description, placement, own_backbone(folder, description))
-        read_weights(judge, folder, description.get("sha256", {}))
+        _add_members(LoadedJudge(judge, description), folder, parsed)
     judge.eval().requires_grad_(False)
     if description.get("calibration") is None:
         return LoadedJudge(judge, description)
-    where = f"{folder / JUDGE_FILE}: calibration"
-    calibration = from_json(description["calibration"], where, judge.dimensions)
+    calibration = from_json(description["calibration"], f"{path}: calibration", judge.dimensions)
     if calibration.weights != weights_hash(judge):
         raise UserError(
-            f"{where}: fitted to other weights; accepted: one of this judge (`empathy-judge calibrate`), or null"
+            f"{path}: calibration: fitted to other weights; expected that of this judge (`empathy-judge calibrate` "
+            "fits it), or null"
         )
     return LoadedJudge(judge, description, calibration)
 
@@ -215,7 +215,7 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
 def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     """Read a judge out of a training checkpoint, in evaluation mode, on the CPU unless it is spread.
 
-    The calibration of the run comes along if it was fitted to this checkpoint.
+    The calibration of the run is used if it was fitted to this checkpoint.
 
     Args:
         path: A checkpoint, or the folder of a run, whose best checkpoint is taken.
@@ -225,7 +225,7 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
         UserError: As `load_judge`; also if the checkpoint is half-written.
     """
     file, description, state = _read_run(path)
-    judge = _build(file, description, placement)
+    judge = _build(file, parse(file, description), placement)
     _load_state(judge, file, state)
     judge.eval().requires_grad_(False)
     kept = file.parent.parent / CALIBRATION_FILE
@@ -254,7 +254,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
         return load_judge(path, placement)
     if path.is_file() or (path / CHECKPOINTS).is_dir():
         return load_run(path, placement)
-    raise UserError(f"{path}: accepted: a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+    raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
@@ -282,22 +282,15 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
     return description
 
 
-def _build_ensemble(folder: Path, description: dict[str, Any], placement: Placement) -> EmpathyJudge:
-    """A judge with the weights of all its members."""
-    path = folder / JUDGE_FILE
-    names = description[MEMBERS]
-    if not isinstance(names, list) or len(names) < 2 or not all(re.fullmatch(r"members/\d+", str(n)) for n in names):
-        raise UserError(f"{path}: {MEMBERS} {shown(names)}; accepted: a list of at least two, such as members/01")
-    loaded = LoadedJudge(_build(path, description, placement), description)
-    for name in names:
+def _add_members(loaded: LoadedJudge, folder: Path, ensemble: Description) -> None:
+    """Give a judge the weights of all members of an ensemble."""
+    for name in ensemble.members or ():
         file = folder / name / JUDGE_FILE
         if not file.is_file():
-            raise UserError(f"{file}: missing; {path} names this member")
-        if file_hash(file) != description.get("sha256", {}).get(f"{name}/{JUDGE_FILE}"):
-            raise UserError(f"{file}: not the file that was written: its content differs from {path}'s hash")
+            raise UserError(f"{file}: missing; {folder / JUDGE_FILE} names this member")
+        check_hash(file, ensemble.sha256.get(f"{name}/{JUDGE_FILE}"))
         read_into(loaded, folder / name)
         loaded.judge.members.add(loaded.judge.trained())
-    return loaded.judge
 
 
 def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
@@ -306,7 +299,7 @@ def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    # what is learned of raters and campaigns serves training alone
+    # weights of raters and campaigns are for training alone
     trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
     state = {key.removeprefix("judge."): value for key, value in trained.items()}
     return file, checkpoint["description"], state
@@ -317,29 +310,27 @@ def _load_state(judge: EmpathyJudge, file: Path, state: Mapping[str, Tensor]) ->
     judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
 
 
-def _build(
-    path: Path, description: Mapping[str, Any], placement: Placement, own: OwnBackbone | None = None
-) -> EmpathyJudge:
-    trained, dimensions = parse(path, description)
-    if own is not None and placement.backbone is not None:
-        raise UserError(f"{path}: has its backbone in its own folder; accepted: no other one ({placement.backbone})")
-    stored = "none" if own is None else own.quantization
-    if stored != "none" and placement.quantization not in (None, "none"):
-        raise UserError(f"{path}: its weights are stored as {stored}; accepted: no other quantization")
-    settings = replace(
-        trained,
-        backbone=(placement.backbone or trained.backbone) if own is None else str(own.folder),
-        quantization=placement.quantization or trained.quantization,
-    )
-    judge = EmpathyJudge(settings, dimensions, device_map="auto" if placement.spread else None)
-    same_form = stored == "none" and settings.quantization == trained.quantization
+def _build(path: Path, description: Description, placement: Placement) -> EmpathyJudge:
+    """A judge on the backbone that it was trained on, with fresh weights of its own."""
+    trained, stored = description.settings, "none"
+    backbone = placement.backbone or trained.backbone
+    if description.export is not None:
+        if placement.backbone is not None:
+            raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")
+        backbone, stored = str(check_backbone(path.parent, description.sha256)), description.export.quantization
+        if stored != "none" and placement.quantization not in (None, "none"):
+            raise UserError(f"{path}: its weights are stored as {stored}; expected no other quantization")
+    quantization = placement.quantization or trained.quantization
+    settings = replace(trained, backbone=backbone, quantization=quantization)
+    judge = EmpathyJudge(settings, description.dimensions, device_map="auto" if placement.spread else None)
+    same_form = stored == "none" and quantization == trained.quantization
     found = fingerprint(judge, quantizable=same_form)
-    expected = description.get("backbone_fingerprint" if same_form else "unquantized_fingerprint")
+    expected = description.backbone_fingerprint if same_form else description.unquantized_fingerprint
     if expected is None:
-        raise UserError(f"{path}: does not say which unquantized weights it was trained on; accepted: no quantization")
+        raise UserError(f"{path}: does not say which unquantized weights it was trained on; load it unquantized")
     if found != expected:
         raise UserError(
-            f"{path}: backbone {settings.backbone!r} has other weights than the judge was trained on "
+            f"{path}: backbone {backbone!r} has other weights than the judge was trained on "
             f"(fingerprint {found[:12]}, expected {expected[:12]})"
         )
     return judge

@@ -1,47 +1,178 @@
-"""What a judge knows about its own errors: standard errors, intervals, and when it had better say nothing.
+"""Standard errors, intervals, a mapping of scores to ratings, and a threshold above which a judge abstains.
 
-All of it stands on rated pairs that the judge was not trained on (`calibration_fit`), and means something for pairs
-like these. The **standard error** is that of a score as a prediction of the mean rating that such a panel gives such a
-pair: it holds what the judge gets wrong and the chance in the panel's mean. An **interval** of level 90 % is
-split-conformal (Vovk, Gammerman & Shafer, 2005; Lei et al., 2018): a new pair's mean rating lies inside with a
-probability of at least 90 %, if that pair and those of the calibration could as well have been swapped. That is a
-statement about all pairs together, not about each kind of them. Pairs of one script are alike, not exchangeable: with
-few scripts the true share may lie some percent away, which `evaluate` measures.
+All of it is fitted on rated pairs that the judge was not trained on, and holds for pairs like these. The **standard
+error** is that of a score as a prediction of the mean rating that such a panel gives such a pair: it includes the error
+of the judge and the chance in the panel's mean. An **interval** of level 90 % is split-conformal (Vovk, Gammerman &
+Shafer, 2005; Lei et al., 2018): a new pair's mean rating lies inside with a probability of at least 90 %, if that pair
+and those of the calibration are exchangeable. That is a statement about all pairs together, not about each kind of
+them. Pairs of one script are alike, not exchangeable: with few scripts the true coverage may differ by some percent,
+which `evaluate` measures.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
 
 import numpy as np
+from pydantic import ConfigDict, Field
+from scipy.optimize import isotonic_regression, least_squares
+from scipy.special import expit, logit
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import replace_file
 from ..data_modules.schema import Dimension
-from .domain import Domain
-from .score_mapping import Mapping as ScoreMapping
-from .score_mapping import MappingName, Unmapped
+from .cautions import Domain
+from .validation import STRICT, read_json, validated
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Shares of pairs that an interval can be asked to cover."""
+"""Coverages that an interval can have."""
 DEFAULT_LEVEL = 0.9
+MappingName = Literal["none", "isotonic", "temperature"]
+
+_EDGE = 1e-6  # of the normalised scale: distance that a score keeps from its ends, where a logit is infinite
+_STEEPEST = 50.0  # more than this no data can tell from a step
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+# Mappings from scores to ratings
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    """Scores stay as they are."""
+
+    method: Literal["none"] = "none"
+
+    def apply(self, score: np.ndarray, dimension: Dimension) -> np.ndarray:
+        """The scores themselves, any shape."""
+        return score
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """Piecewise linear and rising: straight lines between knots, constant beyond the first and the last.
+
+    Scores beyond these two tie. Between knots that lie close together the curve is steep, and a difference that comes
+    from rounding grows with it.
+
+    Attributes:
+        scores: Judge scores of the knots, rising.
+        ratings: Rating points there, rising.
+        method: For the file.
+    """
+
+    scores: Annotated[tuple[_Finite, ...], Field(min_length=1)]
+    ratings: tuple[_Finite, ...]
+    method: Literal["isotonic"] = "isotonic"
+
+    def __post_init__(self) -> None:
+        if len(self.scores) != len(self.ratings):
+            raise ValueError(f"{len(self.scores)} scores and {len(self.ratings)} ratings; expected as many")
+        if any(after <= before for before, after in itertools.pairwise(self.scores)):
+            raise ValueError(f"scores {list(self.scores)}; expected rising numbers")
+        if any(after < before for before, after in itertools.pairwise(self.ratings)):
+            raise ValueError(f"ratings {list(self.ratings)}; expected rising numbers")
+
+    def apply(self, score: np.ndarray, dimension: Dimension) -> np.ndarray:
+        """Rating points of scores of any shape; NaN stays NaN."""
+        return np.interp(score, self.scores, self.ratings)
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """The logit of the normalised score divided by a temperature, and shifted (Platt, 1999; Guo et al., 2017).
+
+    Strictly rising: the order of the scores stays, but for those nearer than a millionth of the scale to its ends.
+
+    Attributes:
+        temperature: Above 1 draws scores to the middle, below 1 apart.
+        shift: Of the logit.
+        method: For the file.
+    """
+
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    shift: _Finite
+    method: Literal["temperature"] = "temperature"
+
+    def apply(self, score: np.ndarray, dimension: Dimension) -> np.ndarray:
+        """Rating points of scores of any shape; NaN stays NaN."""
+        span = dimension.maximum - dimension.minimum
+        return dimension.minimum + span * expit(_logit(score, dimension) / self.temperature + self.shift)
+
+
+ScoreMapping = Annotated[Unmapped | Isotonic | Temperature, Field(discriminator="method")]
+
+
+def fit_mapping(
+    name: MappingName, score: np.ndarray, human: np.ndarray, dimension: Dimension
+) -> Unmapped | Isotonic | Temperature:
+    """The curve of least squares.
+
+    Args:
+        name: Which kind.
+        score: Judge `(pairs,)`, finite rating points.
+        human: Mean ratings of the same pairs `(pairs,)`, finite.
+        dimension: The scale.
+    """
+    match name:
+        case "none":
+            return Unmapped()
+        case "isotonic":
+            # Pooled adjacent violators (Barlow et al., 1972), a knot at the mean score of each block: a line between
+            # the means of two blocks keeps apart what the step function of `sklearn.isotonic` would tie
+            distinct, code, times = np.unique(score, return_inverse=True, return_counts=True)
+            found = isotonic_regression(np.bincount(code, weights=human) / times, weights=times)
+            starts = found.blocks[:-1]
+            centres = np.add.reduceat(distinct * times, starts) / np.add.reduceat(times, starts)
+            return Isotonic(tuple(centres.tolist()), tuple(found.x[starts].tolist()))
+        case "temperature":
+            logits = _logit(score, dimension)
+            normalised = (human - dimension.minimum) / (dimension.maximum - dimension.minimum)
+            fitted = least_squares(
+                lambda line: expit(line[0] * logits + line[1]) - normalised,
+                x0=(1.0, 0.0),
+                bounds=((1 / _STEEPEST, -np.inf), (_STEEPEST, np.inf)),
+            )
+            slope, shift = fitted.x.tolist()
+            return Temperature(1 / slope, shift)
+        case _:
+            assert_never(name)
+
+
+def _logit(score: np.ndarray, dimension: Dimension) -> np.ndarray:
+    normalised = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    return logit(np.clip(normalised, _EDGE, 1 - _EDGE))
+
+
+# One dimension, and all of them
 
 
 @dataclass(frozen=True)
 class Quantile:
-    """How far the ratings of calibration pairs lay from their scores.
+    """Quantile of the errors on calibration pairs.
 
     Attributes:
-        level: Share of the pairs, of `LEVELS`.
+        level: Of `LEVELS`.
         value: In deviations of the head, or in rating points where it has none; None = undefined.
         reason: Why it is undefined.
     """
 
-    level: float
-    value: float | None
+    level: _Finite
+    value: _NotNegative | None
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError("a value and a reason why there is none, or neither; expected one of them")
 
 
 @dataclass(frozen=True)
@@ -59,13 +190,20 @@ class DimensionCalibration:
         abstain_above: Standard error in rating points above which the judge abstains; None = never.
     """
 
-    n: int
-    groups: int
+    n: _Count
+    groups: _Count
     mapping: ScoreMapping
     uses_deviation: bool
-    factor: float | None
+    factor: _NotNegative | None
     quantiles: tuple[Quantile, ...]
-    abstain_above: float | None = None
+    abstain_above: _NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        if tuple(own.level for own in self.quantiles) != LEVELS:
+            raise ValueError(f"quantiles; expected one for each of the levels {', '.join(map(str, LEVELS))}, in order")
+        known = [own.value for own in self.quantiles if own.value is not None]
+        if sorted(known) != known:
+            raise ValueError(f"quantiles {known}; expected values that rise with the level")
 
     def quantile(self, level: float) -> Quantile:
         """The quantile of that level.
@@ -76,7 +214,7 @@ class DimensionCalibration:
         for quantile in self.quantiles:
             if quantile.level == level:
                 return quantile
-        raise UserError(f"level {level:g}; accepted: {', '.join(f'{known:g}' for known in LEVELS)}")
+        raise UserError(f"level {level:g}; expected one of {', '.join(f'{known:g}' for known in LEVELS)}")
 
     def in_words(self) -> str:
         """What it says, in one line."""
@@ -104,7 +242,7 @@ class Calibrated(NamedTuple):
         standard_error: Rating points; NaN = unknown.
         low: Lower end of the interval, rating points inside the scale; NaN = unknown.
         high: Its upper end.
-        abstained: True where the judge had better say nothing; False where it has no threshold.
+        abstained: True where the standard error is above the threshold; False where there is no threshold.
     """
 
     score: np.ndarray
@@ -119,7 +257,7 @@ class Calibration:
     """Of one judge, bound to its trained weights.
 
     Attributes:
-        weights: Hash of the trained weights (`calibration_files.weights_hash`).
+        weights: Hash of the trained weights (`weight_files.weights_hash`).
         dataset: Name of the data that it was fitted on.
         synthetic: True if its ratings were not given by people.
         content_hash: Hash of that data.
@@ -128,10 +266,13 @@ class Calibration:
             small.
         failed: Rated pairs left out because their audio cannot be used.
         method: How scores are mapped.
-        abstain_share: Share of the calibration pairs that the judge abstains from; None = none.
+        abstain_share: Fraction of the calibration pairs that the judge abstains from; None = none.
         dimensions: By name, in the order of the judge.
         domain: What its pairs were like; None in calibrations of earlier versions.
+        schema_version: Of the file.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     weights: str
     dataset: str
@@ -139,11 +280,12 @@ class Calibration:
     content_hash: str
     split_hash: str
     splits: tuple[str, ...] | None
-    failed: int
+    failed: _Count
     method: MappingName
-    abstain_share: float | None
+    abstain_share: Annotated[float, Field(ge=0, le=1)] | None
     dimensions: Mapping[str, DimensionCalibration] = field(default_factory=dict)
     domain: Domain | None = None
+    schema_version: Literal[1] = 1
 
     @property
     def abstains(self) -> bool:
@@ -162,11 +304,11 @@ class Calibration:
             level: Of the intervals, one of `LEVELS`.
 
         Returns:
-            Float64. Where the score is NaN, all but `abstained` is; so is what stands on a deviation of NaN.
+            Float64. Where the score is NaN, all but `abstained` is; so is what depends on a deviation of NaN.
 
         Raises:
             UserError: If the level is not one of `LEVELS`.
-            ValueError: If the calibration stands on deviations and there are none.
+            ValueError: If the calibration depends on deviations and there are none.
         """
         columns = [
             _apply(
@@ -213,3 +355,54 @@ def no_calibration(reason: str, uses_deviation: bool) -> DimensionCalibration:
     """Of a dimension that was not rated: nothing is known, for a reason."""
     quantiles = tuple(Quantile(level, None, reason) for level in LEVELS)
     return DimensionCalibration(0, 0, Unmapped(), uses_deviation, None, quantiles)
+
+
+# Files
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """Plain values that `from_json` reads back."""
+    return json.loads(json.dumps(asdict(calibration)))
+
+
+def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calibration:
+    """A calibration from plain values, checked.
+
+    Args:
+        values: Of `to_json`.
+        where: Where they are written, for messages.
+        dimensions: Of the judge: the calibration must have these.
+
+    Raises:
+        UserError: If a value is missing, unexpected, of another kind, or makes no sense; the text names it.
+    """
+    calibration = validated(Calibration, values, where)
+    names = [dimension.name for dimension in dimensions]
+    if set(calibration.dimensions) != set(names):
+        raise UserError(f"{where}: dimensions {', '.join(calibration.dimensions)}; expected {', '.join(names)}")
+    for dimension in dimensions:
+        mapping = calibration.dimensions[dimension.name].mapping
+        ratings = mapping.ratings if isinstance(mapping, Isotonic) else (dimension.minimum,)
+        if not dimension.minimum <= ratings[0] <= ratings[-1] <= dimension.maximum:
+            place = f"{where}: dimensions.{dimension.name}.mapping.ratings"
+            raise UserError(f"{place}: outside the scale; expected {dimension.scale}")
+    return calibration
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a file of its own; readers see the old one or the new one."""
+    text = json.dumps(to_json(calibration), indent=2, allow_nan=False) + "\n"
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_calibration(path: Path, dimensions: Sequence[Dimension]) -> Calibration:
+    """Read what `write_calibration` wrote.
+
+    Raises:
+        UserError: If the file is not readable, or as `from_json`.
+    """
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    return from_json(values, str(path), dimensions)

@@ -11,11 +11,10 @@ import numpy as np
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
-from .clip_facts import ClipFacts, clip_facts
-from .feature_store import FeatureStore
+from .auto_batch import AutoBatch
+from .cautions import ClipFacts, clip_facts
+from .feature_cache import ClipStates, FeatureStore
 from .judge import EmpathyJudge, EncodedClip, tower_is_trained
-from .kept_states import ClipStates
-from .room import Room
 
 KEPT_BYTES = 512 * 2**20
 """Of audio states in memory, where nothing else is wanted."""
@@ -37,8 +36,8 @@ class Encoded(NamedTuple):
 
 
 class ClipEncoder:
-    """Runs the audio tower. Audio states are kept, the oldest dropped beyond a limit: one context is often answered
-    several times, and the listening checks hear the same clips again."""
+    """Runs the audio tower. Audio states are cached, the oldest dropped beyond a limit: one context is often answered
+    several times, and perturbations leave many clips as they are."""
 
     def __init__(
         self,
@@ -48,15 +47,15 @@ class ClipEncoder:
         measures: bool,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        """Nothing is encoded yet; see `PairScorer` for the arguments."""
+        """See `PairScorer` for the arguments."""
         self.judge = judge
         self._measures = measures
         self._most_bytes = kept_bytes
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._kept = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
-        self._room = Room(batch_size)
+        self._store = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
+        self._batches = AutoBatch(batch_size)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
         """Audio states of distinct clips.
@@ -75,7 +74,7 @@ class ClipEncoder:
             except AudioError as error:
                 found.failed[source] = error
         decoded.sort(key=lambda clip: -len(clip[2][0]))
-        made = self._room.run(
+        made = self._batches.run(
             decoded,
             [sum(map(len, windows)) for _, _, windows in decoded],
             lambda some: self.judge.encode_clips([windows for _, _, windows in some]),
@@ -88,13 +87,13 @@ class ClipEncoder:
                 found.failed[source] = AudioError(reason, "too large for the memory")
                 continue
             found.states[source] = encoded
-            self._keep(key, encoded)
-            if self._kept is not None:
-                self._kept.put(source, encoded)
+            self._cache(key, encoded)
+            if self._store is not None:
+                self._store.put(source, encoded)
         return found
 
     def forget(self) -> None:
-        """Drop the audio states that are kept in this process."""
+        """Drop the audio states that are cached in this process."""
         self._states.clear()
         self._bytes = 0
 
@@ -115,15 +114,15 @@ class ClipEncoder:
         return None
 
     def _known(self, source: AudioSource, key: Hashable) -> EncodedClip | None:
-        """Audio states that are kept, in memory or in the store."""
+        """Cached audio states, in memory or in the store."""
         if key in self._states:
             return self._states[key]
-        kept = None if self._kept is None else self._kept.get(source)
-        if kept is not None:
-            self._keep(key, kept)
-        return kept
+        cached = None if self._store is None else self._store.get(source)
+        if cached is not None:
+            self._cache(key, cached)
+        return cached
 
-    def _keep(self, key: Hashable, encoded: EncodedClip) -> None:
+    def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
         if key not in self._states:
             self._bytes += _size(encoded)
         self._states[key] = encoded

@@ -3,69 +3,93 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
+from .backbones.base import WeightForm
 from .file_names import JUDGE_FILE
 from .judge import JudgeSettings
-from .lora import LoraSettings
-from .weight_files import scales_text
+from .validation import STRICT, read_json, validated
 
 SCHEMA_VERSION = 1
 MEMBERS = "members"
 """In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
 EXPORT = "export"
 """In `judge.json` of a judge that has its backbone in its own folder: the form, and what became of its scores."""
+BACKBONE = "backbone"
+"""Folder of that backbone, inside the folder of the judge."""
+
+
+class _Export(BaseModel):
+    """How a judge was exported with its backbone; other fields are for people."""
+
+    model_config = ConfigDict(strict=True)  # other fields may be there
+    form: Literal["merged", "huggingface"]
+    quantization: WeightForm
+
+
+class Description(BaseModel):
+    """The fields of `judge.json` that loading depends on; others are for people and programs."""
+
+    model_config = STRICT  # settings and dimensions inherit it
+    schema_version: Literal[1]
+    settings: JudgeSettings
+    dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
+    backbone_fingerprint: str
+    unquantized_fingerprint: str | None = None
+    sampling_rate: Annotated[int, Field(gt=0)] | None = None
+    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    members: Annotated[list[Annotated[str, Field(pattern=r"^members/\d+$")]], Field(min_length=2)] | None = None
+    export: _Export | None = None
+    sha256: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Description:
+        if self.settings.lora.rank < 1:
+            raise ValueError(f"settings.lora.rank {self.settings.lora.rank}; expected at least 1")
+        # the backbone of an export is in its folder and nowhere else
+        if EXPORT in self.model_fields_set and (self.export is None or self.settings.backbone != BACKBONE):
+            raise ValueError(f"export with settings.backbone {self.settings.backbone!r}; expected {BACKBONE!r}")
+        return self
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """`judge.json` of a judge folder.
+    """`judge.json` of a judge folder, checked.
 
     Raises:
-        UserError: If there is none, or it is none of this program.
+        UserError: If there is none, or as `parse`.
     """
     path = folder / JUDGE_FILE
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        description = read_json(path)
+    except FileNotFoundError:
         raise UserError(f"{folder}: not a judge folder: it has no {JUDGE_FILE}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(description, dict) or description.get("schema_version") != SCHEMA_VERSION:
-        raise UserError(f"{path}: schema_version must be {SCHEMA_VERSION}")
+    parse(path, description)
     return description
 
 
-def parse(path: Path, description: Mapping[str, Any]) -> tuple[JudgeSettings, tuple[Dimension, ...]]:
-    """Settings and dimensions out of a description.
+def parse(path: Path, description: Mapping[str, Any]) -> Description:
+    """The fields of a description that loading depends on.
 
     Args:
-        path: Where it stands, for messages.
-        description: `judge.json` or what a checkpoint says.
+        path: Where it is written, for messages.
+        description: `judge.json`, or what a training checkpoint says.
 
     Raises:
         UserError: If a field is missing, unknown or not one of its values.
     """
-    try:
-        settings = dict(description["settings"])
-        lora = dict(settings.pop("lora"))
-        if lora.get("layers") is not None:
-            lora["layers"] = tuple(lora["layers"])
-        dimensions = tuple(Dimension(**dimension) for dimension in description["dimensions"])
-        description["backbone_fingerprint"][:12]
-        parsed = JudgeSettings(lora=LoraSettings(**lora), **settings)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: {error}") from None
-    for values in (parsed, parsed.lora):
-        for name, hint in get_type_hints(type(values)).items():
-            accepted = get_args(hint) if get_origin(hint) is Literal else ()
-            if accepted and getattr(values, name) not in accepted:
-                raise UserError(f"{path}: {name} {getattr(values, name)!r}; accepted: {', '.join(accepted)}")
-    return parsed, dimensions
+    if not isinstance(description, Mapping):
+        raise UserError(f"{path}: {shown(description)}; expected an object")
+    known = {name: description[name] for name in Description.model_fields if name in description}
+    parsed = validated(Description, known, str(path))
+    # pydantic makes 1.0 of a minimum of 1; weights name the scale as it is written
+    return parsed.model_copy(update={"dimensions": tuple(Dimension(**own) for own in description["dimensions"])})
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
@@ -73,37 +97,39 @@ def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) 
 
     Args:
         first: Description of the first.
-        path: Where the other's stands.
+        path: Where the other's is written.
         other: Description of the other.
 
     Raises:
         UserError: If not, or the other is no single judge of adapter and head.
     """
     if EXPORT in other:
-        raise UserError(f"{path}: its adapter was merged into its backbone; accepted: the judge that it was made of")
+        raise UserError(f"{path}: its adapter was merged into its backbone; expected the judge that it was made of")
     if MEMBERS in other:
-        raise UserError(f"{path}: an ensemble itself; accepted: single judges, such as its members")
-    (ours, dimensions), (theirs, others) = parse(path, first), parse(path, other)
-    if others != dimensions:
-        raise UserError(
-            f"{path}: scores {scales_text(others)}, the first judge {scales_text(dimensions)}; accepted: the same"
-        )
-    one, two = _compared(ours), _compared(theirs)
+        raise UserError(f"{path}: is an ensemble itself; expected single judges, such as its members")
+    ours, theirs = parse(path, first), parse(path, other)
+    if theirs.dimensions != ours.dimensions:
+        scales = scales_text(theirs.dimensions), scales_text(ours.dimensions)
+        raise UserError(f"{path}: scores {scales[0]}, the first judge {scales[1]}; expected the same")
+    one, two = _compared(ours.settings), _compared(theirs.settings)
     for key in two:
         if two[key] != one[key]:
             values = f"{key} {shown(two[key])}, of the first judge {shown(one[key])}"
-            raise UserError(f"{path}: {values}; accepted: the same")
-    found, expected = (description["backbone_fingerprint"] for description in (other, first))
-    if found != expected:
-        raise UserError(
-            f"{path}: backbone with fingerprint {found[:12]}, of the first judge {expected[:12]}; accepted: the same"
-        )
+            raise UserError(f"{path}: {values}; expected the same")
+    if theirs.backbone_fingerprint != ours.backbone_fingerprint:
+        found, expected = theirs.backbone_fingerprint[:12], ours.backbone_fingerprint[:12]
+        raise UserError(f"{path}: backbone with fingerprint {found}, of the first judge {expected}; expected the same")
 
 
 def _compared(settings: JudgeSettings) -> dict[str, Any]:
-    """Settings by name, without those that scores do not depend on, and without the place of the backbone: it may lie
-    elsewhere, and its fingerprint says whether it is the same."""
+    """Settings that scores depend on, by name. The folder of the backbone is not among them: it may have moved, and its
+    fingerprint says whether it is the same."""
     values = asdict(settings)
     lora = {f"lora {name}": value for name, value in values.pop("lora").items() if name != "dropout"}
     unread = ("backbone", "revision", "attention", "padding_side")
     return {**{name: value for name, value in values.items() if name not in unread}, **lora}
+
+
+def scales_text(dimensions: Sequence[Dimension]) -> str:
+    """Names and scales as one line, the same wherever they are compared."""
+    return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import staged_folder
-from .artifact import LoadedJudge, Placement, load_any, read_into, save_judge
-from .card import render_card
+from .artifact import CARD_FILE, LoadedJudge, Placement, load_any, read_into, save_judge, staged, write_description
 from .description import MEMBERS
 from .file_names import JUDGE_FILE
 from .members import average, likeness
+from .model_card import render_card
 from .weight_files import file_hash
 
 MEMBER_ORIGINS = "member_provenance"
@@ -27,7 +25,7 @@ ALIKE = 0.5
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
     """Write a judge folder whose score is the mean of several judges' scores: `members/01` and so on are judge folders.
 
-    Calibrations of single members are left behind: what holds for one does not hold for the mean.
+    Calibrations of single members are not kept: what holds for one does not hold for the mean.
 
     Args:
         paths: Judge folders, run folders or checkpoints.
@@ -38,7 +36,7 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
         UserError: If there are fewer than two, one is broken, one differs from the first in backbone, dimensions or a
             setting that scores depend on, or the folder exists.
     """
-    with staged_folder(out) as stage:
+    with staged(out) as stage:
         descriptions, hashes = [], {}
         for number, loaded in enumerate(_each(paths, backbone), start=1):
             name = f"{MEMBERS}/{number:02d}"
@@ -50,9 +48,8 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
             MEMBERS: [f"{MEMBERS}/{number:02d}" for number in range(1, len(descriptions) + 1)],
             "sha256": hashes,
         }
-        text = json.dumps(merged, indent=2, allow_nan=False) + "\n"
-        (stage / JUDGE_FILE).write_text(text, encoding="utf-8")
-        (stage / "README.md").write_text(render_card(merged, None), encoding="utf-8")
+        write_description(merged, stage)
+        (stage / CARD_FILE).write_text(render_card(merged, None), encoding="utf-8")
 
 
 def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None) -> float | None:
@@ -85,10 +82,10 @@ def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None)
 def _each(paths: Sequence[Path], backbone: str | None) -> Iterator[LoadedJudge]:
     """Each judge in turn, all in the same memory: one is gone when the next one comes. Not calibrated."""
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
-        raise UserError(f"judges {', '.join(map(str, paths))}; accepted: two or more, each once")
+        raise UserError(f"judges {', '.join(map(str, paths))}; expected two or more, each once")
     first = load_any(paths[0], Placement(backbone))
     if MEMBERS in first.description:
-        raise UserError(f"{paths[0]}: an ensemble itself; accepted: single judges, such as its members")
+        raise UserError(f"{paths[0]}: an ensemble itself; expected single judges, such as its members")
     yield LoadedJudge(first.judge, {**first.description, "calibration": None})
     for path in paths[1:]:
         yield LoadedJudge(first.judge, {**read_into(first, path), "calibration": None})

@@ -37,12 +37,12 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
 
     Raises:
         UserError: If a revision of a folder is asked for, or the hub has no such judge, lets nobody have it, or cannot
-            be reached and no copy was kept.
+            be reached and no copy is in the cache.
     """
     name = path.as_posix()
     if path.exists() or not _NAME.fullmatch(name):
         if revision is not None:
-            raise UserError(f"{path}: revision {revision!r} of a folder; accepted: none, or OWNER/NAME on the hub")
+            raise UserError(f"{path}: revision {revision!r} of a folder; expected none, or OWNER/NAME on the hub")
         return path
     with _one_line(f"{name}: no such folder, and no judge on the hub"):
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_KINDS))
@@ -80,7 +80,7 @@ def check_hub_name(name: str) -> None:
         UserError: If it is none.
     """
     if not _NAME.fullmatch(name):
-        raise UserError(f"{name!r}: accepted: OWNER/NAME on the hub")
+        raise UserError(f"{name!r}: expected OWNER/NAME on the hub")
 
 
 @contextmanager
@@ -93,9 +93,9 @@ def _one_line(what: str) -> Iterator[None]:
     try:
         yield
     except RepositoryNotFoundError:
-        raise UserError(f"{what}: not found; accepted: a public one, or `hf auth login` by who may see it") from None
+        raise UserError(f"{what}: not found; expected a public one, or `hf auth login` by who may see it") from None
     except RevisionNotFoundError:
-        raise UserError(f"{what}: no such revision; accepted: a commit, tag or branch of it") from None
+        raise UserError(f"{what}: no such revision; expected a commit, tag or branch of it") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         meaning = {401: _NO_LOGIN, 403: "this login has no right to it"}
@@ -103,7 +103,9 @@ def _one_line(what: str) -> Iterator[None]:
     except LocalTokenNotFoundError:
         raise UserError(f"{what}: {_NO_LOGIN}") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        raise UserError(f"{what}: the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy was kept") from None
+        raise UserError(
+            f"{what}: the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
+        ) from None
     except (HTTPError, ConnectionError) as error:
         raise UserError(f"{what}: the hub cannot be reached ({type(error).__name__})") from None
     except OSError as error:

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.common.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
-from .heads import Head, HeadName, build_head
-from .heads.prediction import Prediction
-from .lora import LoraSettings, adapt, trained_in_full
+from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
+from .heads import Head, HeadName, Prediction, build_head
+from .lora import LoraSettings, adapt, trained_in_full, weights_of
 from .members import Members
-from .parts import weights_of
 from .pooling import PoolingName, build_pooling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,14 +27,14 @@ LongClips = Literal["refuse", "window"]
 
 
 class EncodedWindow(NamedTuple):
-    """Audio states of a window of a clip `(states, audio size)`, and how many audio tokens carry it."""
+    """Audio states of a window of a clip `(states, audio size)`, and how many of its audio tokens are no padding."""
 
     states: Tensor
-    heard: int
+    real_tokens: int
 
 
 EncodedClip = list[EncodedWindow]
-"""A clip is one window, unless it is longer than the backbone hears and may be cut."""
+"""A clip is one window, unless it is longer than the maximum audio length and may be cut."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,9 @@ class JudgeSettings:
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
         head: How the pooled vector becomes a score.
-        long_clips: What happens to a clip that is longer than the backbone hears. "refuse": an error. "window": it is
-            cut into the fewest windows of equal length that are short enough, a pair is heard once for each combination
-            of windows of its clips, and what the head reads is the mean of these, each weighted by its duration.
+        long_clips: What happens to a clip above the maximum audio length of the backbone. "refuse": an error. "window":
+            it is cut into the fewest windows of equal length that are short enough, a pair is read once for each
+            combination of windows of its clips, and the head gets the mean of these, each weighted by its duration.
     """
 
     backbone: str = "nano"
@@ -140,7 +138,7 @@ class EmpathyJudge(nn.Module):
         hidden = hidden.to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
             pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
-            return pooled if inputs.shares is None else inputs.shares @ pooled
+            return pooled if inputs.window_weights is None else inputs.window_weights @ pooled
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
         """Decode the clips of these pairs and build what `forward` reads, on the CPU.
@@ -150,22 +148,22 @@ class EmpathyJudge(nn.Module):
             audio: Audio states of each clip, from `encode_clips`. With it no clip is decoded.
 
         Raises:
-            AudioError: If a clip cannot be read, or is longer than the backbone hears and may not be cut.
+            AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
         """
         sources = [sources_of(pair) for pair in pairs]
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
             tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
-            heard = [[self.backbone.heard_tokens(len(window)) for window in windows] for windows in decoded]
+            real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
             clips, states = self.backbone.prepare_clips([window for windows in decoded for window in windows]), None
         else:
             encoded = [audio[source] for source in distinct]
             each = self.backbone.tokens_per_state
             tokens = [[len(window.states) * each for window in windows] for windows in encoded]
-            heard = [[window.heard for window in windows] for windows in encoded]
+            real = [[window.real_tokens for window in windows] for windows in encoded]
             clips, states = None, torch.cat([window.states for windows in encoded for window in windows])
-        spans = dict(zip(distinct, _spans(tokens, heard), strict=True))
+        spans = dict(zip(distinct, _spans(tokens, real), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
@@ -175,19 +173,19 @@ class EmpathyJudge(nn.Module):
         return Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=_heard_of_the_last(is_audio, [row[-1] for row in rows]),
+            response_mask=_response_mask(is_audio, [row[-1] for row in rows]),
             audio_index=torch.cat([torch.tensor(span.tokens) for row in rows for span in row]),
-            audio_places=is_audio.flatten().nonzero()[:, 0],
+            audio_positions=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
-            shares=_shares(combinations) if len(rows) > len(pairs) else None,
+            window_weights=_window_weights(combinations) if len(rows) > len(pairs) else None,
             padding_last=self.settings.padding_side == "right",
         )
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips.
 
-        Of a pair that is heard in windows, those of all its rows. Exact to the one or two that resampling may shift.
+        Of a pair that is read in windows, those of all its rows. Exact to the one or two that resampling may shift.
 
         Args:
             pairs: What is counted.
@@ -207,7 +205,7 @@ class EmpathyJudge(nn.Module):
         return np.array(counts, dtype=np.int64)
 
     def _windows(self, samples: int) -> tuple[int, int]:
-        """How many windows a clip is heard in, and the samples of each."""
+        """How many windows a clip is cut into, and the samples of each."""
         limit = int(self.backbone.max_seconds * self.backbone.sampling_rate)
         number = 1 if self.settings.long_clips == "refuse" else max(1, math.ceil(samples / limit))
         return number, math.ceil(samples / number)
@@ -223,14 +221,14 @@ class EmpathyJudge(nn.Module):
         tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
         states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
         return [
-            [EncodedWindow(next(states), self.backbone.heard_tokens(len(window))) for window in windows]
+            [EncodedWindow(next(states), self.backbone.real_audio_tokens(len(window))) for window in windows]
             for windows in clips
         ]
 
     @torch.no_grad()
     def _encoded(self, clips: Clips) -> Tensor:
         """Audio states of a tower that is not trained: in the precision of its weights wherever they are computed, so
-        that those that were kept fit training and scoring alike."""
+        that cached ones fit training and scoring alike."""
         with torch.autocast(clips.features.device.type, enabled=False):
             return self.backbone.encode_audio(clips)
 
@@ -263,7 +261,7 @@ class EmpathyJudge(nn.Module):
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut.
 
         Raises:
-            AudioError: If the clip cannot be read, or is longer than the backbone hears and may not be cut.
+            AudioError: If the clip cannot be read, or exceeds the maximum audio length and may not be cut.
         """
         rate, limit = self.backbone.sampling_rate, self.backbone.max_seconds
         if self.settings.long_clips == "refuse":
@@ -278,38 +276,38 @@ def sources_of(pair: Pair) -> list[AudioSource]:
 
 
 class _Span(NamedTuple):
-    """Where the audio tokens of a window stand in the row of all, and how many of them carry it."""
+    """Rows of the audio tokens of a window among all, and how many of them are no padding."""
 
     tokens: range
-    heard: int
+    real: int
 
 
-def _spans(tokens: Sequence[Sequence[int]], heard: Sequence[Sequence[int]]) -> Iterator[list[_Span]]:
+def _spans(tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]]) -> Iterator[list[_Span]]:
     """For each clip the spans of its windows."""
     start = 0
-    for counts, carrying in zip(tokens, heard, strict=True):
+    for counts, real_counts in zip(tokens, real, strict=True):
         spans = []
-        for count, carried in zip(counts, carrying, strict=True):
-            spans.append(_Span(range(start, start + count), carried))
+        for count, real_count in zip(counts, real_counts, strict=True):
+            spans.append(_Span(range(start, start + count), real_count))
             start += count
         yield spans
 
 
-def _shares(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor:
+def _window_weights(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor:
     """Weight of each row in its pair `(pairs, rows)`: the product of its windows' durations, in sum 1."""
     blocks = []
-    for choices in combinations:
-        durations = torch.tensor([math.prod(span.heard for span in row) for row in choices], dtype=torch.float64)
+    for rows in combinations:
+        durations = torch.tensor([math.prod(span.real for span in row) for row in rows], dtype=torch.float64)
         blocks.append((durations / durations.sum()).float()[None])
     return torch.block_diag(*blocks)
 
 
-def _heard_of_the_last(is_audio: Tensor, last: Sequence[_Span]) -> Tensor:
-    """Of each row's last clip, the audio tokens that carry it `(batch, tokens)`."""
+def _response_mask(is_audio: Tensor, responses: Sequence[_Span]) -> Tensor:
+    """True at the non-padding audio tokens of each row's last clip `(batch, tokens)`."""
     rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
-    first = torch.tensor([len(span.tokens) for span in last])[:, None]
-    silent = torch.tensor([len(span.tokens) - span.heard for span in last])[:, None]
-    return is_audio & (rank_from_end <= first) & (rank_from_end > silent)
+    count = torch.tensor([len(span.tokens) for span in responses])[:, None]
+    padding = torch.tensor([len(span.tokens) - span.real for span in responses])[:, None]
+    return is_audio & (rank_from_end <= count) & (rank_from_end > padding)
 
 
 def tower_is_trained(judge: EmpathyJudge) -> bool:

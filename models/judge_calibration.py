@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -14,13 +15,27 @@ from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.schema import Dimension, PairDataset
 from .artifact import LoadedJudge
-from .calibration import Calibration
-from .calibration_files import to_json, weights_hash, write_calibration
-from .calibration_fit import fit_dimension
-from .domain import fit_domain
+from .calibration import (
+    LEVELS,
+    Calibration,
+    DimensionCalibration,
+    MappingName,
+    Quantile,
+    fit_mapping,
+    no_calibration,
+    to_json,
+    write_calibration,
+)
+from .cautions import fit_domain
 from .file_names import CALIBRATION_FILE, JUDGE_FILE
-from .score_mapping import MappingName
 from .scoring import Judged, PairScorer, check_scales, placed
+from .weight_files import weights_hash
+
+MIN_MAPPED = 20
+"""Fewest rated pairs of a mapping."""
+FOLDS = 5
+"""Parts in which the groups are divided to measure a mapping on pairs that it was not fitted on."""
+_ROUNDING = 1e-9  # (n + 1) * level is a whole number too often to trust its last bit
 
 
 def calibrate_judge(
@@ -43,8 +58,8 @@ def calibrate_judge(
         loaded: The judge; a calibration that it has is not used.
         dataset: Ratings of the judge's dimensions, on its scales.
         splits: Which pairs; None = all.
-        method: How scores are mapped to ratings (`score_mapping`).
-        abstain: Share of the pairs from which the judge abstains; None = it never does.
+        method: How scores are mapped to ratings (`calibration.fit_mapping`).
+        abstain: Fraction of the pairs from which the judge abstains; None = it never does.
         device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
         batch_size: Pairs per forward pass.
 
@@ -95,7 +110,7 @@ def fit_calibration(
         splits: As for `calibrate_judge`.
         judged: Scores and clips of each rated pair of the splits by its id; pairs with an error are counted.
         method: How scores are mapped to ratings.
-        abstain: Share of the pairs from which the judge abstains; None = it never does.
+        abstain: Fraction of the pairs from which the judge abstains; None = it never does.
 
     Raises:
         UserError: If no pair has a rating, or as `fit_dimension`.
@@ -147,7 +162,7 @@ def _rated(part: PairDataset, dimensions: Sequence[Dimension], splits: Collectio
     if not len(rated):
         where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
         names = ", ".join(dimension.name for dimension in dimensions)
-        raise UserError(f"{part.root}: {where} has no rating of {names}; accepted: rated pairs")
+        raise UserError(f"{part.root}: {where} has no rating of {names}; expected rated pairs")
     return rated
 
 
@@ -178,5 +193,117 @@ def _check_not_trained_on(loaded: LoadedJudge, dataset: PairDataset, splits: Col
         if known and (origin["content_hash"], origin["split_hash"]) == here:
             raise UserError(
                 f"{dataset.root}: this judge was trained on split {', '.join(known)}, where its errors are too small; "
-                "accepted: other splits, such as validation"
+                "calibrate on other splits, such as validation"
             )
+
+
+def fit_dimension(
+    dimension: Dimension,
+    score: np.ndarray,
+    deviation: np.ndarray | None,
+    human: np.ndarray,
+    groups: np.ndarray,
+    *,
+    method: MappingName = "none",
+    abstain: float | None = None,
+) -> DimensionCalibration:
+    """Mapping, standard error, quantiles and threshold of one dimension.
+
+    The standard error is the deviation of the head times the factor that makes the mean squared standardised error 1
+    on these pairs; without deviations it is the root mean square of the errors, the same for all pairs. The quantile of
+    a level is the ceil((n + 1) * level)-th smallest |rating - score| / deviation (Lei et al., 2018).
+
+    A mapping is judged by errors on groups that it was not fitted on, in `FOLDS` parts; the one that is kept is fitted
+    on all. The guarantee of the intervals is exact for `none`, and approximate for a mapping (Barber et al., 2021).
+
+    Args:
+        dimension: The scale.
+        score: Of the head `(pairs,)`, rating points; NaN = no score.
+        deviation: Of the head `(pairs,)`, above 0; None where it has none.
+        human: Mean rating of each pair `(pairs,)`; NaN = not rated. Pairs without a score or a rating do not count.
+        groups: Group of each pair `(pairs,)`.
+        method: How scores are mapped.
+        abstain: Fraction of the pairs, those with the largest standard errors, that the judge abstains from.
+
+    Raises:
+        UserError: If a mapping has too few pairs or would reverse the order, or a threshold would not tell pairs apart.
+        ValueError: If shapes differ or a deviation is not above 0.
+    """
+    rated = np.isfinite(score) & np.isfinite(human)
+    if not rated.any():
+        return no_calibration("no rated pairs", deviation is not None)
+    score, human, groups = score[rated].astype(np.float64), human[rated], groups[rated]
+    scale = np.ones(len(score)) if deviation is None else deviation[rated].astype(np.float64)
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        raise ValueError(f"{dimension.name}: deviations must be finite and above 0")
+    codes = np.unique(groups, return_inverse=True)[1]
+    if method != "none":
+        _check_mappable(dimension, score, human, codes)
+    standardised = np.abs(human - _mapped(method, score, human, codes, dimension)) / scale
+    factor = float(np.sqrt(np.mean(standardised**2)))
+    return DimensionCalibration(
+        n=len(score),
+        groups=len(np.unique(codes)),
+        mapping=fit_mapping(method, score, human, dimension),
+        uses_deviation=deviation is not None,
+        factor=factor,
+        quantiles=tuple(conformal_quantile(standardised, level) for level in LEVELS),
+        abstain_above=None if abstain is None else _threshold(dimension, factor * scale, abstain),
+    )
+
+
+def conformal_quantile(errors: np.ndarray, level: float) -> Quantile:
+    """The ceil((n + 1) * level)-th smallest of n errors `(pairs,)`; undefined, with the reason, where there is none."""
+    place = math.ceil((len(errors) + 1) * level - _ROUNDING)
+    if place > len(errors):
+        needed = math.ceil(level / (1 - level) - _ROUNDING)
+        return Quantile(level, None, f"{len(errors)} rated pairs, at least {needed} needed")
+    return Quantile(level, float(np.partition(errors, place - 1)[place - 1]))
+
+
+def _mapped(
+    method: MappingName, score: np.ndarray, human: np.ndarray, codes: np.ndarray, dimension: Dimension
+) -> np.ndarray:
+    """Scores `(pairs,)`, each mapped by a curve that has not seen its group."""
+    if method == "none":
+        return score
+    folds = min(FOLDS, int(codes.max()) + 1)
+    fold = np.random.default_rng(0).permutation(int(codes.max()) + 1)[codes] % folds
+    mapped = np.empty(len(score))
+    for number in range(folds):
+        held_out = fold == number
+        fitted = fit_mapping(method, score[~held_out], human[~held_out], dimension)
+        mapped[held_out] = fitted.apply(score[held_out], dimension)
+    return mapped
+
+
+def _check_mappable(dimension: Dimension, score: np.ndarray, human: np.ndarray, codes: np.ndarray) -> None:
+    groups = int(codes.max()) + 1
+    if len(score) < MIN_MAPPED or groups < FOLDS:
+        raise UserError(
+            f"dimension {dimension.name}: {len(score)} rated pairs in {groups} groups; a mapping needs at least "
+            f"{MIN_MAPPED} in {FOLDS}; use method none"
+        )
+    if (score - score.mean()) @ (human - human.mean()) <= 0:
+        raise UserError(
+            f"dimension {dimension.name}: ratings do not rise with the scores, and a mapping would reverse their order "
+            "or make them all the same; use method none, or a judge that agrees with people"
+        )
+
+
+def _threshold(dimension: Dimension, errors: np.ndarray, fraction: float) -> float:
+    """The standard error that so many of the pairs exceed, or as many as ties allow."""
+    count = math.floor(fraction * len(errors) + _ROUNDING)
+    ordered = np.sort(errors)
+    if not 0 < fraction < 1 or count == 0:
+        raise UserError(
+            f"dimension {dimension.name}: abstaining from a fraction of {fraction:g} of {len(errors)} pairs; expected "
+            "a fraction between 0 and 1 that is at least one pair"
+        )
+    threshold = ordered[len(errors) - count - 1]
+    if threshold == ordered[-1]:
+        raise UserError(
+            f"dimension {dimension.name}: the standard error of the pairs to abstain from is that of the others; "
+            "expected a head with a deviation (such as gaussian), or no fraction to abstain from"
+        )
+    return float(threshold)

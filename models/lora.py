@@ -1,25 +1,29 @@
-"""What of a backbone is trained: LoRA (Hu et al., 2022) on named parts, other parts in full, and nothing else."""
+"""What of a backbone is trained: LoRA (Hu et al., 2022) on named parts, full fine-tuning of others, nothing else; which
+part a weight belongs to, and how many weights there are."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from rich.table import Table
 from torch import Tensor, nn
 
 from ..data_modules.errors import UserError
-from .backbones.common.base import Backbone, PartName
-from .backbones.common.deferred import finish, seen_as_float32
-from .parts import part_of, weights_of
+from .backbones.base import Backbone, PartName
+from .backbones.deferred import finish, seen_as_float32
 
 LoraMethod = Literal["lora", "rslora", "dora"]
 TrainedDtype = Literal["float32", "backbone"]
 JOINER: PartName = "joiner"
-"""Has no pre-trained weights: where there is one, it is trained in full."""
+"""Has no pre-trained weights: where there is one, it is fully trained."""
+OTHER = "other"
+"""Weights of the network that belong to no part."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class LoraSettings:
 
 
 def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
-    """Put LoRA on the parts that the settings name, in place, and free those that are trained in full.
+    """Put LoRA on the parts that the settings name, in place, and unfreeze those that are fully fine-tuned.
 
     Returns:
         PEFT's handle for saving and loading, or None when no part gets LoRA.
@@ -60,23 +64,23 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     """
     for name in [*settings.parts, *settings.full]:
         if name not in backbone.parts:
-            raise UserError(f"train {name!r}: backbone {backbone.name} has no such part; accepted: {_names(backbone)}")
+            raise UserError(f"train {name!r}: backbone {backbone.name} has no such part; expected {_names(backbone)}")
     if both := set(settings.parts) & {*settings.full, JOINER}:
-        raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; accepted: either of the two")
+        raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
         finish(backbone.network.get_submodule(backbone.parts[name].path))
         for _, weight in weights_of(backbone, name):
             if not weight.is_floating_point():
-                raise UserError(f"train {name} in full: its weights are in 4 bits; accepted: LoRA, or no quantization")
+                raise UserError(f"full fine-tuning of {name}: its weights are in 4 bits; use LoRA, or no quantization")
             weight.data = weight.data.to(dtype)
             weight.requires_grad_(True)
     return handle
 
 
 def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
-    """Parts whose weights are all trained: those that the settings name, and a joiner."""
+    """Parts whose weights are all trained: those that the settings name, and cross-attention fusion."""
     return [name for name in backbone.parts if name in settings.full or name == JOINER]
 
 
@@ -155,3 +159,100 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
 
 def _names(backbone: Backbone) -> str:
     return ", ".join(backbone.parts)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Weights of a part.
+
+    Attributes:
+        parameters: All of them, adapters included; of weights in 4 bits as many as they stand for.
+        trainable: Those that training changes.
+        lora_layers: Linear layers with an adapter.
+        bytes: What the weights take in memory.
+        trainable_bytes: What the trainable ones take.
+    """
+
+    parameters: int
+    trainable: int
+    lora_layers: int
+    bytes: int
+    trainable_bytes: int
+
+
+def part_of(backbone: Backbone, name: str) -> PartName | None:
+    """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
+    innermost: PartName | None = None
+    for key, part in backbone.parts.items():
+        inside = name == part.path or name.startswith(f"{part.path}.")
+        if inside and (innermost is None or len(part.path) > len(backbone.parts[innermost].path)):
+            innermost = key
+    return innermost
+
+
+def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Parameter]]:
+    """Names and weights of a part, without those of parts inside it."""
+    for name, weight in backbone.network.named_parameters():
+        if part_of(backbone, name) == part:
+            yield name, weight
+
+
+def count_parameters(backbone: Backbone, extra: Mapping[str, nn.Module]) -> dict[str, Count]:
+    """Count what there is and what is trained, by part.
+
+    Args:
+        backbone: With its adapters on it.
+        extra: Other modules by name, such as the head.
+    """
+    groups: dict[str, list[tuple[str, nn.Parameter]]] = {name: [] for name in backbone.parts}
+    for name, weight in backbone.network.named_parameters():
+        groups.setdefault(part_of(backbone, name) or OTHER, []).append((name, weight))
+    groups |= {name: list(module.named_parameters()) for name, module in extra.items()}
+    counts = {}
+    for group, weights in groups.items():
+        trained = [weight for _, weight in weights if weight.requires_grad]
+        counts[group] = Count(
+            parameters=sum(elements(weight) for _, weight in weights),
+            trainable=sum(elements(weight) for weight in trained),
+            lora_layers=len({name.split(".lora_A.")[0] for name, _ in weights if ".lora_A." in name}),
+            bytes=sum(weight.nbytes for _, weight in weights),
+            trainable_bytes=sum(weight.nbytes for weight in trained),
+        )
+    return counts
+
+
+def elements(weight: nn.Parameter) -> int:
+    """Values that a weight stands for: two in each byte of a weight that bitsandbytes keeps in 4 bits."""
+    state = getattr(weight, "quant_state", None)
+    return weight.numel() if state is None else state.shape.numel()
+
+
+def parameter_table(counts: Mapping[str, Count]) -> Table:
+    """Parameters and trainable parameters per part, to be printed before training."""
+    table = Table("part", "parameters", "trainable", "LoRA layers", title="What is trained")
+    for name, count in counts.items():
+        table.add_row(name, f"{count.parameters:,}", f"{count.trainable:,}", str(count.lora_layers))
+    totals = (
+        sum(getattr(count, field) for count in counts.values()) for field in ("parameters", "trainable", "lora_layers")
+    )
+    table.add_row("all", *(f"{total:,}" for total in totals), style="bold")
+    return table
+
+
+def check_trainable(counts: Mapping[str, Count], expected: Mapping[str, int]) -> None:
+    """Compare the trainable parameters of each part with what a configuration says.
+
+    Args:
+        counts: What is there.
+        expected: Trainable parameters by part; a part that is not named may have any number.
+
+    Raises:
+        UserError: Naming the first part that differs.
+    """
+    for name, number in expected.items():
+        if name not in counts:
+            raise UserError(f"model.expected_trainable: no part {name!r}; expected {', '.join(counts)}")
+        if counts[name].trainable != number:
+            raise UserError(
+                f"model.expected_trainable: {name} has {counts[name].trainable} trainable parameters, expected {number}"
+            )

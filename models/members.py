@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from .heads.prediction import Prediction
+from .heads import Prediction
 
 _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still give a deviation above 0
 

@@ -14,16 +14,16 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
-from . import shared_prefix
+from . import prefix_caching
 from .artifact import LoadedJudge
+from .auto_batch import AutoBatch
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .cautions import ClipFacts
 from .clip_encoder import KEPT_BYTES, ClipEncoder
-from .clip_facts import ClipFacts
-from .feature_store import FeatureStore
-from .heads.prediction import Prediction
+from .feature_cache import FeatureStore
+from .heads import Prediction
 from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
 from .members import combine
-from .room import Room
 
 _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""
@@ -39,7 +39,7 @@ class Scored(NamedTuple):
         standard_error: Rating points; NaN = unknown.
         low: Lower end of the interval, rating points; NaN = unknown.
         high: Its upper end.
-        abstained: True where the judge had better say nothing.
+        abstained: True where the judge abstains.
     """
 
     score: Tensor
@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 class PairScorer:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
-    Each clip is encoded once (`ClipEncoder`), and what the questions of a batch begin with is read once.
+    Each clip is encoded once (`ClipEncoder`), and prefixes that questions share are computed once (`prefix_caching`).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PairScorer:
         self.batch_size = batch_size
         self.calibration = calibration
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes)
-        self._room = Room(batch_size)
+        self._batches = AutoBatch(batch_size)
         self._turn = threading.Lock()
 
     def score(self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
@@ -139,7 +139,7 @@ class PairScorer:
             yield from zip(some, judged, strict=True)
 
     def forget(self) -> None:
-        """Drop the audio states that are kept in this process.
+        """Drop the audio states that are cached in this process.
 
         In which batch a clip was encoded shows in the last bits of its states. What is scored after this does not
         depend on what was scored before.
@@ -165,7 +165,7 @@ class PairScorer:
         usable = [number for number, of_pair in enumerate(errors) if not of_pair]
         order = _in_order([batch[number] for number in usable], states)
         pairs = [batch[usable[place]] for place in order]
-        made = self._room.run(
+        made = self._batches.run(
             pairs,
             [sum(_states(states[source]) for source in sources_of(pair)) for pair in pairs],
             lambda together: self._forward(together, states),
@@ -183,7 +183,7 @@ class PairScorer:
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction | AudioError]:
         judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
         moved = inputs.to(judge.device)
-        hidden = shared_prefix.hidden_states(judge.backbone, inputs, moved)
+        hidden = prefix_caching.hidden_states(judge.backbone, inputs, moved)
         predicted = judge.head(judge.pool(hidden, moved))
         deviations = [None] * len(pairs) if predicted.deviation is None else predicted.deviation
         return [Prediction(*row) for row in zip(predicted.score, deviations, strict=True)]
@@ -255,7 +255,7 @@ def choose_device(name: str | None) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r}: accepted: auto, cpu, or cuda where a GPU is usable: {reason}") from None
+        raise UserError(f"device {name!r}: expected auto, cpu, or cuda where a GPU is usable: {reason}") from None
     return device
 
 
@@ -276,5 +276,5 @@ def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard)
         if not same_range(own, other):
             raise UserError(
                 f"judge {judge}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
-                f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; accepted: the same scale"
+                f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; expected the same scale"
             )

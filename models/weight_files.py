@@ -1,10 +1,9 @@
 """Trained weights on disk: `adapter/`, `head.safetensors`, and `backbone.safetensors` where parts of the backbone were
-trained in full. Reading is strict."""
+fully fine-tuned. Reading is strict. Also hashes that say which weights these are, and of which backbone."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
-from ..data_modules.schema import Dimension
-from .backbones.common.deferred import finished
+from .backbones.deferred import finished
+from .description import scales_text
 from .file_names import JUDGE_FILE
 from .judge import EmpathyJudge
-from .parts import part_of
+from .lora import part_of
+from .validation import read_json
 
 HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"
@@ -42,10 +42,10 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
         # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
         adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
-    # the scale stands in both files: a head is worth nothing on another scale, and an edit of one shows
-    save_file(_head_state(judge), folder / HEAD_FILE, metadata={"dimensions": scales_text(judge.dimensions)})
-    if trained := _backbone_state(judge):
-        save_file(trained, folder / BACKBONE_FILE)
+    # the scale is in both files: a head is worth nothing on another scale, and an edit of one shows
+    save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata={"dimensions": scales_text(judge.dimensions)})
+    if trained := judge.trained_in_full():
+        save_file(_on_cpu(trained), folder / BACKBONE_FILE)
     return {name: file_hash(folder / name) for name in _weight_files(judge)}
 
 
@@ -56,14 +56,107 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         UserError: If a file is missing or broken, lacks a tensor or has one too many, was made for other scales,
             changes nothing, or is not the one of this hash.
     """
-    _load_adapter(judge, folder)
-    _load_trained_parts(judge, folder)
-    _load_head(judge, folder)
+    (adapter,) = judge.adapter
+    if adapter is not None:
+        _check_adapter_config(adapter, folder / ADAPTER_CONFIG)
+        path = folder / ADAPTER_FILE
+        found, _ = _read(path, get_peft_model_state_dict(adapter, save_embedding_layers=False))
+        # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
+        if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
+            raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
+        set_peft_model_state_dict(adapter, found)
+    if trained := judge.trained_in_full():
+        found, _ = _read(folder / BACKBONE_FILE, trained)
+        with torch.no_grad():
+            for name, weight in trained.items():
+                weight.copy_(found[name])
+    found, metadata = _read(folder / HEAD_FILE, _head_state(judge))
+    scales, own = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
+    if scales != own:
+        raise UserError(
+            f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {own}: scales must be the same"
+        )
+    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; `_read` was strict
     for name in _weight_files(judge):
-        if file_hash(folder / name) != hashes.get(name):
-            raise UserError(
-                f"{folder / name}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
-            )
+        check_hash(folder / name, hashes.get(name))
+
+
+def _read(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors of these names and shapes, all finite, and metadata of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            found, metadata = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+    check_keys(path, found, expected)
+    for key, tensor in found.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {key!r} has values that are not finite")
+    return found, metadata or {}
+
+
+def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Both have the same names and shapes.
+
+    Raises:
+        UserError: Naming what is missing, unexpected or of another shape.
+    """
+    problems = [f"missing {key!r}" for key in sorted(expected.keys() - found.keys())]
+    problems += [f"unexpected {key!r}" for key in sorted(found.keys() - expected.keys())]
+    problems += [
+        f"{key!r} has shape {tuple(found[key].shape)}, expected {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & found.keys())
+        if found[key].shape != expected[key].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
+
+
+def _check_adapter_config(adapter: PeftModel, path: Path) -> None:
+    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
+    try:
+        stored = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    ours = adapter.peft_config["default"].to_dict()
+    for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
+        found = stored.get(key) if isinstance(stored, dict) else stored
+        if found != ours[key]:
+            raise UserError(f"{path}: {key} is {shown(found)}; expected what {JUDGE_FILE} says, {shown(ours[key])}")
+
+
+def _weight_files(judge: EmpathyJudge) -> list[str]:
+    """The files with trained weights in the folder of a judge."""
+    files = [HEAD_FILE]
+    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
+    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
+
+
+def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
+    return {name: value for name, value in judge.state_dict().items() if name.startswith(("head.", "pooling."))}
+
+
+def _on_cpu(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach().contiguous().cpu() for name, weight in weights.items()}
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_hash(path: Path, expected: str | None) -> None:
+    """A file is the one that `judge.json` means.
+
+    Raises:
+        UserError: If not.
+    """
+    if file_hash(path) != expected:
+        raise UserError(f"{path}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash")
 
 
 class Fingerprints(NamedTuple):
@@ -97,123 +190,18 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     return digest.hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def weights_hash(judge: EmpathyJudge) -> str:
+    """SHA-256 over name, shape and values of all that was trained, of every member of an ensemble: the same in a
+    checkpoint and in a judge folder."""
+    members = [judge.members.weights(number) for number in range(len(judge.members))]
+    return hash_of(members or [judge.trained()])
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file.
-
-    Raises:
-        UserError: If the file is missing or broken.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-
-
-def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Both have the same names and shapes.
-
-    Raises:
-        UserError: Naming what is missing, unexpected or of another shape.
-    """
-    problems = [f"missing {key!r}" for key in sorted(expected.keys() - found.keys())]
-    problems += [f"unexpected {key!r}" for key in sorted(found.keys() - expected.keys())]
-    problems += [
-        f"{key!r} has shape {tuple(found[key].shape)}, expected {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & found.keys())
-        if found[key].shape != expected[key].shape
-    ]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
-
-
-def scales_text(dimensions: Sequence[Dimension]) -> str:
-    """Names and scales as one line, the same wherever they are compared."""
-    return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
-
-
-def _weight_files(judge: EmpathyJudge) -> list[str]:
-    """The files with trained weights in the folder of a judge."""
-    files = [HEAD_FILE]
-    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
-    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
-
-
-def _check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for key, tensor in tensors.items():
-        if not tensor.isfinite().all():
-            raise UserError(f"{path}: {key!r} has values that are not finite")
-
-
-def _load_adapter(judge: EmpathyJudge, folder: Path) -> None:
-    (adapter,) = judge.adapter
-    if adapter is None:
-        return
-    _check_adapter_config(adapter, folder)
-    path = folder / ADAPTER_FILE
-    found, _ = read_tensors(path)
-    check_keys(path, found, get_peft_model_state_dict(adapter, save_embedding_layers=False))
-    # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
-    if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
-        raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
-    _check_finite(path, found)
-    set_peft_model_state_dict(adapter, found)
-
-
-def _check_adapter_config(adapter: PeftModel, folder: Path) -> None:
-    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
-    path = folder / ADAPTER_CONFIG
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable: {error}") from None
-    ours = adapter.peft_config["default"].to_dict()
-    for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
-        if not isinstance(stored, dict) or stored.get(key) != ours[key]:
-            found = stored.get(key) if isinstance(stored, dict) else stored
-            raise UserError(f"{path}: {key} is {shown(found)}; accepted: what {JUDGE_FILE} says, {shown(ours[key])}")
-
-
-def _load_trained_parts(judge: EmpathyJudge, folder: Path) -> None:
-    expected = judge.trained_in_full()
-    if not expected:
-        return
-    path = folder / BACKBONE_FILE
-    found, _ = read_tensors(path)
-    check_keys(path, found, expected)
-    _check_finite(path, found)
-    with torch.no_grad():
-        for name, weight in expected.items():
-            weight.copy_(found[name])
-
-
-def _load_head(judge: EmpathyJudge, folder: Path) -> None:
-    path = folder / HEAD_FILE
-    found, metadata = read_tensors(path)
-    check_keys(path, found, _head_state(judge))
-    trained, own = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
-    if trained != own:
-        raise UserError(f"{path}: trained for {trained}, but {JUDGE_FILE} says {own}: scales must be the same")
-    _check_finite(path, found)
-    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; check_keys was strict
-
-
-def _backbone_state(judge: EmpathyJudge) -> dict[str, Tensor]:
-    return {name: weight.detach().contiguous().cpu() for name, weight in judge.trained_in_full().items()}
-
-
-def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
-    return {
-        name: value.detach().contiguous().cpu()
-        for name, value in judge.state_dict().items()
-        if name.startswith(("head.", "pooling."))
-    }
+def hash_of(members: Sequence[Mapping[str, Tensor]]) -> str:
+    """As `weights_hash`, of the trained weights of each member; a judge that is no ensemble is its only one."""
+    digest = hashlib.sha256()
+    for weights in members:
+        for name, weight in sorted(weights.items()):
+            digest.update(f"{name} {tuple(weight.shape)}\n".encode())
+            digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -88,7 +88,7 @@ def make_backbone() -> Callable[[Path, int], Path]:
     They are larger than those of an untrained model: the audio must matter.
     """
     import torch
-    from empathy_judge.models.backbones.common.prompt import QUESTION
+    from empathy_judge.models.backbones.prompt import QUESTION
     from empathy_judge.train.nano.architecture import build_model, build_processor
 
     def make(folder: Path, seed: int) -> Path:
@@ -191,7 +191,7 @@ def dimensions() -> tuple[Any, ...]:
 def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
     from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
-    from empathy_judge.models.card import render_card
+    from empathy_judge.models.model_card import render_card
 
     judge = make_judge()
     origin = Provenance(

@@ -19,7 +19,7 @@ from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.models.artifact import load_judge, load_run
-from empathy_judge.models.calibration_files import read_calibration
+from empathy_judge.models.calibration import read_calibration
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer

@@ -111,7 +111,7 @@ def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):
 
 def test_what_is_no_judge_is_named(tmp_path, capsys):
     line = failed(capsys, "score", str(tmp_path / "no-judge"), "c.wav", "r.wav")
-    assert f"{tmp_path / 'no-judge'}: accepted: a judge folder (with judge.json), a run folder or a checkpoint" in line
+    assert f"{tmp_path / 'no-judge'}: expected a judge folder (with judge.json), a run folder or a checkpoint" in line
 
 
 def test_train_with_an_unknown_key_is_bad_usage(capsys, train_arguments, tmp_path):
@@ -126,7 +126,7 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
     assert f"{tmp_path / 'nowhere'}: not a pair dataset" in line
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", model__backbone="no/such-backbone"))
-    assert "backbone 'no/such-backbone': accepted are 'nano', a hub id or a folder" in line
+    assert "backbone 'no/such-backbone': expected 'nano', a hub id or a folder" in line
     assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
     assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
 

@@ -301,7 +301,7 @@ def test_a_run_folder_is_a_judge_too(trained_run, clips):
 
 
 def test_no_judge_no_scorer(tmp_path):
-    with pytest.raises(UserError, match=rf"{tmp_path}: accepted: a judge folder"):
+    with pytest.raises(UserError, match=rf"{tmp_path}: expected a judge folder"):
         Scorer.from_pretrained(tmp_path)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..data_modules.comparisons import Comparison
 from ..data_modules.rated_pairs import RatedPair
 from ..data_modules.schema import Dimension, Pair
-from ..models.backbones.common.base import Inputs
+from ..models.backbones.base import Inputs
 from ..models.judge import EmpathyJudge, JudgeSettings
 from .features import Features
 from .objective import Comparable, Supervision

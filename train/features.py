@@ -23,11 +23,9 @@ from torch import nn
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..models.backbones.common.base import Inputs
-from ..models.feature_store import FeatureStore
+from ..models.backbones.base import Inputs
+from ..models.feature_cache import ClipStates, FeatureStore, PairStates, check_split, first_adapted_layer
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
-from ..models.kept_states import ClipStates, PairStates
-from ..models.lower_layers import check_halves, first_adapted_layer, layers_of
 
 if TYPE_CHECKING:  # it takes seconds, which a process that reads data need not spend
     import lightning as L
@@ -75,7 +73,7 @@ class Features:
     @property
     def lower_layers(self) -> list[nn.Module]:
         """Layers of the language model that are not computed in training."""
-        return [] if self._pairs is None else layers_of(self._judge.backbone)[: self._pairs.first]
+        return [] if self._pairs is None else self._pairs.lower_layers
 
     def prepare(self, pairs: Iterable[Pair], precision: Precision, local: tuple[int, int] = (0, 1)) -> None:
         """Compute what is missing.
@@ -121,7 +119,7 @@ class Features:
         assert self._pairs is not None
         with precision(), torch.no_grad():
             inputs = self._judge.build_inputs(pairs[:2]).to(self._judge.device)
-            check_halves(self._judge.backbone, inputs, self._pairs.first)
+            check_split(self._judge.backbone, inputs, self._pairs.first)
 
     def _encode(self, sources: list[AudioSource]) -> None:
         made = self._judge.encode_clips([self._judge.decode(source) for source in sources])

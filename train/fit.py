@@ -23,15 +23,15 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..models.calibration_files import hash_of
+from ..models.cautions import ClipFacts, clip_facts
 from ..models.checkpoints import read_checkpoint
-from ..models.clip_facts import ClipFacts, clip_facts
 from ..models.file_names import BEST, CHECKPOINTS, LAST
-from ..models.heads.prediction import Prediction
+from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
-from ..models.parts import check_trainable, parameter_table
+from ..models.lora import check_trainable, parameter_table
 from ..models.scoring import Judged
+from ..models.weight_files import hash_of
 from ..third_party import hush
 from .checkpoints import AtomicCheckpoints, find_resumable
 from .durable import DurableProgress, position_of, stopped_by_signals

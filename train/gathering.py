@@ -10,7 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
-from ..models.heads.prediction import Prediction
+from ..models.heads import Prediction
 from .objective import Supervision
 
 

@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_iter
 from ..data_modules.audio import Clip
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.backbones.common.base import Clips, Inputs
+from ..models.backbones.base import Clips, Inputs
 from ..models.judge import EmpathyJudge, JudgeSettings
-from ..models.parts import Count, count_parameters, part_of
-from ..models.recompute import recompute_activations
+from ..models.layers import recompute_activations
+from ..models.lora import Count, count_parameters, part_of
 
 GIB = 2**30
 CUDA_CONTEXT = int(0.7 * GIB)
@@ -159,7 +159,7 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
             attention_mask=_empty(one.attention_mask, batch),
             response_mask=_empty(one.response_mask, batch),
             audio_index=_empty(one.audio_index.repeat(batch)),
-            audio_places=_empty(one.audio_places.repeat(batch)),
+            audio_positions=_empty(one.audio_positions.repeat(batch)),
             audio_states=states,
             padding_last=one.padding_last,
         )

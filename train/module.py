@@ -24,16 +24,22 @@ from ..data_modules.rated_pairs import RatedPair
 from ..data_modules.schema import Pair
 from ..data_modules.targets import MAX_STEPS
 from ..models.artifact import Provenance, describe
-from ..models.backbones.common.base import Attention, PartName, Quantization
-from ..models.compiled import compile_layers
-from ..models.feature_store import DiskStore
-from ..models.heads import HeadName
-from ..models.heads.prediction import Prediction
+from ..models.backbones.base import Attention, PartName, Quantization
+from ..models.feature_cache import DiskStore
+from ..models.heads import HeadName, Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings, LongClips
-from ..models.lora import JOINER, LoraMethod, LoraSettings, TrainedDtype
-from ..models.parts import check_trainable, count_parameters, parameter_table, weights_of
+from ..models.layers import compile_layers, recompute_activations
+from ..models.lora import (
+    JOINER,
+    LoraMethod,
+    LoraSettings,
+    TrainedDtype,
+    check_trainable,
+    count_parameters,
+    parameter_table,
+    weights_of,
+)
 from ..models.pooling import PoolingName
-from ..models.recompute import recompute_activations
 from ..models.weight_files import Fingerprints, check_keys, fingerprints
 from .batches import Batch, Collate
 from .checkpoints import check_continues

@@ -13,15 +13,22 @@ from torch import Tensor, nn
 from ..data_modules.comparisons import directions
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
-from ..models.heads import HeadName
-from ..models.heads.prediction import Prediction
-from ..models.heads.scales import Ends
-from ..models.losses.concordance import ccc
-from ..models.losses.histogram import histogram_cross_entropy, squared_emd
-from ..models.losses.ordinal import coral, corn
-from ..models.losses.pointwise import faithful_nll, huber, mse
-from ..models.losses.preference import bradley_terry, centring
-from ..models.losses.ranking import logistic_ranking, margin_ranking, soft_spearman
+from ..models.heads import HeadName, Prediction, ScaleRange
+from ..models.losses import (
+    bradley_terry,
+    ccc,
+    centring,
+    coral,
+    corn,
+    faithful_nll,
+    histogram_cross_entropy,
+    huber,
+    logistic_ranking,
+    margin_ranking,
+    mse,
+    soft_spearman,
+    squared_emd,
+)
 
 Comparable = Literal["all", "group", "system"]
 
@@ -183,7 +190,7 @@ class Objective(nn.Module):
                     "with steps, such as 1:5:1, or other losses"
                 )
         self.settings, self.head = settings, head
-        self._ends = Ends(dimensions)
+        self._range = ScaleRange(dimensions)
         self._better = nn.Buffer(directions(dimensions), persistent=False)
         widths = [1 if d.step is None else d.steps for d in dimensions]
         self._exists = nn.Buffer(torch.arange(max(widths)) < torch.tensor(widths)[:, None], persistent=False)
@@ -196,11 +203,11 @@ class Objective(nn.Module):
 
     def shares(self, points: Tensor) -> Tensor:
         """Rating points `(rows, dimensions)` as shares of the scale."""
-        return self._ends.shares(points)
+        return self._range.normalise(points)
 
     def points(self, shares: Tensor) -> Tensor:
         """Shares of the scale `(rows, dimensions)` as rating points."""
-        return self._ends.points(shares)
+        return self._range.denormalise(shares)
 
     def terms(self, prediction: Prediction, said: Supervision) -> dict[str, Tensor]:
         """Each loss by its name, times its weight; the sum is what is minimised.
@@ -228,7 +235,7 @@ class Objective(nn.Module):
         )
         yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
         if (deviation := prediction.deviation) is not None:
-            variance = (deviation / self._ends.span).square()
+            variance = (deviation / self._range.span).square()
             yield "gaussian_nll", lambda: faithful_nll(score, variance, target, mask)
         if (counts := said.counts) is None:
             return

@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 
-from ..models.backbones.common.deferred import finish
-from ..models.heads.prediction import Prediction
+from ..models.backbones.deferred import finish
+from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 
 # FSDP2 finds the tensors of an output, whose gradients it waits for, only in what torch can take apart

@@ -40,8 +40,18 @@ try:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
-    from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, NonNegativeInt, Tag
-    from pydantic import PositiveInt, ValidationError, model_validator
+    from pydantic import (
+        AfterValidator,
+        BaseModel,
+        ConfigDict,
+        Discriminator,
+        Field,
+        NonNegativeInt,
+        PositiveInt,
+        Tag,
+        ValidationError,
+        model_validator,
+    )
 except ImportError:
     raise UserError("sweep: Optuna or pydantic is not installed; pip install 'empathy-judge[sweep]'") from None
 

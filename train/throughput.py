@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from ..models.judge import DTYPES, EmpathyJudge
-from ..models.parts import part_of
+from ..models.lora import part_of
 from .batches import Batch
 from .module import JudgeModule
 

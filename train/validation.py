@@ -16,7 +16,7 @@ from ..data_modules.comparisons import Comparison, directions
 from ..data_modules.rated_pairs import RatedPairs
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
-from ..models.heads.prediction import Prediction
+from ..models.heads import Prediction
 
 
 @dataclass(frozen=True)

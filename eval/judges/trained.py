@@ -13,9 +13,9 @@ from rich.progress import track
 from ...data_modules.errors import AudioError
 from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import LoadedJudge, Placement, load_any
-from ...models.backbones.common.base import Quantization
+from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
-from ...models.feature_store import DiskStore
+from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 

@@ -1,13 +1,13 @@
-"""Backbones: one file per family, named after the `model_type` of its `transformers` configuration.
+"""Backbones by the `model_type` of their `transformers` configuration: one class per family (see `_FAMILIES`).
 
-Such a file defines `load(checkpoint) -> Backbone`. Nothing else needs to know of it. What families share is in
-`common/`.
+A class has the official model class, where its parts are, its audio token, how many audio tokens a clip has, and
+overrides where the family is special. The base classes are `AudioLanguageModel` and `PairEncoder`.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,31 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from ...data_modules.errors import UserError
-from .common.base import Backbone, Checkpoint
-from .common.loading import one_line
+from .base import Backbone, Checkpoint
+from .loading import one_line
 
 NANO = "nano"
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
+_FAMILIES: Mapping[str, tuple[str, str]] = {
+    "audioflamingo3": ("audioflamingo3", "AudioFlamingo3"),
+    "gemma3n": ("gemma3n", "Gemma3n"),
+    "gemma4": ("gemma4", "Gemma4"),
+    "granite_speech": ("granite_speech", "GraniteSpeech"),
+    "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
+    "hubert": ("audio_encoders", "Hubert"),
+    "phi4_multimodal": ("phi4_multimodal", "Phi4Multimodal"),
+    "qwen2_5_omni": ("qwen2_5_omni", "Qwen2_5Omni"),
+    "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
+    "qwen3_omni_moe": ("qwen3_omni_moe", "Qwen3OmniMoe"),
+    "voxtral": ("voxtral", "Voxtral"),
+    "wav2vec2": ("audio_encoders", "Wav2Vec2"),
+    "wav2vec2_bert": ("audio_encoders", "Wav2Vec2Bert"),
+    "wavlm": ("audio_encoders", "WavLM"),
+    "whisper": ("audio_encoders", "Whisper"),
+}
+"""File and class of each; imported when it is asked for."""
 
 
 def load_backbone(checkpoint: Checkpoint) -> Backbone:
@@ -33,16 +51,14 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
         checkpoint: Its `name` is "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
 
     Raises:
-        UserError: If there is no such checkpoint, no file for its family, the installed transformers lacks the family,
-            or a value of config.json is not what the family takes.
+        UserError: If there is no such checkpoint, no class for its family, the installed transformers lacks the family,
+            a value of config.json is not what the family takes, or the checkpoint lacks weights of the model or has
+            weights that belong to none.
     """
     name = checkpoint.name
     found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
     config = read_config(name, found.revision)
-    model_type = str(config.get("model_type"))
-    if module_name(model_type) not in families():
-        raise UserError(f"backbone {name!r}: no file for family {model_type!r}; there are {', '.join(families())}")
-    family = _family(name, model_type)
+    family = _family(name, str(config.get("model_type")))
     try:
         backbone: Backbone = family.load(found)
     except StrictDataclassError as error:
@@ -68,35 +84,35 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"backbone {name!r}: accepted are {NANO!r}, a hub id or a folder with config.json: {reason}"
+            f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json: {reason}"
         ) from None
     return config
 
 
 def _family(name: str, model_type: str) -> Any:
-    """The file of a family, imported.
+    """The class of a family, imported.
 
     Raises:
-        UserError: If it needs what the installed `transformers` does not have.
+        UserError: If there is none, or it needs what the installed `transformers` does not have.
     """
+    # some model types have a hyphen, and the thinker of an Omni checkpoint may have been saved alone
+    family = model_type.removesuffix("_thinker").replace("-", "_")
+    if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: the class says what to use instead
+        family = "phi4_multimodal"
+    if family not in _FAMILIES:
+        raise UserError(f"backbone {name!r}: no class for family {model_type!r}; expected {', '.join(_FAMILIES)}")
+    file, class_name = _FAMILIES[family]
     try:
-        return importlib.import_module(f".{module_name(model_type)}", __name__)
+        return getattr(importlib.import_module(f".{file}", __name__), class_name)
     except ImportError as error:
         if error.name is not None and error.name.startswith(__name__.partition(".")[0]):
             raise  # a name of ours: a bug
         raise UserError(
             f"backbone {name!r}: family {model_type!r} cannot be used with the installed transformers "
-            f"{transformers.__version__}; accepted: {TRANSFORMERS}: {one_line(error)}"
+            f"{transformers.__version__}; expected {TRANSFORMERS}: {one_line(error)}"
         ) from None
 
 
 def families() -> list[str]:
-    """Names of the files in this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-
-
-def module_name(model_type: str) -> str:
-    """The file of a family; some model types have a hyphen, and an Omni thinker may have been saved alone."""
-    if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: its file says what to use instead
-        return "phi4_multimodal"
-    return model_type.removesuffix("_thinker").replace("-", "_")
+    """Names of all families."""
+    return list(_FAMILIES)

@@ -7,57 +7,37 @@ goes; the template passes it on. A clip's tokens are those the official processo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from transformers import AudioFlamingo3ForConditionalGeneration
 
-from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
-from .common.base import Checkpoint, Part, PartName
-from .common.chat import Chat
-from .common.loading import load_model, load_processor
-from .common.prompt import Message, as_text
-from .common.whisper_tower import WHISPER_TOWER, MaskedWhisperEars
-
-PARTS: Mapping[PartName, Part] = {
-    "language_model": LANGUAGE_MODEL,
-    "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
-    "audio_tower": WHISPER_TOWER,
-}
+from .audio_language_model import LANGUAGE_MODEL
+from .base import Checkpoint, Part
+from .loading import load_model, load_processor
+from .prompt import Message, as_text
+from .whisper_tower import WHISPER_TOWER, WhisperTowerModel
 
 
-def load(checkpoint: Checkpoint) -> AudioLanguageModel:
-    """Load weights and processor from the hub or a folder; the LM head is left behind.
+class AudioFlamingo3(WhisperTowerModel):
+    """Exact for each clip alone."""
 
-    Raises:
-        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
-    """
-    network = load_model(
-        AudioFlamingo3ForConditionalGeneration, checkpoint, unquantized=["audio_tower", "multi_modal_projector"]
-    ).model
-    processor = load_processor(checkpoint)
-    extractor = processor.feature_extractor
-    # the official processor cuts away what is behind its last window
-    ears = MaskedWhisperEars(network.audio_tower, extractor, int(processor.max_audio_len // extractor.chunk_length))
-    return AudioLanguageModel(
-        network,
-        checkpoint,
-        processor=processor,
-        parts=PARTS,
-        ears=ears,
-        chat=Chat(processor, processor.audio_token, render=render(processor)),
-        embed=network.get_input_embeddings(),
-        project=network.multi_modal_projector,
-        read=decoder(network.language_model),
-        hidden_size=network.language_model.config.hidden_size,
-    )
+    parts = {
+        "language_model": LANGUAGE_MODEL,
+        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "audio_tower": WHISPER_TOWER,
+    }
 
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> AudioFlamingo3:
+        """See `load_backbone`."""
+        unquantized = ["audio_tower", "multi_modal_projector"]
+        model = load_model(AudioFlamingo3ForConditionalGeneration, checkpoint, unquantized=unquantized)
+        processor = load_processor(checkpoint)
+        # the official processor cuts away what is behind its last window
+        windows = int(processor.max_audio_len // processor.feature_extractor.chunk_length)
+        return cls(model.model, processor, checkpoint, windows)
 
-def render(processor: Any) -> Callable[[Sequence[Message]], str]:
-    """A chat with one audio token for each clip, where the clip is."""
-
-    def text(chat: Sequence[Message]) -> str:
-        turns = [{"role": message["role"], "content": as_text(message, processor.audio_token)} for message in chat]
-        return processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-
-    return text
+    def render(self, chat: Sequence[Message]) -> str:
+        """See `AudioLanguageModel`: one audio token for each clip, where the clip is."""
+        turns = [{"role": message["role"], "content": as_text(message, self.audio_token)} for message in chat]
+        return self.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

@@ -1,9 +1,9 @@
 """Gemma 3n (Google, 2025): conformer tower, projector, language model with embeddings of each token in every layer.
 
-The official processor gives each clip as many audio tokens as 30 s make (188), and the official model fills those that
-a shorter clip leaves over with the embedding of one token; the language model reads them. So does this file.
+The official processor gives each clip as many audio tokens as 30 s make (188), and the official model pads those of a
+shorter clip with the embedding of one token; the language model reads them. So does this file.
 
-In an official batch, frames that only padding made count as heard, so that a clip's states depend on the longest clip
+In an official batch, frames of padding count as real, so that a clip's states depend on the longest clip
 beside it. Here every clip has the states that the official encoder gives it alone.
 
 The vision tower needs the package timm: it is neither made nor read.
@@ -11,7 +11,7 @@ The vision tower needs the package timm: it is neither made nor read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, Gemma3nConfig
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedder, Gemma3nPreTrainedModel
 
-from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .common.base import Checkpoint, Clips, Layout, Part, PartName
-from .common.chat import Chat
-from .common.loading import load_model
-from .common.padding import on_device
-from .common.speech_processor import SpeechProcessor
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
+from .base import Checkpoint, Clips, Layout, Part
+from .loading import SpeechProcessor, load_model
+from .padding import on_device
 
-PARTS: Mapping[PartName, Part] = {
-    "language_model": LANGUAGE_MODEL,
-    "projector": Part("embed_audio", ("embedding_projection",)),
-    "audio_tower": Part(
-        "audio_tower",
-        ("q_proj", "k_proj", "v_proj", "post", "ffw_layer_1", "ffw_layer_2", "linear_start", "linear_end"),
-        layers="audio_tower.conformer",
-    ),
-}
-LEFT_BEHIND = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
+IGNORED_KEYS = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
 LONGEST = 480_000
 """Samples behind which the official feature extractor cuts."""
 
@@ -60,13 +49,13 @@ class Gemma3nForAudio(Gemma3nPreTrainedModel):
         return torch.where((ids >= offset)[..., None], hard, embeddings)
 
     def project(self, states: Tensor) -> Tensor:
-        """Embeddings `(states, hidden)` of audio states; a state of zeros is one that a short clip leaves over."""
+        """Embeddings `(states, hidden)` of audio states; a state of zeros is padding behind a short clip."""
         last = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
-        left_over = self.embed_audio(input_ids=last)[0]
-        return torch.where(states.any(-1, keepdim=True), self.embed_audio(inputs_embeds=states), left_over)
+        padding_embedding = self.embed_audio(input_ids=last)[0]
+        return torch.where(states.any(-1, keepdim=True), self.embed_audio(inputs_embeds=states), padding_embedding)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)`; see `audio_language_model.Read`."""
+        """Last hidden states `(batch, tokens, hidden)`; see `AudioLanguageModel`."""
         size = self.language_model.config.vocab_size_per_layer_input
         return self.language_model(
             inputs_embeds=embeddings,
@@ -78,45 +67,72 @@ class Gemma3nForAudio(Gemma3nPreTrainedModel):
         ).last_hidden_state
 
 
-class ConformerEars:
-    """Implements `Ears`: the official encoder on each clip's real length; states of zeros up to a fixed number."""
+class Gemma3n(AudioLanguageModel):
+    """The official encoder on each clip's real length; states of zeros up to a fixed number."""
 
-    tokens_per_state = 1
+    network: Gemma3nForAudio
+    layout = Layout({"": ""})
+    parts = {
+        "language_model": LANGUAGE_MODEL,
+        "projector": Part("embed_audio", ("embedding_projection",)),
+        "audio_tower": Part(
+            "audio_tower",
+            ("q_proj", "k_proj", "v_proj", "post", "ffw_layer_1", "ffw_layer_2", "linear_start", "linear_end"),
+            layers="audio_tower.conformer",
+        ),
+    }
 
-    def __init__(self, tower: Any, extractor: Any, states: int) -> None:
-        """Wrap a tower.
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Gemma3n:
+        """See `load_backbone`."""
+        unquantized = ["audio_tower", "embed_audio", "altup"]
+        network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
+        return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
-        Args:
-            tower: A `Gemma3nAudioEncoder`.
-            extractor: A `Gemma3nAudioFeatureExtractor`.
-            states: Of every clip, left-over ones included.
-        """
-        self._tower, self._extractor, self._states = tower, extractor, states
-        self.sampling_rate: int = extractor.sampling_rate
-        frames = states * tower.config.conf_reduction_factor
-        for time_stride, _ in tower.config.sscp_conv_stride_size:
+    def __init__(self, network: Gemma3nForAudio, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        config: Any = self.tower.config
+        self._states: int = network.config.audio_soft_tokens_per_image  # of every clip, padding included
+        frames = self._states * config.conf_reduction_factor
+        for time_stride, _ in config.sscp_conv_stride_size:
             frames *= time_stride
-        self.max_seconds = min(LONGEST, frames * extractor.hop_length) / self.sampling_rate
-        self._frames_per_state = frames // states
-        self.audio_size: int = tower.config.hidden_size
+        self.max_seconds = min(LONGEST, frames * self.extractor.hop_length) / self.sampling_rate
+        self._frames_per_state = frames // self._states
+        self.audio_size: int = config.hidden_size
+
+    def audio_span(self, count: int) -> str:
+        """See `AudioLanguageModel`."""
+        return f"\n\n{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}\n\n"
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """See `AudioLanguageModel`."""
+        return self.network.embed(ids)
+
+    def project(self, states: Tensor) -> Tensor:
+        """See `AudioLanguageModel`."""
+        return self.network.project(states)
+
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """See `AudioLanguageModel`."""
+        return self.network.read(ids, embeddings, mask, positions)
 
     def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples: the same for all."""
+        """See `Backbone`: the same for all clips."""
         return self._states
 
-    def heard_tokens(self, samples: int) -> int:
-        """Those that are not left over."""
-        frames = (samples - self._extractor.frame_length - 1) // self._extractor.hop_length + 1
+    def real_audio_tokens(self, samples: int) -> int:
+        """See `Backbone`."""
+        frames = (samples - self.extractor.frame_length - 1) // self.extractor.hop_length + 1
         return -(-frames // self._frames_per_state)
 
-    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made alone: padding would become frames of its own."""
-        made = [torch.from_numpy(self._extractor([clip])["input_features"][0]) for clip in clips]
+        made = [torch.from_numpy(self.extractor([clip])["input_features"][0]) for clip in clips]
         return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
-    def encode(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips) -> Tensor:
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
-        tower = self._tower
+        tower = self.tower
         features = clips.features.to(tower.subsample_conv_projection.input_proj_linear.weight.dtype)
         # one by one: what the first convolution makes of padding is not zero, and the second would look at it
         rows = [
@@ -131,36 +147,3 @@ class ConformerEars:
         step = tower.config.conf_reduction_factor
         states = states[:, ::step].masked_fill(padding[:, ::step, None], 0)
         return nn.functional.pad(states, (0, 0, 0, self._states - states.shape[1])).flatten(0, 1)
-
-
-def load(checkpoint: Checkpoint) -> AudioLanguageModel:
-    """Load weights, tokenizer and feature extractor from the hub or a folder; LM head and vision are left behind.
-
-    Raises:
-        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
-    """
-    network = load_model(
-        Gemma3nForAudio, checkpoint, left_behind=LEFT_BEHIND, unquantized=["audio_tower", "embed_audio", "altup"]
-    )
-    processor = SpeechProcessor(checkpoint)
-    tokens = processor.tokenizer
-    config: Any = network.config
-    ears = ConformerEars(network.audio_tower, processor.feature_extractor, config.audio_soft_tokens_per_image)
-    return AudioLanguageModel(
-        network,
-        checkpoint,
-        processor=processor,
-        parts=PARTS,
-        ears=ears,
-        chat=Chat(
-            processor,
-            tokens.audio_token,
-            span=lambda count: f"\n\n{tokens.boa_token}{tokens.audio_token * count}{tokens.eoa_token}\n\n",
-        ),
-        embed=network.embed,
-        project=network.project,
-        read=network.read,
-        hidden_size=config.text_config.hidden_size,
-        heard=ears.heard_tokens,
-        layout=Layout({"": ""}),
-    )

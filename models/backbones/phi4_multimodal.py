@@ -4,8 +4,8 @@ Read in the layout of transformers (on the hub: revision refs/pr/70). Its speech
 where there is audio, is merged into the weights.
 
 The official tower does not mask padding (its mask adds 1 where it should rule out), so that in an official batch a
-clip hears the silence that fills it up. Here every clip has the states that the official tower gives it alone. Longer
-clips than 40 s are cut into windows there, and the zeros that fill up the last window are heard: so they are here.
+clip attends to the silence that pads it. Here every clip has the states that the official tower gives it alone. Longer
+clips than 40 s are cut into windows there, and the zeros that pad the last window are attended to: so they are here.
 
 Rotary positions are scaled otherwise in texts of more than 4,096 tokens: here in each pair by its own length.
 """
@@ -13,7 +13,7 @@ Rotary positions are scaled otherwise in texts of more than 4,096 tokens: here i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,75 +23,97 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
-from .common.audio_language_model import AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Layout, Part, PartName
-from .common.chat import Chat
-from .common.loading import load_model
-from .common.own_adapter import merge_own_adapter
-from .common.padding import real_places, without_padding
-from .common.prompt import Message, as_text
-from .common.speech_processor import SpeechProcessor
+from .audio_language_model import AudioLanguageModel
+from .base import Checkpoint, Clips, Layout, Part
+from .loading import SpeechProcessor, load_model, merge_own_adapter
+from .padding import padding_mask, without_padding
+from .prompt import Message, as_text
 
-PARTS: Mapping[PartName, Part] = {
-    "language_model": Part(
-        "language_model", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), layers="language_model.layers"
-    ),
-    "projector": Part("projector", ("up", "down")),
-    "audio_tower": Part(
-        "audio_tower",
-        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
-        layers="audio_tower.encoders",
-    ),
-}
 _AUDIO = "model.embed_tokens_extend.audio_embed."
-LAYOUT = Layout(
-    {
-        "language_model.": "model.",
-        "projector.up.": f"{_AUDIO}up_proj_for_speech.",
-        "projector.down.": f"{_AUDIO}down_proj_for_speech.",
-        "audio_tower.": f"{_AUDIO}encoder.",
-    }
-)
-LEFT_BEHIND = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."
+IGNORED_KEYS = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."
 SPEECH_ADAPTER = r"model\.layers\.\d+\.(self_attn\.(qkv|o)_proj|mlp\.(gate_up|down)_proj)"
 """What the adapter is on; the names in its own configuration are those of layers of the tower too."""
-MAX_SECONDS = 1_800.0
-"""The authors' longest: speech of 30 minutes to summarize."""
 WINDOW = 500
 """Audio states that the tower sees at once (40 s); a constant of the official `forward`."""
 
 
-class ConformerEars:
-    """Implements `Ears`: the official tower on each clip's real length, its layers in batches."""
+class Phi4Multimodal(AudioLanguageModel):
+    """The official tower on each clip's real length, its layers in batches."""
 
-    tokens_per_state = 1
-    max_seconds = MAX_SECONDS
+    max_seconds = 1_800.0  # the authors' longest: speech of 30 minutes to summarize
+    parts = {
+        "language_model": Part(
+            "language_model", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), layers="language_model.layers"
+        ),
+        "projector": Part("projector", ("up", "down")),
+        "audio_tower": Part(
+            "audio_tower",
+            ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
+            layers="audio_tower.encoders",
+        ),
+    }
+    layout = Layout(
+        {
+            "language_model.": "model.",
+            "projector.up.": f"{_AUDIO}up_proj_for_speech.",
+            "projector.down.": f"{_AUDIO}down_proj_for_speech.",
+            "audio_tower.": f"{_AUDIO}encoder.",
+        }
+    )
 
-    def __init__(self, tower: Any, extractor: Any) -> None:
-        """Wrap a `Phi4MultimodalAudioModel` and a `Phi4MultimodalFeatureExtractor`."""
-        self._tower, self._extractor = tower, extractor
-        self.sampling_rate: int = extractor.sampling_rate
-        self.audio_size: int = tower.config.hidden_size
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Phi4Multimodal:
+        """See `load_backbone`; the speech adapter is merged, all vision is ignored.
+
+        Raises:
+            UserError: Also if the files are in the layout that needs code of its own.
+        """
+        _refuse_own_code(checkpoint)
+        config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+        config.vision_config.num_hidden_layers = 0
+        kernel = checkpoint.attention
+        model = load_model(
+            Phi4MultimodalForCausalLM,
+            checkpoint,
+            config=config,
+            ignored_keys=IGNORED_KEYS,
+            unquantized=["embed_tokens_extend"],
+            # the tower's attention has a bias, which flash attention does not know
+            attention={"": kernel, "audio_config": "sdpa" if kernel == "flash_attention_2" else kernel},
+        )
+        if checkpoint.weights:
+            merge_own_adapter(model, checkpoint, required=False, subfolder="speech-lora", targets=SPEECH_ADAPTER)
+        return cls(_take_apart(model.model), SpeechProcessor(checkpoint), checkpoint)
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        self.audio_size: int = self.tower.config.hidden_size
+
+    def render(self, chat: Sequence[Message]) -> str:
+        """See `AudioLanguageModel`: as the model card writes it; the tokenizer's template takes a message as one
+        text."""
+        turns = [f"<|{message['role']}|>{as_text(message, self.audio_token)}<|end|>" for message in chat]
+        return "".join([*turns, "<|assistant|>"])
 
     def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples."""
-        frames = (samples - self._extractor.win_length) // self._extractor.hop_length + 1
-        return -(-frames // self._extractor.audio_compression_rate)
+        """See `Backbone`."""
+        frames = (samples - self.extractor.win_length) // self.extractor.hop_length + 1
+        return -(-frames // self.extractor.audio_compression_rate)
 
-    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`, each made alone."""
-        made = [self._extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
+        made = [self.extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
         return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
-    def encode(self, clips: Clips) -> Tensor:
-        """Audio states of all clips one after the other `(states, audio size)`."""
-        tower = self._tower
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """See `Backbone`."""
+        tower = self.tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
         # one by one: what a convolution makes of padding is not zero, and the next would look at it
         rows = [tower.embed(row[None, :length], None)[0][0] for row, length in zip(frames, clips.lengths, strict=True)]
         windows = [window for row in rows for window in _windows(row)]
         states = pad_sequence(windows, batch_first=True)
-        real = real_places([len(window) for window in windows], states.shape[1], states.device)
+        real = padding_mask([len(window) for window in windows], states.shape[1], states.device)
         mask = tower.relative_attention_bias_layer(states)
         if real is not None:
             mask = mask.masked_fill(~real[:, None, None], torch.finfo(mask.dtype).min)
@@ -107,46 +129,7 @@ def _windows(row: Tensor) -> Sequence[Tensor]:
     return nn.functional.pad(row, (0, 0, 0, -len(row) % WINDOW)).split(WINDOW)
 
 
-def load(checkpoint: Checkpoint) -> AudioLanguageModel:
-    """Load weights, speech adapter, tokenizer and feature extractor; LM head and all vision are left behind.
-
-    Raises:
-        UserError: If the files are in the layout that needs code of its own, or the checkpoint or its adapter lacks
-            weights of the model or has weights that belong to none.
-    """
-    refuse_own_code(checkpoint)
-    config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-    config.vision_config.num_hidden_layers = 0
-    kernel = checkpoint.attention
-    model = load_model(
-        Phi4MultimodalForCausalLM,
-        checkpoint,
-        config=config,
-        left_behind=LEFT_BEHIND,
-        unquantized=["embed_tokens_extend"],
-        # the tower's attention has a bias, which flash attention does not know
-        attention={"": kernel, "audio_config": "sdpa" if kernel == "flash_attention_2" else kernel},
-    )
-    if checkpoint.weights:
-        merge_own_adapter(model, checkpoint, required=False, subfolder="speech-lora", targets=SPEECH_ADAPTER)
-    network = take_apart(model.model)
-    processor = SpeechProcessor(checkpoint)
-    return AudioLanguageModel(
-        network,
-        checkpoint,
-        processor=processor,
-        parts=PARTS,
-        ears=ConformerEars(network["audio_tower"], processor.feature_extractor),
-        chat=Chat(processor, processor.tokenizer.audio_token, render=renderer(processor.tokenizer.audio_token)),
-        embed=model.get_input_embeddings(),
-        project=network["projector"],
-        read=decoder(network["language_model"]),
-        hidden_size=config.hidden_size,
-        layout=LAYOUT,
-    )
-
-
-def refuse_own_code(checkpoint: Checkpoint) -> None:
+def _refuse_own_code(checkpoint: Checkpoint) -> None:
     """Tell the layout on the hub's main branch from that of transformers.
 
     Raises:
@@ -155,33 +138,23 @@ def refuse_own_code(checkpoint: Checkpoint) -> None:
     settings, _ = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)
     if settings["model_type"] != "phi4_multimodal":
         raise UserError(
-            f"backbone {checkpoint.name!r}: these files need code of their own, which is never run; accepted: the "
+            f"backbone {checkpoint.name!r}: these files need code of their own, which is never run; expected the "
             "layout of transformers, which is revision refs/pr/70 of microsoft/Phi-4-multimodal-instruct"
         )
 
 
-def take_apart(model: Any) -> nn.ModuleDict:
+def _take_apart(model: Any) -> nn.ModuleDict:
     """The three parts side by side; in the official class two of them lie in the embeddings of the third. Positions are
     scaled row by row."""
     audio = model.embed_tokens_extend.audio_embed
     del model.embed_tokens_extend
     if (longest_short := model.config.rope_parameters.get("original_max_position_embeddings")) is not None:
-        model.rotary_emb = RotaryByRow(model.rotary_emb, longest_short)
+        model.rotary_emb = _RotaryByRow(model.rotary_emb, longest_short)
     layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
     return nn.ModuleDict({"language_model": model, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
 
-def renderer(audio_token: str) -> Callable[[Sequence[Message]], str]:
-    """A chat as the model card writes it; the tokenizer's template takes a message as one text."""
-
-    def render(chat: Sequence[Message]) -> str:
-        turns = [f"<|{message['role']}|>{as_text(message, audio_token)}<|end|>" for message in chat]
-        return "".join([*turns, "<|assistant|>"])
-
-    return render
-
-
-class RotaryByRow(nn.Module):
+class _RotaryByRow(nn.Module):
     """The official rotary embedding, which scales a whole batch by its longest row, for each row by its own length."""
 
     def __init__(self, official: nn.Module, longest_short: int) -> None:

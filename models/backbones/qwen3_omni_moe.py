@@ -13,7 +13,7 @@ leaves them whole, which is nearly all of the language model.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,31 +29,19 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerTextModel,
 )
 
-from .common.attention import attend_in_rows
-from .common.audio_language_model import AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Layout, Part, PartName
-from .common.chat import Chat
-from .common.padding import on_device, real_places, without_padding
-from .common.speech_processor import SpeechProcessor
-from .common.thinker import load_thinker
+from .audio_language_model import AudioLanguageModel
+from .base import Checkpoint, Clips, Layout, Part
+from .loading import SpeechProcessor
+from .padding import attend_in_rows, on_device, padding_mask, without_padding
+from .qwen2_5_omni import load_thinker
 
 # transformers 5.17 stacks the experts of the hub's files for the whole model alone, not for its language model
 if get_checkpoint_conversion_mapping("qwen3_omni_moe_text") is None:
     register_checkpoint_conversion_mapping("qwen3_omni_moe_text", get_checkpoint_conversion_mapping("qwen2_moe") or [])
 
-PARTS: Mapping[PartName, Part] = {
-    "language_model": Part("language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"),
-    "projector": Part("projector", ("proj1", "proj2")),
-    "audio_tower": Part(
-        "audio_tower",
-        ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
-        layers="audio_tower.layers",
-    ),
-}
 
-
-class Listener(Qwen3OmniMoePreTrainedModel):
-    """What of a thinker is needed to listen."""
+class Thinker(Qwen3OmniMoePreTrainedModel):
+    """The parts of a thinker that audio and text need."""
 
     def __init__(self, config: Qwen3OmniMoeThinkerConfig) -> None:
         super().__init__(config)  # pyright: ignore[reportArgumentType] the annotation names the whole model's
@@ -62,76 +50,63 @@ class Listener(Qwen3OmniMoePreTrainedModel):
         self.post_init()
 
 
-def load(checkpoint: Checkpoint) -> AudioLanguageModel:
-    """Load the thinker out of a whole Omni checkpoint, or one that was saved alone, from the hub or a folder.
+class Qwen3OmniMoe(AudioLanguageModel):
+    """Chunks of 1 s through the convolutions, attention within windows of 8 s (on the hub); the `forward` of the tower
+    is not called."""
 
-    Raises:
-        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
-    """
-    network: Any = load_thinker(Listener, checkpoint)
-    # of a type that it knows as mixture of experts, PEFT 0.21 breaks a pattern down to names; the tower has them too
-    network.config.model_type = "listener"
-    processor = SpeechProcessor(checkpoint)
-    tower, text = network.audio_tower, network.language_model
-    network.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
-    del tower.proj1, tower.act, tower.proj2
-    for layer in tower.layers:
-        attend_in_rows(layer.self_attn)
-    return AudioLanguageModel(
-        network,
-        checkpoint,
-        processor=processor,
-        parts=PARTS,
-        ears=ChunkEars(tower, processor.feature_extractor, text.config.max_position_embeddings),
-        chat=Chat(processor, processor.tokenizer.audio_token),
-        embed=text.embed_tokens,
-        project=network.projector,
-        read=decoder(text),
-        hidden_size=text.config.hidden_size,
-        layout=Layout({"": "", "projector.": "audio_tower."}),
-    )
+    layout = Layout({"": "", "projector.": "audio_tower."})
+    parts = {
+        "language_model": Part(
+            "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
+        ),
+        "projector": Part("projector", ("proj1", "proj2")),
+        "audio_tower": Part(
+            "audio_tower",
+            ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+            layers="audio_tower.layers",
+        ),
+    }
 
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Qwen3OmniMoe:
+        """See `load_backbone`; the thinker of a whole Omni checkpoint, or one that was saved alone."""
+        network: Any = load_thinker(Thinker, checkpoint)
+        # of a type that it knows as mixture of experts, PEFT 0.21 makes names of a pattern; the tower has them too
+        network.config.model_type = "thinker"
+        tower = network.audio_tower
+        network.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
+        del tower.proj1, tower.act, tower.proj2
+        for layer in tower.layers:
+            attend_in_rows(layer.self_attn)
+        return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
-class ChunkEars:
-    """Implements `Ears`: chunks of 1 s through the convolutions, attention within windows of 8 s (on the hub)."""
-
-    tokens_per_state = 1
-
-    def __init__(self, tower: Any, extractor: Any, positions: int) -> None:
-        """Wrap a tower.
-
-        Args:
-            tower: A `Qwen3OmniMoeAudioEncoder`; its `forward` is not called.
-            extractor: A `WhisperFeatureExtractor`.
-            positions: Of the language model; a clip may take half of them, so that context and response both fit.
-        """
-        self._tower, self._extractor = tower, extractor
-        self._chunk: int = 2 * tower.n_window
-        self.sampling_rate: int = extractor.sampling_rate
-        self.max_seconds = float(
-            positions // 2 // _thrice_halved(self._chunk) * self._chunk * extractor.hop_length // self.sampling_rate
-        )
-        self.audio_size: int = tower.config.d_model
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        self._chunk: int = 2 * self.tower.n_window
+        # a clip may take half of the positions of the language model, so that context and response both fit
+        chunks = self.language_model.config.max_position_embeddings // 2 // _thrice_halved(self._chunk)
+        self.max_seconds = float(chunks * self._chunk * self.extractor.hop_length // self.sampling_rate)
+        self.audio_size: int = self.tower.config.d_model
 
     def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples."""
-        whole, rest = divmod(samples // self._extractor.hop_length, self._chunk)
+        """See `Backbone`."""
+        whole, rest = divmod(samples // self.extractor.hop_length, self._chunk)
         return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
 
-    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, bins, frames)` of each clip alone, then padded to the longest."""
         made = [
-            self._extractor(
-                clip, sampling_rate=self.sampling_rate, padding=True, truncation=False, return_tensors="pt"
-            )["input_features"][0]
+            self.extractor(clip, sampling_rate=self.sampling_rate, padding=True, truncation=False, return_tensors="pt")[
+                "input_features"
+            ][0]
             for clip in clips
         ]
         padded = pad_sequence([spectrogram.T for spectrogram in made], batch_first=True).transpose(1, 2)
         return Clips(padded, [spectrogram.shape[1] for spectrogram in made])
 
-    def encode(self, clips: Clips) -> Tensor:
-        """Audio states of all clips one after the other `(states, audio size)`."""
-        tower, chunk, device = self._tower, self._chunk, clips.features.device
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """See `Backbone`."""
+        tower, chunk, device = self.tower, self._chunk, clips.features.device
         pieces = [
             piece
             for spectrogram, length in zip(clips.features, clips.lengths, strict=True)
@@ -153,18 +128,18 @@ class ChunkEars:
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
         states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
         window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
-        counts = [self.audio_tokens(length * self._extractor.hop_length) for length in clips.lengths]
+        counts = [self.audio_tokens(length * self.extractor.hop_length) for length in clips.lengths]
         # each window is a row from here on: attention does not reach beyond it
         sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
         states = pad_sequence(list(states.split(sizes)), batch_first=True)
-        real = real_places(sizes, states.shape[1], device)
+        real = padding_mask(sizes, states.shape[1], device)
         for layer in tower.layers:
             states = layer(states, None if real is None else real[:, None, None])[0]
         return tower.ln_post(without_padding(states, sizes))
 
     def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
         """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""
-        tower = self._tower
+        tower = self.tower
         states = chunks[:, None].to(tower.conv2d1.weight.dtype)
         for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
             states, widths = gelu(convolution(states)), _halved(widths)

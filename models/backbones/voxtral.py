@@ -10,7 +10,7 @@ needed; its chat template is written out below.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,54 +18,93 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import is_offline_mode
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 from transformers.utils.hub import cached_file
 
-from .common.audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, decoder
-from .common.base import Checkpoint, Clips, Part, PartName
-from .common.chat import Chat
-from .common.loading import load_model, load_processor
-from .common.prompt import Message, as_text
-from .common.whisper_tower import WHISPER_TOWER
-
-MAX_SECONDS = 2_400.0
-"""No file of the checkpoint sets a limit; 40 minutes are what its authors state."""
-PARTS: Mapping[PartName, Part] = {
-    "language_model": LANGUAGE_MODEL,
-    "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
-    "audio_tower": WHISPER_TOWER,
-}
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
+from .base import Checkpoint, Clips, Part
+from .loading import load_model, load_processor
+from .prompt import Message, as_text
+from .whisper_tower import WHISPER_TOWER
 
 
-def load(checkpoint: Checkpoint) -> AudioLanguageModel:
-    """Load weights and processor from the hub or a folder; the LM head is left behind.
+class Voxtral(AudioLanguageModel):
+    """Spectrograms of clips padded to whole windows; each window goes through the tower alone."""
 
-    Raises:
-        UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
-    """
-    network = load_model(
-        VoxtralForConditionalGeneration, checkpoint, unquantized=["audio_tower", "multi_modal_projector"]
-    ).model
-    # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
-    processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
-    tokenizer = processor.tokenizer
-    special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
-    tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
-    ears = VoxtralEars(network.audio_tower, processor.feature_extractor)
-    return AudioLanguageModel(
-        network,
-        checkpoint,
-        processor=processor,
-        parts=PARTS,
-        ears=ears,
-        chat=Chat(processor, "[AUDIO]", render=render, span=lambda count: "[BEGIN_AUDIO]" + "[AUDIO]" * count),
-        embed=network.get_input_embeddings(),
-        project=network.multi_modal_projector,
-        read=decoder(network.language_model),
-        hidden_size=network.language_model.config.hidden_size,
-        heard=ears.heard_tokens,
-    )
+    max_seconds = 2_400.0  # no file of the checkpoint sets a limit; 40 minutes are what its authors state
+    parts = {
+        "language_model": LANGUAGE_MODEL,
+        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "audio_tower": WHISPER_TOWER,
+    }
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Voxtral:
+        """See `load_backbone`."""
+        unquantized = ["audio_tower", "multi_modal_projector"]
+        model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=unquantized)
+        # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
+        processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
+        tokenizer = processor.tokenizer
+        special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+        tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
+        return cls(model.model, processor, checkpoint, "[AUDIO]")
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint, audio_token: str) -> None:
+        super().__init__(network, processor, checkpoint, audio_token)
+        config: Any = self.tower.config
+        # a state is as wide as the feed-forward layers: four positions of the tower side by side
+        self.audio_size: int = config.intermediate_size
+        self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
+
+    def audio_span(self, count: int) -> str:
+        """See `AudioLanguageModel`."""
+        return "[BEGIN_AUDIO]" + self.audio_token * count
+
+    def render(self, chat: Sequence[Message]) -> str:
+        """See `AudioLanguageModel`.
+
+        Its authors allow no system prompt beside audio: what one says opens the first message of the user.
+        """
+        text, opening = "<s>", ""
+        for message in chat:
+            content = as_text(message, self.audio_token)
+            if message["role"] == "system":
+                opening = f"{content}\n\n"
+            elif message["role"] == "user":
+                text, opening = f"{text}[INST]{opening}{content}[/INST]", ""
+            else:
+                text += f"{content}</s>"
+        return text
+
+    def audio_tokens(self, samples: int) -> int:
+        """See `Backbone`: those of whole windows."""
+        return -(-samples // self.extractor.n_samples) * self._per_window
+
+    def real_audio_tokens(self, samples: int) -> int:
+        """See `Backbone`: without the silence that pads the last window."""
+        return -(-samples * self._per_window // self.extractor.n_samples)
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""
+        extractor = self.extractor
+        windows: list[Tensor] = []
+        for clip in clips:
+            made = extractor(
+                clip,
+                sampling_rate=self.sampling_rate,
+                padding=True,
+                pad_to_multiple_of=extractor.n_samples,
+                truncation=False,
+                return_tensors="pt",
+            )["input_features"]
+            windows += made[0].split(extractor.nb_max_frames, dim=-1)
+        return Clips(torch.stack(windows), [extractor.nb_max_frames] * len(windows))
+
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """See `Backbone`."""
+        return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
 
 
 def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:
@@ -84,63 +123,3 @@ def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:
         _raise_exceptions_for_connection_errors=False,
     )
     return checkpoint if found is None else replace(checkpoint, name=str(Path(found).parent), revision=None)
-
-
-def render(chat: Sequence[Message]) -> str:
-    """A chat with one audio token for each clip.
-
-    Its authors allow no system prompt beside audio: what one says opens the first message of the user.
-    """
-    text, opening = "<s>", ""
-    for message in chat:
-        content = as_text(message, "[AUDIO]")
-        if message["role"] == "system":
-            opening = f"{content}\n\n"
-        elif message["role"] == "user":
-            text, opening = f"{text}[INST]{opening}{content}[/INST]", ""
-        else:
-            text += f"{content}</s>"
-    return text
-
-
-class VoxtralEars:
-    """Implements `Ears`: spectrograms of clips padded to whole windows; each window goes through the tower alone."""
-
-    tokens_per_state = 1
-    max_seconds = MAX_SECONDS
-
-    def __init__(self, tower: Any, extractor: Any) -> None:
-        """Wrap the official tower and its `WhisperFeatureExtractor`."""
-        self._tower, self._extractor = tower, extractor
-        self.sampling_rate: int = extractor.sampling_rate
-        # a state is as wide as the feed-forward layers: four positions of the tower side by side
-        self.audio_size: int = tower.config.intermediate_size
-        self._per_window = tower.config.max_source_positions * tower.config.hidden_size // self.audio_size
-
-    def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples: those of whole windows."""
-        return -(-samples // self._extractor.n_samples) * self._per_window
-
-    def heard_tokens(self, samples: int) -> int:
-        """Those of the clip itself, without the silence that fills its last window."""
-        return -(-samples * self._per_window // self._extractor.n_samples)
-
-    def prepare(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""
-        extractor = self._extractor
-        windows: list[Tensor] = []
-        for clip in clips:
-            made = extractor(
-                clip,
-                sampling_rate=self.sampling_rate,
-                padding=True,
-                pad_to_multiple_of=extractor.n_samples,
-                truncation=False,
-                return_tensors="pt",
-            )["input_features"]
-            windows += made[0].split(extractor.nb_max_frames, dim=-1)
-        return Clips(torch.stack(windows), [extractor.nb_max_frames] * len(windows))
-
-    def encode(self, clips: Clips) -> Tensor:
-        """Audio states of all windows one after the other `(states, audio size)`."""
-        return self._tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)

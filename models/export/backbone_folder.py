@@ -13,12 +13,11 @@ from torch import Tensor
 
 from ...data_modules.errors import UserError, shown
 from ..backbones import read_config
-from ..backbones.common.base import Backbone, Layout
+from ..backbones.base import Backbone, Layout
+from ..description import BACKBONE
 from ..file_names import JUDGE_FILE
-from ..weight_files import file_hash
+from ..weight_files import check_hash, file_hash
 
-BACKBONE = "backbone"
-"""Folder inside the folder of a judge."""
 _SHARD = "5GB"
 _INDEX = "model.safetensors.index.json"
 # of where it came from: paths, code that is never run, how its weights were stored there
@@ -105,18 +104,15 @@ def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
     """
     own = folder / BACKBONE
     if not own.is_dir() or own.is_symlink():
-        raise UserError(f"{own}: no folder; accepted: the backbone that was exported with this judge")
+        raise UserError(f"{own}: no folder; expected the backbone that was exported with this judge")
     found = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
     wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
     if missing := sorted(wanted - found.keys()):
         raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
     if surplus := sorted(found.keys() - wanted):
-        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; accepted: what was exported")
+        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; expected only what was exported")
     for name in sorted(wanted):
-        if file_hash(found[name]) != expected[name]:
-            raise UserError(
-                f"{found[name]}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash"
-            )
+        check_hash(found[name], expected[name])
     _check_index(own / _INDEX)
     return own
 
@@ -135,4 +131,4 @@ def _check_index(path: Path) -> None:
         raise UserError(f"{path}: not an index of weight files") from None
     for place in places:
         if not isinstance(place, str) or "/" in place or "\\" in place or not (path.parent / place).is_file():
-            raise UserError(f"{path}: weights in {shown(place)}; accepted: files beside it")
+            raise UserError(f"{path}: weights in {shown(place)}; expected files beside it")

@@ -6,26 +6,29 @@ import importlib.metadata
 import importlib.util
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import nn
 
 from ...data_modules.errors import UserError
 from ..artifact import CARD_FILE, LoadedJudge, load_judge, staged, write_description
 from ..backbones import load_backbone, read_config
-from ..backbones.common.base import Checkpoint, WeightForm
-from ..calibration_files import weights_hash
-from ..card import render_card
-from ..description import EXPORT, MEMBERS
-from ..judge import DTYPES
+from ..backbones.base import Checkpoint, WeightForm
+from ..description import BACKBONE, EXPORT, MEMBERS
+from ..judge import DTYPES, EmpathyJudge
 from ..lora import trained_in_full
-from ..weight_files import fingerprints, write_weights
-from .backbone_folder import BACKBONE, hashes, write_backbone
+from ..model_card import render_card
+from ..weight_files import fingerprints, weights_hash, write_weights
+from .backbone_folder import hashes, write_backbone
 from .check import Check, CheckSet, bounds_of, compare, score_all
 from .huggingface_form import write_model_code
-from .merge import merge_adapter
-from .own_backbone import OwnForm
 
+ExportFormat = Literal["merged", "huggingface"]
+"""Formats of a judge with its backbone in its folder; the second opens with `transformers` too."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """By what a user calls them."""
 _LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
@@ -43,7 +46,7 @@ class LossTooLarge(Exception):
 def write_whole(
     loaded: LoadedJudge,
     out: Path,
-    form: OwnForm,
+    form: ExportFormat,
     quantization: WeightForm,
     chosen: CheckSet,
     *,
@@ -89,21 +92,21 @@ def write_whole(
 
 def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> None:
     if MEMBERS in loaded.description:
-        raise UserError(f"{out}: an ensemble has several adapters for one backbone; accepted: a single judge")
+        raise UserError(f"{out}: an ensemble has several adapters for one backbone; expected a single judge")
     if EXPORT in loaded.description:
-        raise UserError(f"{out}: the judge has its backbone in its folder already; accepted: what it was made of")
+        raise UserError(f"{out}: the judge has its backbone in its folder already; expected what it was made of")
     judge = loaded.judge
     if "quantization_config" in read_config(judge.settings.backbone, judge.settings.revision):
-        raise UserError(f"{out}: backbone {judge.settings.backbone!r} was quantized before; accepted: one that was not")
+        raise UserError(f"{out}: backbone {judge.settings.backbone!r} was quantized before; expected one that was not")
     if quantization != "none" and "language_model" not in judge.backbone.parts:
         name = loaded.description["settings"]["backbone"]
-        raise UserError(f"{out}: backbone {name!r} has no language model to quantize; accepted: no quantization")
+        raise UserError(f"{out}: backbone {name!r} has no language model to quantize; export it without quantization")
     for library in _LIBRARIES[quantization]:
         if importlib.util.find_spec(library) is None:
-            raise UserError(f"{quantization} needs {library}; accepted: pip install 'empathy-judge[quantization]'")
+            raise UserError(f"{quantization} needs {library}; pip install 'empathy-judge[quantization]'")
 
 
-def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: WeightForm) -> dict[str, Any]:
+def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: WeightForm) -> dict[str, Any]:
     """All but the card. The weights of the judge are gone afterwards.
 
     Returns:
@@ -152,3 +155,65 @@ def _versions(quantization: WeightForm) -> dict[str, str]:
     return {
         name: importlib.metadata.version(name) for name in ("transformers", "safetensors", *_LIBRARIES[quantization])
     }
+
+
+@torch.no_grad()
+def merge_adapter(judge: EmpathyJudge) -> None:
+    """Merge what was trained of a backbone into its weights, in place: the judge has no adapter afterwards.
+
+    PEFT computes the update of each layer; sums are taken in float32 and rounded once to the dtype of the backbone.
+    Weights in 4 bits are dequantized: that is what the adapter was trained on. Cross-attention fusion stays as it is:
+    no checkpoint has one.
+
+    Args:
+        judge: In evaluation mode, on the CPU, without members.
+    """
+    dtype = DTYPES[judge.settings.dtype]
+    # some parts are loaded in float32 whatever the dtype is, such as convolutions over a waveform
+    kept = (getattr(module, "_keep_in_fp32_modules_strict", None) or () for module in judge.network.modules())
+    in_float32 = {part for parts in kept for part in parts}
+    for name, weight in judge.trained_in_full().items():
+        if not name.startswith("joiner.") and in_float32.isdisjoint(name.split(".")):
+            weight.data = weight.data.to(dtype)
+    for name, module in list(judge.network.named_modules()):
+        if isinstance(module, LoraLayer):
+            judge.network.set_submodule(name, _merged(module, dtype))
+    for name, module in list(judge.network.named_modules()):
+        if _in_4_bits(module):
+            judge.network.set_submodule(name, _with_weight(module, _values(module).to(dtype)))
+    judge.adapter = (None,)
+    judge.settings = replace(judge.settings, quantization="none", lora=replace(judge.settings.lora, parts=[], full=[]))
+
+
+def _merged(layer: Any, dtype: torch.dtype) -> nn.Module:
+    """The layer under an adapter, with the adapter in its weights."""
+    base, (name,) = layer.get_base_layer(), layer.active_adapters
+    variant = layer.lora_variant.get(name)  # such as DoRA
+    weight = _values(base)
+    # not `layer.merge`, which would quantize weights in 4 bits again
+    merged = weight + layer.get_delta_weight(name) if variant is None else variant.merge_safe(layer, name, weight)
+    return _with_weight(base, merged.to(dtype))
+
+
+def _values(linear: Any) -> torch.Tensor:
+    """Weight of a linear layer `(out, in)`, float32, also where it is kept in 4 bits."""
+    if not _in_4_bits(linear):
+        return linear.weight.data.float()
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(linear.weight.data, linear.weight.quant_state).float()
+
+
+def _in_4_bits(module: nn.Module) -> bool:
+    return getattr(getattr(module, "weight", None), "quant_state", None) is not None
+
+
+def _with_weight(base: Any, weight: torch.Tensor) -> nn.Module:
+    """The layer with another weight; a plain one in place of one in 4 bits."""
+    if not _in_4_bits(base):
+        base.weight.data = weight
+        return base
+    plain = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
+    plain.weight = nn.Parameter(weight, requires_grad=False)
+    plain.bias = base.bias
+    return plain

@@ -318,7 +318,7 @@ def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_j
     with pytest.raises(UserError, match=r"manifest\.csv: is the manifest; accepted: another file"):
         make_job(manifest, "manifest.csv")
     job = dataclasses.replace(make_job(manifest), judge=clips / "absent")
-    with pytest.raises(UserError, match=r"absent: accepted: a judge folder \(with judge\.json\)"):
+    with pytest.raises(UserError, match=r"absent: expected a judge folder \(with judge\.json\)"):
         score_manifest(job, _fail)
 
 

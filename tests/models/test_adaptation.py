@@ -17,10 +17,9 @@ from empathy_judge.models.artifact import (
     save_judge,
 )
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.lora import LoraSettings, adapt
-from empathy_judge.models.parts import check_trainable, count_parameters
-from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.layers import recompute_activations
+from empathy_judge.models.lora import LoraSettings, adapt, check_trainable, count_parameters
 from empathy_judge.models.weight_files import fingerprint
 from torch import nn
 
@@ -117,8 +116,8 @@ def test_lora_sits_in_the_layers_that_were_named(layers, there, make_judge):
             LoraSettings(parts=["projector"], full=["projector"]),
             "LoRA on projector: its weights are trained",
         ),
-        (LoraSettings(parts=["joiner"]), "train 'joiner': .* accepted: language_model, projector, audio_tower"),
-        (LoraSettings(full=["joiner"]), "train 'joiner': .* accepted: language_model, projector, audio_tower"),
+        (LoraSettings(parts=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
+        (LoraSettings(full=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, text, backbone_folder):
@@ -165,7 +164,7 @@ def test_a_configuration_can_assert_what_is_trained(make_judge):
     check_trainable(counts, {"language_model": counts["language_model"].trainable, "audio_tower": 0})
     with pytest.raises(UserError, match="audio_tower has 0 trainable parameters, expected 7"):
         check_trainable(counts, {"audio_tower": 7})
-    with pytest.raises(UserError, match="no part 'decoder'; accepted: language_model, projector, audio_tower, head"):
+    with pytest.raises(UserError, match="no part 'decoder'; expected language_model, projector, audio_tower, head"):
         check_trainable(counts, {"decoder": 7})
 
 

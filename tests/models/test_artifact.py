@@ -193,7 +193,7 @@ def test_an_adapter_of_another_strength_is_refused(folder, file):
     edited = re.sub(r'("(?:lora_)?alpha": )8\.0', r"\g<1>16.0", text)
     assert edited != text
     (folder / file).write_text(edited)
-    refused(folder, "adapter_config.json", "lora_alpha is", "accepted: what judge.json says")
+    refused(folder, "adapter_config.json", "lora_alpha is", "expected what judge.json says")
 
 
 def test_a_missing_adapter_is_refused(folder):
@@ -262,7 +262,7 @@ def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folde
 
 def test_another_schema_version_is_refused(folder):
     edit(folder / JUDGE, lambda values: values.update(schema_version=2))
-    refused(folder, JUDGE, "schema_version must be 1")
+    refused(folder, JUDGE, "schema_version 2; expected 1")
 
 
 @pytest.mark.parametrize("key", ["settings", "dimensions", "backbone_fingerprint"])
@@ -279,9 +279,18 @@ def test_a_judge_file_with_a_wrong_setting_is_refused(key, value, folder):
     refused(folder, JUDGE, key)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sampling_rate", -5), ("sampling_rate", "16000"), ("max_seconds", 0), ("dimensions", []), ("sha256", ["a"])],
+)
+def test_a_judge_file_with_nonsense_is_refused(key, value, folder):
+    edit(folder / JUDGE, lambda values: values.update({key: value}))
+    refused(folder, JUDGE, f"{key} {value!r}; expected ")
+
+
 def test_a_judge_file_with_a_wrong_lora_part_is_refused(folder):
     edit(folder / JUDGE, lambda values: values["settings"]["lora"].update(parts=["decoder"]))
-    refused(folder, "train 'decoder'", "language_model, projector, audio_tower")
+    refused(folder, "settings.lora.parts.0 'decoder'", "'language_model', 'projector', 'audio_tower'")
 
 
 # ---------------------------------------------------------------- files
@@ -303,13 +312,13 @@ def test_a_truncated_judge_file_is_refused(folder):
 def test_a_missing_judge_file_is_refused(folder):
     (folder / JUDGE).unlink()
     refused(folder, str(folder), "it has no judge.json")
-    with pytest.raises(UserError, match=r"accepted: a judge folder \(with judge.json\), a run folder or a checkpoint"):
+    with pytest.raises(UserError, match=r"expected a judge folder \(with judge.json\), a run folder or a checkpoint"):
         load_any(folder)
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(folder, make_judge):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=f"{folder}: exists; accepted: a folder that does not exist yet"):
+    with pytest.raises(UserError, match=f"{folder}: exists; expected a folder that does not exist yet"):
         save_judge(wrapped(make_judge()), folder, "card")
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

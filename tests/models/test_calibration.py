@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.calibration import LEVELS, Calibration, DimensionCalibration, uncalibrated
-from empathy_judge.models.calibration_fit import conformal_quantile, fit_dimension
-from empathy_judge.models.score_mapping import Isotonic, Temperature, Unmapped, fit_mapping
+from empathy_judge.models.calibration import (
+    LEVELS,
+    Calibration,
+    DimensionCalibration,
+    Isotonic,
+    Temperature,
+    Unmapped,
+    fit_mapping,
+    uncalibrated,
+)
+from empathy_judge.models.judge_calibration import conformal_quantile, fit_dimension
 from scipy.special import expit, logit
 
 SCALE = Dimension("empathy", 1, 5)
@@ -72,7 +80,7 @@ def test_intervals_are_as_wide_as_deviations_say_and_end_with_the_scale():
     assert found.high[:, 0] == pytest.approx([3.2, 5.0, 1.35])
     narrow = calibration(own).apply(values, np.array([[0.2], [0.4], [0.3]]), [SCALE], 0.5)
     assert narrow.high[0, 0] == pytest.approx(3 + 0.2 * 5 / 9)
-    with pytest.raises(UserError, match=r"level 0\.7; accepted: 0\.5, 0\.8, 0\.9, 0\.95"):
+    with pytest.raises(UserError, match=r"level 0\.7; expected one of 0\.5, 0\.8, 0\.9, 0\.95"):
         calibration(own).apply(values, values, [SCALE], 0.7)
     with pytest.raises(ValueError, match="calibrated on deviations"):
         calibration(own).apply(values, None, [SCALE], 0.9)
@@ -197,8 +205,8 @@ def test_the_judge_abstains_from_the_stated_share():
     ("deviation", "share", "text"),
     [
         (None, 0.1, "the standard error of the pairs to abstain from is that of the others"),
-        (np.linspace(0.1, 0.5, 30), 0.01, "abstaining from a share of 0.01 of 30 pairs"),
-        (np.linspace(0.1, 0.5, 30), 1.0, "abstaining from a share of 1 of 30 pairs"),
+        (np.linspace(0.1, 0.5, 30), 0.01, "abstaining from a fraction of 0.01 of 30 pairs"),
+        (np.linspace(0.1, 0.5, 30), 1.0, "abstaining from a fraction of 1 of 30 pairs"),
     ],
 )
 def test_a_threshold_that_tells_nothing_apart_is_refused(deviation, share, text):

@@ -13,10 +13,21 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.calibration import LEVELS, Calibration, DimensionCalibration, Quantile, no_calibration
-from empathy_judge.models.calibration_files import from_json, read_calibration, to_json, write_calibration
-from empathy_judge.models.domain import Domain
-from empathy_judge.models.score_mapping import Isotonic, Temperature, Unmapped
+from empathy_judge.models.calibration import (
+    LEVELS,
+    Calibration,
+    DimensionCalibration,
+    Isotonic,
+    Quantile,
+    Temperature,
+    Unmapped,
+    from_json,
+    no_calibration,
+    read_calibration,
+    to_json,
+    write_calibration,
+)
+from empathy_judge.models.cautions import Domain
 
 DIMENSIONS = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
@@ -54,35 +65,35 @@ def test_a_calibration_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("where", "value", "text"),
     [
-        (["schema_version"], 2, "schema_version must be 1"),
-        (["weights"], None, "weights None; accepted: a text"),
-        (["splits"], "validation", "splits 'validation'; accepted: a list of names"),
-        (["method"], "spline", "method 'spline'; accepted: none, isotonic, temperature"),
+        (["schema_version"], 2, "schema_version 2; expected 1"),
+        (["weights"], None, "weights None; expected a valid string"),
+        (["splits"], "validation", "splits 'validation'; expected a valid array"),
+        (["method"], "spline", "method 'spline'; expected 'none', 'isotonic' or 'temperature'"),
         (["abstain_share"], 1.5, "abstain_share 1.5"),
-        (["extra"], 1, "unexpected 'extra'"),
-        (["domain"], 3, "domain: 3; accepted: an object"),
-        (["domain"], {"n": 3, "ranges": {"x": [2, 1]}}, "ranges: x [2, 1]; accepted: rising numbers"),
-        (["domain"], {"n": 3, "ranges": {"x": [1]}}, "accepted: lowest and highest value"),
-        (["dimensions", "kindness"], {}, "dimensions: unexpected 'kindness'"),
-        (["dimensions", "empathy"], [], "dimensions.empathy: []; accepted: an object"),
-        (["dimensions", "empathy", "n"], 12.0, "n 12.0; accepted: a whole number"),
-        (["dimensions", "empathy", "n"], True, "n True; accepted: a whole number"),
-        (["dimensions", "empathy", "factor"], float("nan"), "factor nan; accepted: a finite number from 0"),
-        (["dimensions", "empathy", "factor"], -0.1, "factor -0.1; accepted: a finite number from 0"),
+        (["extra"], 1, "unexpected extra"),
+        (["domain"], 3, "domain 3; expected an object"),
+        (["domain"], {"n": 3, "ranges": {"x": [2, 1]}}, "range of x 2 to 1; expected finite, rising numbers"),
+        (["domain"], {"n": 3, "ranges": {"x": [1]}}, "domain.ranges.x.1 is missing"),
+        (["dimensions", "kindness"], {}, "dimensions.kindness.n is missing"),
+        (["dimensions", "empathy"], [], "dimensions.empathy []; expected an object"),
+        (["dimensions", "empathy", "n"], 12.0, "empathy.n 12.0; expected a valid integer"),
+        (["dimensions", "empathy", "n"], True, "empathy.n True; expected a valid integer"),
+        (["dimensions", "empathy", "factor"], float("nan"), "factor nan; expected a finite number"),
+        (["dimensions", "empathy", "factor"], -0.1, "factor -0.1; expected greater than or equal to 0"),
         (["dimensions", "empathy", "factor"], 10**400, "factor 1000"),
-        (["dimensions", "empathy", "uses_deviation"], 1, "uses_deviation 1; accepted: true or false"),
-        (["dimensions", "empathy", "mapping", "scores"], [1.5, 1.5, 4.0], "scores [1.5, 1.5, 4.0]; accepted: rising"),
-        (["dimensions", "empathy", "mapping", "scores"], [1.5, float("nan"), 4.0], "a list of finite numbers"),
-        (["dimensions", "empathy", "mapping", "ratings"], [1.0, 3.0, 2.0], "ratings [1.0, 3.0, 2.0]; accepted: rising"),
+        (["dimensions", "empathy", "uses_deviation"], 1, "uses_deviation 1; expected a valid boolean"),
+        (["dimensions", "empathy", "mapping", "scores"], [1.5, 1.5, 4.0], "scores [1.5, 1.5, 4.0]; expected rising"),
+        (["dimensions", "empathy", "mapping", "scores"], [1.5, float("nan"), 4.0], "1 nan; expected a finite number"),
+        (["dimensions", "empathy", "mapping", "ratings"], [1.0, 3.0, 2.0], "ratings [1.0, 3.0, 2.0]; expected rising"),
         (["dimensions", "empathy", "mapping", "ratings"], [1.0, 3.0], "3 scores and 2 ratings"),
-        (["dimensions", "empathy", "mapping", "ratings"], [1.0, 3.0, 9.0], "outside the scale; accepted: 1 to 5"),
-        (["dimensions", "empathy", "mapping"], {"method": "temperature", "temperature": 0, "shift": 0}, "above 0"),
+        (["dimensions", "empathy", "mapping", "ratings"], [1.0, 3.0, 9.0], "outside the scale; expected 1 to 5"),
+        (["dimensions", "empathy", "mapping"], {"method": "temperature", "temperature": 0, "shift": 0}, "than 0"),
         (["dimensions", "empathy", "quantiles"], [], "one for each of the levels 0.5, 0.8, 0.9, 0.95"),
-        (["dimensions", "empathy", "quantiles", 0, "level"], 0.6, "the levels 0.5, 0.8, 0.9, 0.95 in this order"),
+        (["dimensions", "empathy", "quantiles", 0, "level"], 0.6, "the levels 0.5, 0.8, 0.9, 0.95, in order"),
         (["dimensions", "empathy", "quantiles", 0, "value"], 0.7, "values that rise with the level"),
-        (["dimensions", "empathy", "quantiles", 0, "value"], None, "reason None; accepted: a text"),
+        (["dimensions", "empathy", "quantiles", 0, "value"], None, "quantiles.0: a value and a reason"),
         (["dimensions", "empathy", "quantiles", 3, "value"], 1.0, "a value and a reason"),
-        (["dimensions", "empathy", "abstain_above"], "0.6", "abstain_above '0.6'; accepted: a finite number"),
+        (["dimensions", "empathy", "abstain_above"], "0.6", "abstain_above '0.6'; expected a valid number"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line(where, value, text, tmp_path):
@@ -102,7 +113,10 @@ def test_what_makes_no_sense_is_refused_in_one_line(where, value, text, tmp_path
 
 def test_what_is_missing_or_no_json_is_refused(tmp_path):
     values = to_json(example())
-    for names, text in ((("weights",), "'weights' is missing"), (("dimensions", "warmth"), "'warmth' is missing")):
+    for names, text in (
+        (("weights",), "weights is missing"),
+        (("dimensions", "warmth"), "dimensions empathy; expected empathy, warmth"),
+    ):
         changed = json.loads(json.dumps(values))
         place = changed
         for name in names[:-1]:
@@ -112,7 +126,7 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
             from_json(changed, "here", DIMENSIONS)
     for text in ("", "[", "[" * 100_000):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(UserError, match=r"bad\.json: not a readable calibration"):
+        with pytest.raises(UserError, match=r"bad\.json: not JSON"):
             read_calibration(tmp_path / "bad.json", DIMENSIONS)
 
 
@@ -123,8 +137,8 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
 def calibrated_folder(judge_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The judge on disk with a calibration: `warmth` isotonic, with quantiles of all levels."""
     from empathy_judge.models.artifact import load_judge
-    from empathy_judge.models.calibration_files import weights_hash
     from empathy_judge.models.file_names import JUDGE_FILE
+    from empathy_judge.models.weight_files import weights_hash
 
     folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
     quantiles = tuple(Quantile(level, level) for level in LEVELS)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.models.card import render_card
-from empathy_judge.models.card_header import backbone_on_hub
+from empathy_judge.models.model_card import backbone_on_hub, render_card
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 

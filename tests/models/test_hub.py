@@ -154,7 +154,9 @@ def test_what_was_pushed_comes_back_and_stays(judge_folder, hub, tmp_path, monke
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert judge_folder_of(NAME) == folder
     assert len(hub.asked) == asked
-    with pytest.raises(UserError, match=r"someone/other: no such folder, and .* cannot be reached .* no copy was kept"):
+    with pytest.raises(
+        UserError, match=r"someone/other: no such folder, and .* cannot be reached .* no copy is in the cache"
+    ):
         judge_folder_of("someone/other")
 
 
@@ -174,7 +176,7 @@ def test_a_judge_of_the_hub_scores(judge_folder, hub, make_tone):
 def test_what_there_is_not_is_said_in_one_line(judge_folder, hub):
     hub.files = contents(judge_folder)
     for name, revision, reason in (
-        ("someone/nothing", None, "not found; accepted: a public one, or `hf auth login`"),
+        ("someone/nothing", None, "not found; expected a public one, or `hf auth login`"),
         (NAME, "v9", "no such revision"),
     ):
         with pytest.raises(UserError, match=reason) as found:
@@ -213,7 +215,7 @@ def test_no_network(judge_folder, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["judge", "a/b/c", "../judge", "some one/judge", "", "-a/b"])
 def test_a_name_that_is_none(name, judge_folder):
-    with pytest.raises(UserError, match="accepted: OWNER/NAME on the hub"):
+    with pytest.raises(UserError, match="expected OWNER/NAME on the hub"):
         push_to_hub(judge_folder, name, private=False)
 
 

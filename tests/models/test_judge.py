@@ -11,7 +11,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.models.feature_store import DiskStore
+from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.features import Features

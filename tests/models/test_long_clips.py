@@ -12,9 +12,9 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
-from empathy_judge.models.card import render_card
-from empathy_judge.models.feature_store import DiskStore
+from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.features import Features
 
@@ -70,8 +70,8 @@ def test_each_window_weighs_as_much_as_it_lasts(judge):
     long = pair(None, noise(20.51))
     inputs = judge.build_inputs([long])
     tokens = [judge.backbone.audio_tokens(len(window)) for window in judge.decode(long.response)]
-    assert inputs.shares.shape == (1, 3)
-    torch.testing.assert_close(inputs.shares[0], torch.tensor(tokens) / sum(tokens))
+    assert inputs.window_weights.shape == (1, 3)
+    torch.testing.assert_close(inputs.window_weights[0], torch.tensor(tokens) / sum(tokens))
 
 
 def test_a_long_pair_does_not_touch_the_others(judge):
@@ -79,7 +79,7 @@ def test_a_long_pair_does_not_touch_the_others(judge):
     both = pooled(judge, long, short, long)
     assert (both[1] - pooled(judge, short)[0]).abs().max() <= 1e-5
     assert (both[0] - both[2]).abs().max() <= 1e-5
-    assert judge.build_inputs([short]).shares is None
+    assert judge.build_inputs([short]).window_weights is None
 
 
 @torch.no_grad()

@@ -9,9 +9,8 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint, Part
-from empathy_judge.models.lora import LoraSettings, adapt
-from empathy_judge.models.parts import count_parameters, parameter_table
+from empathy_judge.models.backbones.base import Checkpoint, Part
+from empathy_judge.models.lora import LoraSettings, adapt, count_parameters, parameter_table
 from peft import get_peft_model
 from peft.tuners.lora import LoraLayer
 

@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.backbones.qwen2_audio import wrap
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from empathy_judge.train.nano.answer import Listener, measure_answers
 from empathy_judge.train.nano.corpus import ClipStore, collect, make_voices, synthetic_shards
 from safetensors import safe_open
@@ -47,7 +47,7 @@ def test_hears_delivery_of_voices_it_never_heard() -> None:
     store = ClipStore.of(collect(synthetic_shards(120, voices, seed=991), "clips"))
     model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER).eval()
     processor = AutoProcessor.from_pretrained(NANO_FOLDER)
-    backbone = wrap(model.model, processor, Checkpoint("nano"))
+    backbone = Qwen2Audio(model.model, processor, Checkpoint("nano"))
     rows = {
         r["question"]: r for r in measure_answers(backbone, model, processor, Listener(backbone, store), 80, seed=1)
     }

@@ -12,11 +12,11 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import feature_store
+from empathy_judge.models import feature_cache
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.compiled import compile_layers
-from empathy_judge.models.feature_store import DiskStore
+from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.layers import compile_layers
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import module
 from empathy_judge.train.fit import train
@@ -171,7 +171,7 @@ def test_a_damaged_file_counts_as_none(tmp_path):
 
 def test_what_was_used_longest_ago_makes_room(tmp_path, monkeypatch):
     now = [1_000_000.0]
-    monkeypatch.setattr(feature_store.time, "time", lambda: now[0])
+    monkeypatch.setattr(feature_cache.time, "time", lambda: now[0])
     store = DiskStore(tmp_path, 20e-6)  # 20 kB
     for number in range(12):
         store.put(f"a{number}x", tensors(number))
@@ -212,7 +212,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     store.put("abd", tensors(1))
     assert left.exists()  # perhaps it is being written
     later = time.time() + 7_200
-    monkeypatch.setattr(feature_store.time, "time", lambda: later)
+    monkeypatch.setattr(feature_cache.time, "time", lambda: later)
     DiskStore(tmp_path, 1.0).put("abe", tensors(1))
     assert not left.exists()
 

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDatase
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import build_parser, train

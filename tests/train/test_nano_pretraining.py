@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.backbones.qwen2_audio import wrap
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from empathy_judge.train.nano import answer
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from empathy_judge.train.nano.corpus import LABELS, MEASURES, Clip, ClipStore, make_voices, pitch_range
@@ -114,7 +114,7 @@ def _teach(kept: Path) -> dict[str, torch.Tensor]:
     processor = build_processor(["How fast is the response?"])
     torch.manual_seed(0)
     model = build_model(processor)
-    backbone = wrap(model.model, processor, Checkpoint("nano"))
+    backbone = Qwen2Audio(model.model, processor, Checkpoint("nano"))
     listener = answer.Listener(backbone, ClipStore.of(clips))
     answer.train_language_model(backbone, model, processor, listener, steps=4, seed=1, kept=kept)
     return dict(model.state_dict())

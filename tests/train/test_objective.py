@@ -10,10 +10,8 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.heads import HeadName, build_head
-from empathy_judge.models.heads.prediction import Prediction
-from empathy_judge.models.losses.pointwise import mse
-from empathy_judge.models.losses.ranking import logistic_ranking
+from empathy_judge.models.heads import HeadName, Prediction, build_head
+from empathy_judge.models.losses import logistic_ranking, mse
 from empathy_judge.train import gathering
 from empathy_judge.train.objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective, Supervision
 

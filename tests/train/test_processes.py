@@ -15,7 +15,7 @@ import pytest
 import torch
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.parts import count_parameters
+from empathy_judge.models.lora import count_parameters
 from empathy_judge.train.batches import Batch
 from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule

@@ -37,7 +37,7 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
-from empathy_judge.models.recompute import recompute_activations
+from empathy_judge.models.layers import recompute_activations
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.sharding import shard, whole
 

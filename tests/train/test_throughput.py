@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.compiled import compile_layers
+from empathy_judge.models.layers import compile_layers
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput

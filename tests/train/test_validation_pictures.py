@@ -11,7 +11,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models.heads import Prediction
 from empathy_judge.train import validation_pictures
 from empathy_judge.train.fit import train
 from empathy_judge.train.validation import Validation

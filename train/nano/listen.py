@@ -11,8 +11,8 @@ import time
 import torch
 from torch import Tensor, nn
 
-from ...models.backbones.common.audio_language_model import AudioLanguageModel
-from ...models.backbones.common.base import Clips
+from ...models.backbones.audio_language_model import AudioLanguageModel
+from ...models.backbones.base import Clips
 from .corpus import LABELS, MEASURES, ClipStore
 
 _LEVEL = MEASURES.index("level")

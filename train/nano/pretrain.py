@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ...data_modules import sentences
-from ...models.backbones.common.base import Checkpoint
-from ...models.backbones.common.prompt import QUESTION
-from ...models.backbones.qwen2_audio import wrap
+from ...models.backbones.base import Checkpoint
+from ...models.backbones.prompt import QUESTION
+from ...models.backbones.qwen2_audio import Qwen2Audio
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor
 from .corpus import build_corpora
@@ -81,7 +81,7 @@ def pretrain(
     processor = build_processor(texts)
     torch.manual_seed(seed)
     model = build_model(processor)
-    backbone = wrap(model.model, processor, Checkpoint(str(out)))
+    backbone = Qwen2Audio(model.model, processor, Checkpoint(str(out)))
     tower, kept = model.model.audio_tower, work / "tower.safetensors"
     if kept.exists():
         tower.load_state_dict(load_file(kept))

@@ -21,7 +21,7 @@ from .questions import Example
 from .settings import Settings, parse_settings
 
 if TYPE_CHECKING:
-    from ....models.backbones.common.base import Quantization
+    from ....models.backbones.base import Quantization
 
 PROVIDERS = ("openai", "gemini", "local")
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ....data_modules.errors import AudioError, UserError
-from ....models.answering import AnsweringModel, Chat, identity
 from ....models.backbones import NANO
-from ....models.backbones.common.base import Checkpoint, Quantization
-from ....models.backbones.common.prompt import Message
+from ....models.backbones.base import Checkpoint, Quantization
+from ....models.backbones.prompt import Message
+from ....models.generate import AnsweringModel, Chat, identity
 from ....models.scoring import SPREAD, choose_device
 from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage
 from .questions import Question, Sound, Text

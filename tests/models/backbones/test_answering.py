@@ -15,11 +15,10 @@ import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.answering import AnsweringModel, Chat, _continued, identity
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.backbones.common.lm_head import LMHead
-from empathy_judge.models.backbones.common.prompt import messages
-from empathy_judge.models.backbones.common.reading_on import remembered
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity
+from empathy_judge.models.prefix_caching import kv_cache
 from safetensors.torch import load_file, save_file
 
 RATE, CPU = 16_000, torch.device("cpu")
@@ -74,7 +73,7 @@ def test_what_was_read_is_remembered_exactly(language_model, pair, same):
     """Token by token, or the whole chat again for each token."""
     model = opened(language_model.folder)
     inputs = model._read(chat_of(pair)).inputs
-    with torch.inference_mode(), remembered(model._language_model):
+    with torch.inference_mode(), kv_cache(model._language_model):
         read_on = [model._scores(inputs), *(model._scores(_continued(torch.tensor([[n]]))) for n in (70, 65, 80))]
     with torch.inference_mode():
         for end, found in zip(((), (70,), (70, 65), (70, 65, 80)), read_on, strict=True):
@@ -109,7 +108,7 @@ def test_samples_vary_with_temperature_and_are_drawn_as_often_as_they_are_likely
     model = opened(backbone_folder)
     said = Chat([{"role": "user", "content": [{"type": "text", "text": "Late."}]}], [])
     chances: Counter[str] = Counter()
-    tokenizer = model._backbone.chat.tokenizer
+    tokenizer = model._backbone.tokenizer
     for token, chance in enumerate(model.first_token(said)[0].div(0.3).softmax(-1).tolist()):
         chances[tokenizer.decode([token], skip_special_tokens=True)] += chance
     with torch.random.fork_rng(devices=[]):
@@ -132,7 +131,7 @@ def test_a_chat_of_several_turns_is_read_in_order(language_model, noise):
     ]
     model = opened(language_model.folder)
     ids = model._read(Chat(turns, clips)).inputs.input_ids[0]
-    written = model._backbone.chat.tokenizer.decode(ids)
+    written = model._backbone.tokenizer.decode(ids)
     places = [written.index(words) for words in ("You rate.", "First:", "4", "Then:", "and")]
     assert places == sorted(places)
     swapped = Chat(turns, [clips[1], clips[0], clips[2]])
@@ -151,7 +150,7 @@ def test_a_chat_needs_no_audio(language_model):
 
 @pytest.mark.parametrize("family", ["wav2vec2", "whisper"], indirect=True)
 def test_an_encoder_cannot_answer(family):
-    with pytest.raises(UserError, match="without a language model, which cannot answer; accepted: a family with one"):
+    with pytest.raises(UserError, match="without a language model, which cannot answer; expected a family with one"):
         opened(family.folder)
 
 
@@ -173,7 +172,7 @@ def test_a_head_of_another_width_is_refused(make_family, tmp_path):
     folder = Path(shutil.copytree(make_family("qwen2_5_omni").folder, tmp_path / "wide"))
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "thinker.lm_head.weight": torch.zeros(512, 100)}, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"LM head of shape \(512, 100\); accepted: \(vocabulary, 64\)"):
+    with pytest.raises(UserError, match=r"LM head of shape \(512, 100\); expected \(vocabulary, 64\)"):
         opened(folder)
 
 
@@ -211,7 +210,7 @@ def test_a_clip_that_is_not_heard_whole_and_a_question_that_is_too_long_are_refu
     with pytest.raises(AudioError, match="10"):
         model.first_token(Chat([{"role": "user", "content": [{"type": "audio"}]}], [Clip(noise(170_000), RATE)]))
     long = [{"role": "user", "content": [{"type": "text", "text": "x1" * 2_000}]}]
-    with pytest.raises(UserError, match=r"a question of [\d,]+ tokens; accepted: at most 2,048"):
+    with pytest.raises(UserError, match=r"a question of [\d,]+ tokens; expected at most 2,048"):
         model.first_token(Chat(long, []))
 
 
@@ -231,5 +230,5 @@ def test_a_checkpoint_is_known_by_its_content(make_backbone, tmp_path):
     assert identity(Checkpoint(str(make_backbone(tmp_path / "c", 4)))) != names[0]
     (copy / "chat_template.jinja").write_text("another")
     assert identity(Checkpoint(str(copy))) != names[0]
-    with pytest.raises(UserError, match="accepted are 'nano', a hub id or a folder"):
+    with pytest.raises(UserError, match="expected 'nano', a hub id or a folder"):
         identity(Checkpoint(str(tmp_path / "none")))

@@ -13,8 +13,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.backbones.common.joiner import OTHER, PADDING, RESPONSE, USER, WIDTH, Joiner
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.pair_encoder import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 
@@ -107,7 +107,7 @@ def test_turns_of_one_speaker_have_no_order(encoder, clips):
 
 
 def test_the_joiner_is_trained_with_or_without_lora(encoder, pairs):
-    names = {f"network.joiner.{name}" for name, _ in Joiner(3, 32).named_parameters()}
+    names = {f"network.joiner.{name}" for name, _ in CrossAttentionFusion(3, 32).named_parameters()}
     for parts in ([], ["audio_tower"]):
         judge = judge_of(encoder, parts)
         assert {name for name in judge.trainable() if name.startswith("network.joiner.")} == names
@@ -150,7 +150,7 @@ def test_shapes_alone_take_no_memory(encoder):
 
 
 def test_four_bits_are_refused(encoder):
-    with pytest.raises(UserError, match=r"quantization nf4 .* accepted: none"):
+    with pytest.raises(UserError, match=r"quantization nf4 .* expected none"):
         load_backbone(Checkpoint(str(encoder.folder), quantization="nf4"))
 
 
@@ -176,11 +176,11 @@ def test_a_file_cut_short_is_refused_in_one_line(encoder, tmp_path):
 
 
 @pytest.fixture
-def joiner() -> Joiner:
+def joiner() -> CrossAttentionFusion:
     """Two layers of width 3; every weight off its first value."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        joiner = Joiner(2, 3)
+        joiner = CrossAttentionFusion(2, 3)
         for weight in joiner.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))
     return joiner
@@ -194,7 +194,7 @@ def test_layers_are_summed_by_the_softmax_of_their_weights(joiner):
     joiner.layer_weights.copy_(torch.tensor([1.0, 3.0]).log())
     expected = joiner.input(joiner.input_norm(0.25 * states[:, :3] + 0.75 * states[:, 3:]))
     assert torch.allclose(joiner.project(states), expected, atol=1e-6)
-    assert torch.equal(Joiner(4, 3).layer_weights.softmax(-1), torch.full((4,), 0.25))
+    assert torch.equal(CrossAttentionFusion(4, 3).layer_weights.softmax(-1), torch.full((4,), 0.25))
 
 
 @torch.no_grad()

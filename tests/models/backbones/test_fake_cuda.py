@@ -18,10 +18,9 @@ import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models import shared_prefix
-from empathy_judge.models.backbones.common.base import Inputs
-from empathy_judge.models.heads import HeadName, build_head
-from empathy_judge.models.heads.prediction import Prediction
+from empathy_judge.models import prefix_caching
+from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.pooling import PoolingName, build_pooling
@@ -218,7 +217,7 @@ def training_step(gpu: OnCuda) -> None:
 
 
 def scorer(gpu: OnCuda) -> None:
-    """What `PairScorer` does with a batch whose contexts are shared: tower, shared beginnings, head."""
+    """What `PairScorer` does with a batch whose contexts are shared: tower, shared prefixes, head."""
     asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
     judge = gpu.judge
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
@@ -226,10 +225,10 @@ def scorer(gpu: OnCuda) -> None:
     inputs = for_real(judge.build_inputs, asked, states)
     with pytest.MonkeyPatch.context() as patch:
         if judge.backbone.reads_text:
-            patch.setattr(shared_prefix, "_WORTH", 0)
-            plan = for_real(shared_prefix._plan, judge.backbone, inputs)
-            plan = plan._replace(beginnings=gpu.fake(plan.beginnings), rests=gpu.fake(plan.rests))
-            patch.setattr(shared_prefix, "_plan", lambda *_: plan)
+            patch.setattr(prefix_caching, "_WORTHWHILE", 0)
+            plan = for_real(prefix_caching._plan, judge.backbone, inputs)
+            plan = plan._replace(prefixes=gpu.fake(plan.prefixes), suffixes=gpu.fake(plan.suffixes))
+            patch.setattr(prefix_caching, "_plan", lambda *_: plan)
         patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
         found = PairScorer(judge)._forward(asked, states)
     assert len(found) == len(asked)
@@ -248,7 +247,7 @@ def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> lis
 
 
 def windows(gpu: OnCuda) -> None:
-    """A clip that is longer than the backbone hears is several rows of a pair."""
+    """A clip that is above the maximum audio length is several rows of a pair."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu.judge.backbone, "max_seconds", 1.0)
         inputs = gpu.inputs(long_clips="window")

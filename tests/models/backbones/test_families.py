@@ -19,12 +19,12 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.card import render_card
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.export.backbone_folder import write_backbone
-from empathy_judge.models.export.merge import merge_adapter
+from empathy_judge.models.export.write import merge_adapter
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import LiveMemory, step_memory
 from packaging.version import Version
@@ -110,7 +110,7 @@ def test_a_family_that_the_installed_transformers_lacks_is_named_in_one_line(err
     monkeypatch.setattr("empathy_judge.models.backbones.transformers.__version__", "5.0.0")
     with (
         mock.patch("importlib.import_module", side_effect=error),
-        pytest.raises(UserError, match=r"family 'qwen2_audio' .* transformers 5\.0\.0; accepted: ") as found,
+        pytest.raises(UserError, match=r"family 'qwen2_audio' .* transformers 5\.0\.0; expected ") as found,
     ):
         load_backbone(Checkpoint(str(backbone_folder)))
     line = str(found.value)
@@ -120,7 +120,7 @@ def test_a_family_that_the_installed_transformers_lacks_is_named_in_one_line(err
 
 
 def test_a_broken_import_of_our_own_is_no_error_of_the_user(backbone_folder):
-    error = ImportError("cannot import name 'x'", name="empathy_judge.models.backbones.common.chat")
+    error = ImportError("cannot import name 'x'", name="empathy_judge.models.backbones.base")
     with mock.patch("importlib.import_module", side_effect=error), pytest.raises(ImportError, match="name 'x'"):
         load_backbone(Checkpoint(str(backbone_folder)))
 
@@ -231,7 +231,7 @@ def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{row}", response=responses[r]) for row, (first, r) in enumerate(rows)]
     alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in asked]).cpu()
-    together_whatever_the_padding = mock.patch("empathy_judge.models.room._PADDED", 10)
+    together_whatever_the_padding = mock.patch("empathy_judge.models.auto_batch._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
         found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))
@@ -274,7 +274,7 @@ def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
         for clip in (*(turn.audio for turn in pair.context), pair.response)
     )
     for row, pair in enumerate(pairs):
-        heard = backbone.heard_tokens(len(pair.response.samples))
+        heard = backbone.real_audio_tokens(len(pair.response.samples))
         assert 0 < heard <= backbone.audio_tokens(len(pair.response.samples))
         assert inputs.response_mask[row].sum() == heard
 

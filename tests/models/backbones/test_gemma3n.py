@@ -12,7 +12,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.lora import LoraSettings
 from safetensors.torch import load_file, save_file
 
@@ -40,7 +40,7 @@ def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noi
     assert heard[1].all()
     for samples in (800, 2_561, 3_000, 5_120, 8_000, 33_333, WINDOW):  # the response is pooled over these alone
         states = backbone.encode_audio(backbone.prepare_clips([noise(samples)]))
-        assert backbone.heard_tokens(samples) == states.any(-1).sum(), samples
+        assert backbone.real_audio_tokens(samples) == states.any(-1).sum(), samples
     states = backbone.encode_audio(backbone.prepare_clips([noise(RATE)])).reshape(1, 32, -1)
     embedded = backbone.network.project(states[0])
     assert (embedded[7:] == embedded[7]).all()

@@ -12,7 +12,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.lora import LoraSettings
 from safetensors.torch import load_file, save_file
 
@@ -59,7 +59,7 @@ def test_a_size_without_audio_tower_is_refused(folder, tmp_path):
     copy = Path(shutil.copytree(folder, tmp_path / "deaf"))
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "audio_config": None}))
-    with pytest.raises(UserError, match="has no audio tower; accepted: Gemma 4 E2B and E4B"):
+    with pytest.raises(UserError, match="has no audio tower; expected Gemma 4 E2B or E4B"):
         load_backbone(Checkpoint(str(copy)))
 
 

@@ -12,7 +12,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from safetensors.torch import load_file, save_file
 from transformers import GraniteSpeechForConditionalGeneration
@@ -138,7 +138,7 @@ def test_counting_needs_no_weights(family):
 def test_the_prompt_is_the_same_every_day(family, noise):
     judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder)), ())
     ids = judge.build_inputs([Pair("p", Clip(noise(9_000), RATE))]).input_ids[0]
-    text = judge.backbone.chat.tokenizer.decode(ids)
+    text = judge.backbone.tokenizer.decode(ids)
     assert text.startswith(
         "<|start_of_role|>system<|end_of_role|>Knowledge Cutoff Date: April 2024.\nToday's Date: April 9"
     )
@@ -150,7 +150,7 @@ def test_the_official_processor_lets_clips_hear_the_padding_of_others(family, no
     clips = [noise(9_000), noise(30_000, 1)]
     model = GraniteSpeechForConditionalGeneration.from_pretrained(family.folder).eval()
     backbone = load_backbone(Checkpoint(str(family.folder)))
-    padded = backbone._processor.audio_processor(clips)["input_features"]
+    padded = backbone.processor.audio_processor(clips)["input_features"]
     together = model.model.encoder(padded).last_hidden_state[0, 15:28].flatten()  # its last window: 28 frames in all
     ours = backbone.encode_audio(backbone.prepare_clips(clips))
     alone = backbone.encode_audio(backbone.prepare_clips(clips[:1]))

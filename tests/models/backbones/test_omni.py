@@ -10,7 +10,7 @@ import torch
 import transformers
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -149,9 +149,9 @@ def test_stacked_experts_are_the_same_as_single_ones(make_family, tmp_path):
 @torch.no_grad()
 def test_short_clips_are_heard_as_if_alone(omni, noise):
     """Under a second, an official batch lets the padding of a clip into its convolutions."""
-    ears = load_backbone(Checkpoint(str(omni.folder))).ears
+    backbone = load_backbone(Checkpoint(str(omni.folder)))
     clips = [noise(length, length) for length in (800, 4_000, 15_999, 16_000, 16_001, 40_000)]
-    together = ears.encode(ears.prepare(clips))
-    alone = torch.cat([ears.encode(ears.prepare([clip])) for clip in clips])
+    together = backbone.encode_audio(backbone.prepare_clips(clips))
+    alone = torch.cat([backbone.encode_audio(backbone.prepare_clips([clip])) for clip in clips])
     assert together.shape == alone.shape
     assert (together - alone).abs().max() <= 1e-5

@@ -13,8 +13,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Backbone, Checkpoint
-from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.base import Backbone, Checkpoint
+from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.lora import LoraSettings
 from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
@@ -162,12 +162,12 @@ def test_a_checkpoint_with_a_foreign_tensor_is_refused_by_name(backbone_folder, 
 
 
 def test_unknown_backbones_are_refused(backbone_folder, tmp_path):
-    with pytest.raises(UserError, match=r"backbone 'no/such-model': accepted are 'nano', a hub id or a folder"):
+    with pytest.raises(UserError, match=r"backbone 'no/such-model': expected 'nano', a hub id or a folder"):
         load_backbone(Checkpoint("no/such-model"))
     folder = broken(backbone_folder, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "qwen2"}))
-    with pytest.raises(UserError, match=r"no file for family 'qwen2'; there are .*qwen2_audio"):
+    with pytest.raises(UserError, match=r"no class for family 'qwen2'; expected .*qwen2_audio"):
         load_backbone(Checkpoint(str(folder)))
 
 

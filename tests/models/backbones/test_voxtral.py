@@ -15,8 +15,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
-from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from transformers import AutoProcessor, VoxtralForConditionalGeneration
 
@@ -130,7 +130,7 @@ def test_the_response_is_pooled_over_what_was_said_and_not_over_the_silence_behi
     assert places == list(range(57, 57 + 32))
     one = judge_of(family)
     states = one.encode_clips([one.decode(pair.response)])
-    assert [(len(window.states), window.heard) for window in states[0]] == [(50, 32)]
+    assert [(len(window.states), window.real_tokens) for window in states[0]] == [(50, 32)]
 
 
 def test_the_tokenizer_of_a_downloaded_checkpoint_is_found_offline(on_the_hub, make_family):

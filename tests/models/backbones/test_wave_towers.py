@@ -11,7 +11,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint, Clips
+from empathy_judge.models.backbones.base import Checkpoint, Clips
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
@@ -113,7 +113,7 @@ def test_a_weight_that_only_pretraining_reads_may_be_there_or_not(make_family, t
 
 def test_positions_through_a_batch_norm_are_refused(make_family, tmp_path):
     folder = rebuilt(make_family("hubert"), tmp_path, HubertModel, conv_pos_batch_norm=True)
-    with pytest.raises(UserError, match=r"conv_pos_batch_norm .* accepted: false"):
+    with pytest.raises(UserError, match=r"conv_pos_batch_norm .* expected false"):
         load_backbone(Checkpoint(str(folder)))
 
 

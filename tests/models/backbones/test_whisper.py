@@ -9,7 +9,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
 from safetensors.torch import load_file, save_file
 
 

@@ -9,8 +9,17 @@ import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.artifact import load_judge
-from empathy_judge.models.export.check import Bounds, CheckSet, bounds_of, compare, made_set, rated_set, score_all
-from empathy_judge.models.export.signals import COUNT, made_pairs
+from empathy_judge.models.export.check import (
+    COUNT,
+    Bounds,
+    CheckSet,
+    bounds_of,
+    compare,
+    rated_set,
+    score_all,
+    synthetic_pairs,
+    synthetic_set,
+)
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 BEFORE = np.array([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0], [4.0, 8.0]])
@@ -77,14 +86,14 @@ def test_stated_bounds():
 
 def test_made_sounds_fit_every_backbone():
     for rate, longest in ((16_000, 2.0), (24_000, 1_800.0)):
-        pairs = made_pairs(rate, longest)
+        pairs = synthetic_pairs(rate, longest)
         assert len(pairs) == COUNT
         clips = [pair.response for pair in pairs] + [turn.audio for pair in pairs for turn in pair.context]
         assert max(clip.seconds for clip in clips) == pytest.approx(min(6.0, 0.9 * longest), abs=0.001)
         assert min(clip.seconds for clip in clips) == pytest.approx(0.5, abs=0.001)
         assert all(0.01 < np.abs(clip.samples).max() <= 1 for clip in clips)
-    again = made_pairs(16_000, 2.0)
-    for one, other in zip(made_pairs(16_000, 2.0), again, strict=True):
+    again = synthetic_pairs(16_000, 2.0)
+    for one, other in zip(synthetic_pairs(16_000, 2.0), again, strict=True):
         assert np.array_equal(one.response.samples, other.response.samples)
     assert sum(not pair.context for pair in pairs) == 4
     assert sum(pair.situation is not None for pair in pairs) == 4
@@ -97,7 +106,7 @@ def test_sets_of_a_judge(judge_folder, tones):
     assert rated.name == "tones, validation"
     means = tones.subset("validation").mean_scores()
     assert np.allclose(rated.ratings, means[["empathy", "warmth"]].to_numpy(), equal_nan=True)
-    assert made_set(loaded).ratings is None
+    assert synthetic_set(loaded).ratings is None
     found = score_all(loaded, rated, "cpu")
     assert found.shape == (9, 2)
     assert np.isfinite(found).all()

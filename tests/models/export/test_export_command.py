@@ -84,7 +84,8 @@ def test_a_loss_beyond_the_bounds_ends_with_1(judge_folder, tmp_path, capsys, mo
     from empathy_judge.models.export import check
 
     monkeypatch.setitem(check._BOUNDS, "float32", check.Bounds(0.0, 0.0, 0.0))
-    monkeypatch.setattr(check, "made_pairs", lambda rate, longest: made_few(rate))
+    synthetic_pairs = check.synthetic_pairs
+    monkeypatch.setattr(check, "synthetic_pairs", lambda rate, longest: synthetic_pairs(rate, 2.0)[:6])
     words = ["export", str(judge_folder), "--form", "merged", "--device", "cpu", "--out", str(tmp_path / "out")]
     assert main(words) == 1
     printed = capsys.readouterr()
@@ -96,12 +97,6 @@ def test_a_loss_beyond_the_bounds_ends_with_1(judge_folder, tmp_path, capsys, mo
     printed = capsys.readouterr()
     assert printed.out.endswith(f"judge: {tmp_path / 'out'}\n")
     assert "accepted: empathy: largest difference" in printed.err
-
-
-def made_few(rate: int):
-    from empathy_judge.models.export.signals import made_pairs
-
-    return made_pairs(rate, 2.0)[:6]
 
 
 def test_a_report_of_another_judge_is_not_put_on_the_card(judge_folder, tmp_path, capsys):

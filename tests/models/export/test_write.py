@@ -144,7 +144,7 @@ def test_quantized_weights_are_smaller_and_stored_so(
     assert (np.abs(after - before) / WIDTHS).mean() < (0.01 if quantization == "int8" else 0.05)
     for path in (tmp_path / "out").rglob("*"):
         assert path.is_dir() or path.suffix in (".json", ".safetensors", ".md", ".jinja")  # nothing is pickled
-    with pytest.raises(UserError, match=f"stored as {quantization}; accepted: no other quantization"):
+    with pytest.raises(UserError, match=f"stored as {quantization}; expected no other quantization"):
         load_judge(tmp_path / "out", Placement(quantization="nf4"))
 
 
@@ -220,15 +220,15 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
     """Nobody's ratings are needed to see it, and who accepts it gets a card that says so."""
     from empathy_judge.models.export import write as module
 
-    monkeypatch.setattr(module, "merge_adapter", lambda judge: forget(judge))
+    merge_adapter = module.merge_adapter
 
     def forget(judge) -> None:
-        from empathy_judge.models.export.merge import merge_adapter
-
         for name, weight in judge.network.named_parameters():
             if "lora_B" in name:
                 weight.data.zero_()
         merge_adapter(judge)
+
+    monkeypatch.setattr(module, "merge_adapter", forget)
 
     few = CheckSet("some tones", tones.pairs[:3])
     loaded = load_judge(judge_folder)
@@ -247,7 +247,7 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
 def test_a_library_that_is_not_there_is_named(quantization, library, judge_folder, tmp_path, monkeypatch):
     loaded = load_judge(judge_folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"{quantization} needs {library}; accepted: pip install"):
+    with pytest.raises(UserError, match=rf"{quantization} needs {library}; pip install"):
         write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
 
 
@@ -263,10 +263,10 @@ def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make
         with pytest.raises(UserError, match=reason):
             write_whole(loaded, tmp_path / "out", "merged", "none", nothing, device="cpu")
     loaded = load_judge(judge_folder)
-    with pytest.raises(UserError, match="exists; accepted: a folder that does not exist yet"):
+    with pytest.raises(UserError, match="exists; expected a folder that does not exist yet"):
         write_whole(loaded, merged, "merged", "none", nothing, device="cpu")
     with pytest.raises(UserError, match="was merged into its backbone"):
         write_ensemble([judge_folder, merged], tmp_path / "mixed")
-    with pytest.raises(UserError, match="is not written again; accepted: copy it"):
+    with pytest.raises(UserError, match="is not written again; copy it"):
         save_judge(load_any(merged), tmp_path / "again", "card")
     assert not (tmp_path / "out").exists()

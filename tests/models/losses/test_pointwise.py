@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.eval.statistics import agreement
-from empathy_judge.models.losses.concordance import ccc
-from empathy_judge.models.losses.pointwise import faithful_nll, gaussian_nll, huber, mse
+from empathy_judge.models.losses import ccc, faithful_nll, gaussian_nll, huber, mse
 from scipy import stats
 from torch import Tensor
 
@@ -47,7 +46,7 @@ def test_gaussian_nll_is_least_at_the_squared_error() -> None:
 
 
 def test_gaussian_nll_refuses_variances_of_another_shape() -> None:
-    with pytest.raises(ValueError, match=r"variance \(1, 2\) for means \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"variance \(1, 2\); expected the shape \(2, 2\)"):
         gaussian_nll(PREDICTION, torch.ones(1, 2), TARGET, WEIGHTS)
 
 
@@ -66,7 +65,7 @@ def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance
 
 
 def test_targets_are_not_broadcast() -> None:
-    with pytest.raises(ValueError, match=r"target \(2, 1\) for predictions \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"target \(2, 1\); expected the shape \(2, 2\)"):
         mse(PREDICTION, TARGET[:, :1], WEIGHTS)
 
 

@@ -9,7 +9,7 @@ from math import exp, log
 import numpy as np
 import pytest
 import torch
-from empathy_judge.models.losses.ranking import logistic_ranking, margin_ranking, soft_spearman
+from empathy_judge.models.losses import logistic_ranking, margin_ranking, soft_spearman
 from scipy import stats
 from torch import Tensor
 
@@ -75,7 +75,7 @@ def test_items_without_a_group_or_alone_in_one_get_no_gradient() -> None:
         loss(values, target.nan_to_num(0.3), torch.ones(5, 2), groups).backward()
         assert values.grad is not None
         assert (values.grad[:3] == 0).all()
-    with pytest.raises(ValueError, match=r"groups \(3,\) for 5 items"):
+    with pytest.raises(ValueError, match=r"groups \(3,\); expected the shape \(5,\)"):
         logistic_ranking(prediction, target, torch.ones(5, 2), groups[:3])
 
 

@@ -20,8 +20,8 @@ from empathy_judge.eval.judges.prompted import local
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
 from empathy_judge.eval.judges.prompted.judges import PromptedJudge
-from empathy_judge.models.answering import AnsweringModel
 from empathy_judge.models.backbones import NANO_FOLDER
+from empathy_judge.models.generate import AnsweringModel
 
 Pairs = Callable[[int], list[Pair]]
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
@@ -167,14 +167,14 @@ def test_settings_that_do_not_apply_are_refused(settings, message, opened) -> No
 
 
 def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, tmp_path) -> None:
-    with pytest.raises(UserError, match=r"'no/where'.*accepted are 'nano', a hub id or a folder"):
+    with pytest.raises(UserError, match=r"'no/where'.*expected 'nano', a hub id or a folder"):
         opened("local:no/where")
     with pytest.raises(UserError, match="expected local:MODEL"):
         opened("local:")
     unknown = tmp_path / "unknown"
     unknown.mkdir()
     (unknown / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(UserError, match=r"no file for family 'llama'; there are .*qwen2_audio"):
+    with pytest.raises(UserError, match=r"no class for family 'llama'; expected .*qwen2_audio"):
         opened(f"local:{unknown}")
     assert True not in loads
 

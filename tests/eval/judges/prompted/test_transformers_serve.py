@@ -29,9 +29,9 @@ from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.provider import ANSWERED
 from empathy_judge.eval.judges.prompted.questions import Question, Text, score_question
 from empathy_judge.eval.judges.prompted.settings import parse_settings
-from empathy_judge.models.answering import AnsweringModel, Chat
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.backbones.common.base import Checkpoint
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.generate import AnsweringModel, Chat
 
 pytestmark = pytest.mark.long
 RATE = 16_000

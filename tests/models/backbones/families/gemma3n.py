@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.prompt import messages
 from torch import nn
 from transformers import (
     AutoModel,

@@ -10,7 +10,7 @@ import base64
 import json
 
 import torch
-from empathy_judge.models.backbones.common.prompt import messages
+from empathy_judge.models.backbones.prompt import messages
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
 IS_ENCODER = False

@@ -1,0 +1,216 @@
+"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...data_modules.errors import UserError, shown
+from ...data_modules.schema import Pair
+from .base import Backbone, Checkpoint, Inputs, Layout, Part
+from .padding import padding_last
+from .prompt import Message, messages
+
+LANGUAGE_MODEL = Part(
+    "language_model",
+    ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    layers="language_model.layers",
+)
+"""Most families' language model: a decoder with gated feed-forward layers."""
+_MARKUP = re.compile(r"<.*>|\[.*\]")
+
+
+class AudioLanguageModel(Backbone):
+    """Embeds the text, puts projected audio states where the audio tokens are, and runs the language model.
+
+    A family sets `parts`, says how many tokens a clip has, encodes it, and overrides `render`, `audio_span`, `embed`,
+    `project` or `read` where it is special. None of these may keep a reference to a linear layer: LoRA replaces it
+    inside its parent.
+
+    Attributes:
+        processor: Tokenizer, feature extractor and chat template.
+        tokenizer: Of the processor.
+        extractor: Feature extractor of the processor.
+        audio_token: What the template shows once for each clip, and the text once for each audio token.
+        audio_token_id: Its id.
+    """
+
+    layout = Layout({"": "model."})  # a network that is the model inside a generation class
+
+    def __init__(
+        self, network: nn.Module, processor: Any, checkpoint: Checkpoint, audio_token: str | None = None
+    ) -> None:
+        """Wrap a network that holds every weight.
+
+        Args:
+            network: Has the submodules that `parts` names.
+            processor: With `tokenizer` and `feature_extractor`.
+            checkpoint: Where both come from.
+            audio_token: By default that of the processor.
+        """
+        self.network, self.processor = network, processor
+        self.name, self.revision = checkpoint.name, checkpoint.revision
+        self.tokenizer = processor.tokenizer
+        # Granite Speech calls it otherwise
+        self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
+        self.audio_token: str = audio_token or processor.audio_token
+        self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
+        self.sampling_rate: int = self.extractor.sampling_rate
+        self.hidden_size: int = self.language_model.config.hidden_size
+        # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
+        added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
+        self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
+
+    @property
+    def tower(self) -> Any:
+        """The audio encoder."""
+        return self.network.get_submodule(self.parts["audio_tower"].path)
+
+    @property
+    def language_model(self) -> Any:
+        """The decoder without its LM head."""
+        return self.network.get_submodule(self.parts["language_model"].path)
+
+    # Text
+
+    def render(self, chat: Sequence[Message]) -> str:
+        """A chat, up to where its last message is answered, with one `audio_token` for each clip."""
+        return self.processor.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+
+    def audio_span(self, count: int) -> str:
+        """The text of a clip with so many audio tokens."""
+        return self.audio_token * count
+
+    def prepare_text(
+        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Backbone`.
+
+        Raises:
+            UserError: If a situation holds a token with a meaning of its own, such as the audio token.
+            RuntimeError: If a template does not have one audio token for each clip.
+        """
+        texts = []
+        for pair, counts in zip(pairs, audio_tokens, strict=True):
+            self._refuse_markup(pair.situation or "", f"pair {pair.pair_id!r}: situation text")
+            texts.append(self._fill(messages(pair), counts))
+        # the template has written every special token that belongs there
+        made = self.tokenizer(
+            texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
+        )
+        is_audio = made["input_ids"] == self.audio_token_id
+        expected = torch.tensor([sum(counts) for counts in audio_tokens])
+        if not torch.equal(is_audio.sum(-1), expected):
+            raise RuntimeError(
+                f"audio tokens in the text {is_audio.sum(-1).tolist()}, audio states {expected.tolist()}"
+            )
+        return made["input_ids"], made["attention_mask"], is_audio
+
+    def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
+        """Token ids `(1, tokens)` of any chat, up to where its last message is answered.
+
+        Args:
+            chat: Its turns; the texts are not trusted.
+            audio_tokens: Of each clip.
+
+        Raises:
+            UserError: If a text holds a token with a meaning of its own.
+            RuntimeError: If the template does not have one audio token for each clip.
+        """
+        for piece in (piece for message in chat for piece in message["content"]):
+            self._refuse_markup(piece.get("text", ""), f"the text {shown(piece.get('text'))}")
+        text = self._fill(chat, audio_tokens)
+        return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+    def _refuse_markup(self, text: str, what: str) -> None:
+        for token in self._markup:
+            if token in text:
+                raise UserError(f"{what} may not contain {token}")
+
+    def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
+        pieces = self.render(chat).split(self.audio_token)
+        if len(pieces) != len(counts) + 1:
+            raise RuntimeError(f"the chat template shows {len(pieces) - 1} clips, the chat has {len(counts)}")
+        spans = [*map(self.audio_span, counts), ""]
+        return "".join(piece + span for piece, span in zip(pieces, spans, strict=True))
+
+    # States
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings `(batch, tokens, hidden)` of token ids; those of audio tokens are replaced."""
+        return self.language_model.get_input_embeddings()(ids)
+
+    def project(self, states: Tensor) -> Tensor:
+        """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
+        return self.network.get_submodule(self.parts["projector"].path)(states)
+
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)` of the language model without its head."""
+        return self.language_model(
+            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+
+    def hidden_states(self, inputs: Inputs) -> Tensor:
+        """See `Backbone`."""
+        positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
+        if inputs.hidden is not None:
+            with enter_behind(self.layers[: inputs.first], inputs.hidden), padding_last(inputs.padding_last):
+                return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
+        states = inputs.audio_states
+        if states is None and inputs.clips is not None:
+            states = self.encode_audio(inputs.clips)
+        embeddings = self.embed(inputs.input_ids)
+        if states is not None:  # a chat may be without audio, as is what continues one
+            # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
+            dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
+            audio = self.project(states.to(embeddings.device, dtype))[inputs.audio_index]
+            flat = embeddings.flatten(0, 1).index_copy(0, inputs.audio_positions, audio.to(embeddings))
+            embeddings = flat.view_as(embeddings)
+        with padding_last(inputs.padding_last):
+            return self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The layers of the language model."""
+        layers = self.network.get_submodule(self.parts["language_model"].layers or "")
+        assert isinstance(layers, nn.ModuleList)
+        return list(layers)
+
+    def save_processor(self, folder: str) -> None:
+        """See `Backbone`."""
+        self.processor.save_pretrained(folder)
+
+
+@contextmanager
+def enter_behind(layers: Sequence[nn.Module], hidden: Tensor) -> Iterator[None]:
+    """Within, these layers pass on `hidden` `(batch, tokens, hidden)`, whatever they are given."""
+    with _replaced(layers, lambda *_, **__: hidden):
+        yield
+
+
+@contextmanager
+def skip(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, these layers pass on the hidden states that they are given."""
+    with _replaced(layers, lambda hidden, *_, **__: hidden):
+        yield
+
+
+@contextmanager
+def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
+    """The modules stay where they are, so that hooks on them (FSDP) still run."""
+    own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
+    for layer in layers:
+        layer.forward = forward
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, own, strict=True):
+            if before is None:
+                del layer.forward
+            else:
+                layer.forward = before

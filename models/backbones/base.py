@@ -1,0 +1,214 @@
+"""What the judge asks of a backbone, and what goes in and out of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data_modules.schema import Pair
+
+Attention = Literal["eager", "sdpa", "flash_attention_2"]
+"""Attention kernels that `transformers` knows."""
+Quantization = Literal["none", "nf4"]
+"""How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+WeightForm = Literal["none", "nf4", "int8"]
+"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
+PartName = Literal["language_model", "projector", "audio_tower", "joiner"]
+"""`joiner`: cross-attention fusion of context and response where there is no language model, without pre-trained
+weights; the name is that of stored weights."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Which weights are loaded, and how.
+
+    Attributes:
+        name: Hub id or folder in the hub's layout.
+        revision: Commit, tag or branch on the hub.
+        dtype: Of the weights.
+        attention: Attention kernel.
+        quantization: Of the language model's linear layers.
+        device_map: "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU.
+        weights: False builds the architecture without weights, on the meta device, to count with.
+        deferred: True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until
+            then weights are mapped from their files.
+    """
+
+    name: str
+    revision: str | None = None
+    dtype: torch.dtype = torch.float32
+    attention: Attention = "sdpa"
+    quantization: WeightForm = "none"
+    device_map: Literal["auto"] | None = None
+    weights: bool = True
+    deferred: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a backbone that can be trained, by LoRA or full fine-tuning.
+
+    Attributes:
+        path: Path of its module inside the network. A part inside another part does not count as part of that one.
+        linears: Last names of its linear layers; empty where the part is one linear layer itself.
+        layers: Path of the list of its layers, where LoRA can be put on some of them only.
+    """
+
+    path: str
+    linears: tuple[str, ...]
+    layers: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a checkpoint that `load` of the same family reads stores the weights of a network.
+
+    Attributes:
+        names: How the names of weights begin inside the network, and what they begin with in the checkpoint. Of several
+            that fit, the longest counts; weights that none fits are not in a checkpoint.
+        config: Values of config.json that are others than where the network came from.
+    """
+
+    names: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Clips:
+    """What an audio tower reads of several clips, padded to the longest.
+
+    Attributes:
+        features: One row for each clip, or for each window where the family itself cuts a long clip into windows
+            (those of one clip then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)`
+            or samples `(rows, samples)`, as the family has it.
+        lengths: Real frames (or samples) of each row: numbers of the host, which slices by them.
+    """
+
+    features: Tensor
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it.
+
+    Attributes:
+        input_ids: `(batch, tokens)`; each audio token stands for one audio state after the projector.
+        attention_mask: `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side.
+        response_mask: `(batch, tokens)`, True at the non-padding audio tokens of the response.
+        audio_index: For each audio token of `input_ids` in reading order, its row after the projector
+            `(audio tokens,)`.
+        audio_positions: Where these tokens are in the flattened `input_ids` `(audio tokens,)`.
+        clips: The clips to encode; None where `audio_states` holds them encoded.
+        audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
+        window_weights: Where long clips are cut into windows, a pair has several rows, and this is the weight of each
+            row in each pair `(pairs, batch)`; None = one row for each pair.
+        hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
+            ids; None = the model is computed from its beginning.
+        first: See `hidden`.
+        padding_last: True where padding is known to follow the real tokens of every row, so that a causal model
+            needs no mask for it. False is always right.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    response_mask: Tensor
+    audio_index: Tensor
+    audio_positions: Tensor
+    clips: Clips | None = None
+    audio_states: Tensor | None = None
+    window_weights: Tensor | None = None
+    hidden: Tensor | None = None
+    first: int = 0
+    padding_last: bool = False
+
+    def to(self, device: torch.device) -> Inputs:
+        """The same inputs on another device."""
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Inputs:
+        """The same inputs in memory that a GPU can read while it computes."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        changed = {}
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if isinstance(value, Clips):
+                changed[own.name] = Clips(function(value.features), value.lengths)
+            elif isinstance(value, Tensor):
+                changed[own.name] = function(value)
+        return replace(self, **changed)
+
+
+class Backbone(ABC):
+    """An audio language model without its LM head, or an audio encoder with cross-attention fusion of two clips.
+
+    Attributes:
+        network: The module that holds every weight; LoRA is put on it in place.
+        name: Hub id or folder it was loaded from.
+        revision: Commit of the hub repository, or None for a folder.
+        sampling_rate: Hz of the clips that it reads.
+        max_seconds: Maximum audio length (seconds).
+        audio_size: Width of the states that `encode_audio` returns.
+        tokens_per_state: Audio tokens that the projector makes of one state.
+        hidden_size: Width of `hidden_states`.
+        parts: What can be trained, by name.
+        layout: How a checkpoint of its family stores its weights.
+        reads_text: False if it cannot read the text about the situation.
+    """
+
+    network: nn.Module
+    name: str
+    revision: str | None
+    sampling_rate: int
+    max_seconds: float
+    audio_size: int
+    tokens_per_state: int = 1
+    hidden_size: int
+    parts: Mapping[PartName, Part]
+    layout: Layout
+    reads_text: bool = True
+
+    @abstractmethod
+    def audio_tokens(self, samples: int) -> int:
+        """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
+
+    def real_audio_tokens(self, samples: int) -> int:
+        """How many of these, from the first, are no padding; some families pad clips with silence that has tokens."""
+        return self.audio_tokens(samples)
+
+    @abstractmethod
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """What the audio tower reads of mono clips `(samples,)` at `sampling_rate`."""
+
+    @abstractmethod
+    def prepare_text(
+        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`.
+
+        Args:
+            pairs: What is asked about; the audio itself is not read here.
+            audio_tokens: For each pair the audio tokens of its context turns and, last, of its response.
+            padding_side: "left" or "right".
+        """
+
+    @abstractmethod
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """Audio states of all clips one after the other, without padding, before the projector
+        `(states, audio size)`."""
+
+    @abstractmethod
+    def hidden_states(self, inputs: Inputs) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)`; those at padding mean nothing."""
+
+    @abstractmethod
+    def save_processor(self, folder: str) -> None:
+        """Write tokenizer and feature extractor."""

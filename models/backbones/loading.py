@@ -1,0 +1,372 @@
+"""Weights and processors out of a folder or the hub, strictly."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import transformers
+from peft import PeftConfig
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from transformers import (
+    AutoFeatureExtractor,
+    AutoProcessor,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    ProcessorMixin,
+    TorchAoConfig,
+    modeling_utils,
+)
+from transformers.utils.hub import cached_file
+
+from ...data_modules.errors import UserError
+from .base import Checkpoint
+from .deferred import keeps, merge_later, seen_as_float32, short_dtype
+from .padding import KERNEL
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+# Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
+
+
+def load_model(
+    model_class: type[Model],
+    checkpoint: Checkpoint,
+    *,
+    config: PreTrainedConfig | None = None,
+    ignored_keys: str = r"^lm_head\.",
+    unquantized: Sequence[str] = (),
+    key_mapping: dict[str, str] | None = None,
+    attention: dict[str, str] | None = None,
+    own_adapter: bool = False,
+    float32_parts: Sequence[str] = (),
+) -> Model:
+    """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
+
+    The weights are read one after the other into their place: there is never a second copy in memory.
+
+    Args:
+        model_class: The class to load. Give the generation class: transformers 5.17 does not rename the keys of hub
+            files for the bare model class.
+        checkpoint: What to load and how.
+        config: Configuration; by default that of the checkpoint.
+        ignored_keys: Regular expression of keys that may be missing or unexpected, because the judge does not use what
+            they belong to.
+        unquantized: Modules that keep their precision when the rest is quantized.
+        key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
+        attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
+            `checkpoint`.
+        own_adapter: True where the family merges the adapter that lies beside its weights.
+        float32_parts: Modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8
+            significant bits, and would round away a quiet signal on top of a large constant.
+
+    Raises:
+        UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
+            them that nobody asked for, or the attention kernel is not installed.
+    """
+    kernels = attention or {"": checkpoint.attention}
+    ours = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
+    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if attention else ours[""]}
+    # `transformers` asks the class, while it reads: weights that were rounded first would stay rounded
+    kept: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(float32_parts)} if float32_parts else {}
+    try:
+        if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
+            kept |= keeps(short, model_class)
+        kept |= {"__module__": model_class.__module__} if kept else {}
+        # the stubs know neither output_loading_info nor None for the default revision
+        loader: Any = type(model_class.__name__, (model_class,), kept) if kept else model_class
+        if not checkpoint.weights:
+            config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+            with torch.device("meta"):
+                model = loader._from_config(config, **options)
+                for part in float32_parts:
+                    model.get_submodule(part).float()
+                return model
+        if not own_adapter:
+            _refuse_adapter(checkpoint)
+        if config is not None:
+            options["config"] = config
+        if checkpoint.device_map is not None:
+            options["device_map"] = checkpoint.device_map
+        if checkpoint.quantization == "nf4":
+            options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
+        if checkpoint.quantization == "int8":
+            options["quantization_config"] = int8([*unquantized, "lm_head"])
+        with quiet_transformers(), _no_adapter():  # what it reports is an error below
+            model, report = loader.from_pretrained(
+                checkpoint.name,
+                revision=checkpoint.revision,
+                use_safetensors=True,  # a pickle can run code
+                key_mapping=key_mapping,
+                output_loading_info=True,
+                adapter_kwargs={"subfolder": "no_adapter"},
+                **options,
+            )
+    except OSError as error:
+        raise UserError(
+            f"backbone {checkpoint.name!r}: {one_line(error)} Weights are read from safetensors alone. On the hub, "
+            "they may be in a pull request of SFconvertbot: give its revision, such as refs/pr/1. Or convert a .bin "
+            f"that you trust: AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and "
+            "copy preprocessor_config.json and tokenizer files beside it"
+        ) from None
+    except (ImportError, ValueError) as error:  # an attention kernel or bitsandbytes that is not there or does not fit
+        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
+    except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
+        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
+    check_report(checkpoint.name, report, ignored_keys)
+    _keep_packing(model)
+    return model
+
+
+def _keep_packing(model: nn.Module) -> None:
+    """4-bit weights stay in the packing of QLoRA on every CPU: the same file, and the same scores, on all of them.
+
+    On CPUs with AVX512-BF16 bitsandbytes 0.50 would repack each weight in its first forward pass, which fails unless
+    rows divide by 64 and columns by 32, rounds activations and scales to bfloat16 whatever the compute dtype, and
+    changes weights that LoRA is being trained on. Without it a CPU dequantizes a weight each time it is used, as CPUs
+    without these instructions do.
+    """
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # of bitsandbytes' Linear4bit
+            module.support_avx512bf16_for_cpu = False
+
+
+@contextmanager
+def _no_adapter() -> Iterator[None]:
+    """An adapter beside the weights would be loaded unasked, and its report take the place of theirs.
+
+    Since transformers 5.23 it is enough to name a subfolder that is not there; before, that was not heeded in a folder
+    of this machine.
+    """
+    find = modeling_utils.maybe_load_adapters  # pyright: ignore[reportPrivateImportUsage]
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
+        modeling_utils.maybe_load_adapters = _find_none  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        yield
+    finally:
+        modeling_utils.maybe_load_adapters = find  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _find_none(name: str, download_kwargs: Any, **options: Any) -> tuple[None, str, dict[str, Any]]:
+    """What `maybe_load_adapters` returns where there is none."""
+    return None, name, options
+
+
+def _refuse_adapter(checkpoint: Checkpoint) -> None:
+    """An adapter of somebody else beside the weights is neither loaded unasked nor passed over in silence.
+
+    Raises:
+        UserError: If there is one.
+    """
+    there = cached_file(
+        checkpoint.name,
+        "adapter_config.json",
+        revision=checkpoint.revision,
+        _raise_exceptions_for_missing_entries=False,
+    )
+    if there is not None:
+        raise UserError(
+            f"backbone {checkpoint.name!r}: has an adapter (adapter_config.json) beside its weights, which would not "
+            "be used; expected weights that it was merged into (PeftModel.merge_and_unload), or a folder without it"
+        )
+
+
+def check_report(name: str, report: dict[str, Any], ignored_keys: str) -> None:
+    """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
+
+    Raises:
+        UserError: Naming the first keys that are missing, unexpected or of another shape.
+    """
+    missing, unexpected = (
+        sorted(key for key in report[kind] if not re.search(ignored_keys, key))
+        for kind in ("missing_keys", "unexpected_keys")
+    )
+    mismatched = sorted(str(key) for key in report["mismatched_keys"])
+    if missing or unexpected or mismatched:
+        raise UserError(
+            f"{name}: not a complete checkpoint of its family: missing {missing[:3]}, unexpected {unexpected[:3]}, "
+            f"of another shape {mismatched[:3]}"
+        )
+
+
+def merge_own_adapter(
+    model: PreTrainedModel,
+    checkpoint: Checkpoint,
+    *,
+    required: bool,
+    subfolder: str = "",
+    targets: str | None = None,
+) -> None:
+    """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
+
+    A weight becomes `W + scale * B A`, rounded once to its own type; in float32 this is the unmerged model to rounding.
+
+    Args:
+        model: Without any adapter.
+        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be.
+        required: The model's configuration says that there is one.
+        subfolder: Where they lie in the repository.
+        targets: Regular expression of the modules that it is on; by default what its configuration says.
+
+    Raises:
+        UserError: If it is missing though required, broken, or does not fit the model.
+    """
+    found = {
+        name: cached_file(
+            checkpoint.name,
+            name,
+            revision=checkpoint.revision,
+            subfolder=subfolder,
+            _raise_exceptions_for_missing_entries=False,
+        )
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    }
+    missing = [name for name, path in found.items() if path is None]
+    if len(missing) == len(found) and not required:
+        return
+    if missing:
+        raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
+    try:
+        config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
+        if targets is not None:
+            config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
+        with seen_as_float32(model), quiet_transformers():  # what it reports is an error below
+            report = model.load_adapter(
+                peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
+                adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
+            )
+    except (ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: its adapter: {one_line(error)}") from None
+    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)")
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, LoraLayer):
+            merge_later(layer) if checkpoint.deferred else layer.merge()
+            model.set_submodule(name, layer.get_base_layer())
+    model._hf_peft_config_loaded = False
+    del model.peft_config
+
+
+def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesConfig:
+    """4-bit NormalFloat with double quantization (QLoRA, Dettmers et al., 2023); products in `compute_dtype`."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute_dtype,
+        llm_int8_skip_modules=_patterns(unquantized),
+    )
+
+
+def int8(unquantized: Sequence[str]) -> TorchAoConfig:
+    """8-bit integers with one scale for each row of a weight; activations keep their precision.
+
+    Raises:
+        ImportError: If torchao is not installed.
+    """
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    # version 2 can be written to safetensors files; the options of the compiler are none of its business
+    kind = Int8WeightOnlyConfig(version=2, set_inductor_config=False)
+    return TorchAoConfig(kind, modules_to_not_convert=_patterns(unquantized))
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """`transformers` matches them from the start of a full name, as regular expressions."""
+    return [rf".*{re.escape(name)}" for name in names]
+
+
+def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:
+    """The processor (tokenizer and feature extractor) beside the weights.
+
+    Args:
+        checkpoint: Where it is.
+        options: For `AutoProcessor.from_pretrained`.
+
+    Raises:
+        UserError: If a file of it is missing or broken.
+    """
+    return _load(AutoProcessor, "processor", checkpoint, **options)
+
+
+def load_feature_extractor(checkpoint: Checkpoint) -> Any:
+    """The feature extractor beside the weights, where a tokenizer would be of no use.
+
+    Raises:
+        UserError: If a file of it is missing or broken.
+    """
+    return _load(AutoFeatureExtractor, "feature extractor", checkpoint)
+
+
+def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
+    try:
+        with quiet_transformers():
+            return loader.from_pretrained(
+                checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options
+            )
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: no {what}: {one_line(error)}") from None
+
+
+class SpeechProcessor:
+    """Tokenizer, feature extractor and chat template of a checkpoint, for families whose own processor also sees.
+
+    The family's own class insists on an image and a video processor, and these on torchvision.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Load the pieces from the hub or a folder.
+
+        Raises:
+            UserError: If a file is missing or broken.
+        """
+        self.feature_extractor: Any = load_feature_extractor(checkpoint)
+        try:
+            with quiet_transformers():
+                files = {"pretrained_model_name_or_path": checkpoint.name, "revision": checkpoint.revision}
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(**files, trust_remote_code=False)
+                settings, _ = ProcessorMixin.get_processor_dict(**files)
+        except (OSError, ValueError) as error:
+            raise UserError(f"backbone {checkpoint.name!r}: no tokenizer: {one_line(error)}") from None
+        # chat_template.json belongs to the processor, chat_template.jinja to both
+        self.tokenizer.chat_template = settings.get("chat_template") or self.tokenizer.chat_template
+        if self.tokenizer.chat_template is None:
+            raise UserError(f"backbone {checkpoint.name!r}: no chat template")
+        self.audio_token: str = self.tokenizer.audio_token
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        """The text of a chat."""
+        return self.tokenizer.apply_chat_template(messages, **options)
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write what the constructor reads."""
+        self.tokenizer.save_pretrained(folder)
+        self.feature_extractor.save_pretrained(folder)
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without line breaks and cut to 300 characters."""
+    return " ".join(str(error).split())[:300]
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No log lines and progress bars of `transformers` while weights are loaded."""
+    verbosity, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.logging.enable_progress_bar()

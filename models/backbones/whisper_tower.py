@@ -1,0 +1,85 @@
+"""Whisper's encoder with masked padding and a pooling of two, as Qwen2-Audio and Audio Flamingo 3 have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from transformers.masking_utils import create_bidirectional_mask
+
+from .audio_language_model import AudioLanguageModel
+from .base import Checkpoint, Clips, Part
+from .padding import padding_mask, without_padding
+
+WHISPER_TOWER = Part(
+    "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+)
+"""What of such a tower can be adapted."""
+
+
+class WhisperTowerModel(AudioLanguageModel):
+    """Spectrograms of the real length through a tower that was written for its full window.
+
+    The tower's own `forward` insists on windows of 30 s. Here padding is masked, so that nothing but the convolutions
+    and the spectrogram's window reach over the end of a clip: with a few zeros behind the longest clip of a batch the
+    states are those of the full window.
+
+    The tower has `conv1`, `conv2`, `embed_positions`, `layers`, `avg_pooler` and `layer_norm`; the extractor is a
+    `WhisperFeatureExtractor`, whose window is the longest piece that the tower sees at once.
+    """
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint, windows: int = 1) -> None:
+        """As `AudioLanguageModel`; longer clips are cut into at most so many `windows`, as officially."""
+        super().__init__(network, processor, checkpoint)
+        self.max_seconds = float(self.extractor.chunk_length * windows)
+        self.audio_size: int = self.tower.config.d_model
+
+    def audio_tokens(self, samples: int) -> int:
+        """See `Backbone`."""
+        window = self.extractor.n_samples
+        lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
+        return sum(_states(-(-length // self.extractor.hop_length)) for length in lengths)
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s."""
+        size, hop = self.extractor.n_samples, self.extractor.hop_length
+        windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
+        longest = max(map(len, windows))
+        whole = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
+        made = self.extractor(
+            windows,
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            max_length=max(whole, longest),
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
+
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """See `Backbone`."""
+        tower = self.tower
+        features = clips.features.to(dtype=tower.conv1.weight.dtype)
+        states = nn.functional.gelu(tower.conv1(features))
+        states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)
+        states = states + tower.embed_positions.weight[: states.shape[1]]
+        lengths = [after_convolutions(length) for length in clips.lengths]
+        real = padding_mask(lengths, states.shape[1], states.device)
+        mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
+        for layer in tower.layers:
+            states = layer(states, mask)
+        states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
+        return without_padding(states, [_states(length) for length in clips.lengths])
+
+
+def after_convolutions(frames: int) -> int:
+    """Encoder positions of so many spectrogram frames (the second convolution has stride 2)."""
+    return (frames - 1) // 2 + 1
+
+
+def _states(frames: int) -> int:
+    """Audio states of so many spectrogram frames."""
+    return (after_convolutions(frames) - 2) // 2 + 1

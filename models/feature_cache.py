@@ -1,0 +1,417 @@
+"""Feature cache: activations of frozen layers, computed once and stored by names that stand for exactly them.
+
+A name is a hash of everything that the result depends on: the content of the clips, the question, and of every weight
+that takes part its name, shape, precision and a sample of its values; also the version of transformers, whose code runs
+them. Judges of one backbone share the cache, in training and in scoring. The language model is split at layer k, the
+first with LoRA: the hidden states that enter it never change.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import transformers
+from rich.console import Console
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from ..data_modules.audio import AudioSource, audio_hash
+from ..data_modules.errors import UserError
+from ..data_modules.schema import Pair
+from ..data_modules.stored_clips import StoredClip
+from .backbones.audio_language_model import AudioLanguageModel, skip
+from .backbones.base import Backbone, Inputs
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow, sources_of
+from .lora import LoraSettings, part_of
+
+GIGABYTES = 100.0
+"""Most that a folder takes by default."""
+_SUFFIX = ".safetensors"
+_UNFINISHED = ".unfinished"
+_ABANDONED = 3_600.0  # seconds after which a file that was never finished is taken for that of a killed process
+_SEEN_ANEW = 3_600.0  # seconds between two notes that a file is still in use
+_KEPT_FRACTION = 0.9  # of the limit that is left when old files have been deleted
+_VERSION = "1"
+"""Changes whenever the same weights and content could give other states."""
+_SAMPLED = 64  # values of each weight
+
+
+class FeatureStore(Protocol):
+    """Keeps tensors by name. A name stands for one content: what is there is never written again."""
+
+    def get(self, name: str) -> dict[str, Tensor] | None:
+        """What is stored under a name, on the CPU; None = nothing."""
+        ...
+
+    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep tensors."""
+        ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+
+class DiskStore:
+    """`FeatureStore` in a folder that any number of processes and machines may share.
+
+    A file is written beside its place and renamed, so that there is a whole one or none; two that write the same write
+    the same content. Beyond the limit, the files that were used longest ago are deleted; who misses one computes it
+    again. Where the disk is full nothing more is stored, and work goes on without.
+    """
+
+    def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
+        """Open, or make, a folder.
+
+        Args:
+            folder: Of the files.
+            gigabytes: Most that they may take (10^9 bytes).
+
+        Raises:
+            UserError: If the folder cannot be made or the limit is not above 0.
+        """
+        if not gigabytes > 0:
+            raise UserError(f"cache of {gigabytes:g} GB; expected more than 0")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder}: no folder for a cache can be made here ({error.strerror})") from None
+        self.folder, self._limit = folder, gigabytes * 1e9
+        self._bytes: float | None = None
+        self._full = False
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name[:2] / f"{name}{_SUFFIX}"
+
+    def get(self, name: str) -> dict[str, Tensor] | None:
+        """What is stored under a name; a file that is damaged counts as none and is deleted."""
+        path = self._path(name)
+        try:
+            found = load_file(path)
+            if time.time() - path.stat().st_mtime > _SEEN_ANEW:
+                os.utime(path)
+        except FileNotFoundError:
+            return None
+        except (SafetensorError, OSError):
+            with suppress(OSError):
+                path.unlink()
+            return None
+        return found
+
+    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep tensors, unless the disk is full."""
+        path = self._path(name)
+        if self._full or path.exists():
+            return
+        unfinished = path.with_name(f".{name}.{os.getpid()}{_UNFINISHED}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            # safetensors would write a file, too, but what it raises does not say why
+            unfinished.write_bytes(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
+            self._make_room(unfinished.stat().st_size)
+            os.replace(unfinished, path)
+        except OSError as error:
+            self._give_up(error)
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+    def __contains__(self, name: str) -> bool:
+        return self._path(name).exists()
+
+    def _give_up(self, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else str(error)
+        message = f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time"
+        Console(stderr=True).print(message, style="yellow", soft_wrap=True, markup=False)
+        self._full = True
+
+    def _make_room(self, size: int) -> None:
+        """Delete the files that were used longest ago, if there are too many with another of so many bytes."""
+        if self._bytes is None:
+            self._bytes = sum(facts.st_size for _, facts in self._files())
+        self._bytes += size
+        if self._bytes <= self._limit:
+            return
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime)  # others may have written and deleted
+        self._bytes = size + sum(facts.st_size for _, facts in files)
+        for path, facts in files:
+            if self._bytes <= _KEPT_FRACTION * self._limit:
+                break
+            with suppress(OSError):
+                path.unlink()
+            self._bytes -= facts.st_size
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Whole files; on the way, what killed processes left is deleted."""
+        for part in self.folder.glob("??"):
+            for path in part.iterdir():
+                with suppress(OSError):
+                    facts = path.stat()
+                    if path.suffix == _SUFFIX:
+                        yield path, facts
+                    elif path.suffix == _UNFINISHED and time.time() - facts.st_mtime > _ABANDONED:
+                        path.unlink()
+
+
+class ClipStates:
+    """Audio states of clips, computed once by a tower that is not trained."""
+
+    def __init__(self, judge: EmpathyJudge, store: FeatureStore) -> None:
+        """Cache what this judge's tower computes.
+
+        Args:
+            judge: With a frozen audio tower.
+            store: Where.
+        """
+        self.store = store
+        self._tower = _hash(
+            _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge)
+        )
+        self._names: dict[tuple[str, int, int], str] = {}
+
+    def name(self, source: AudioSource) -> str:
+        """Under which a clip is stored.
+
+        Raises:
+            AudioError: If its file cannot be read.
+        """
+        return _hash(self._tower, self._content(source))
+
+    def get(self, source: AudioSource) -> EncodedClip | None:
+        """Audio states of a clip; None where they are not stored.
+
+        Raises:
+            AudioError: If its file cannot be read.
+        """
+        found = self.store.get(self.name(source))
+        if found is None:
+            return None
+        parts = found["states"].split(found["lengths"].tolist())
+        return [EncodedWindow(states, real) for states, real in zip(parts, found["heard"].tolist(), strict=True)]
+
+    def put(self, source: AudioSource, encoded: EncodedClip) -> None:
+        """Store the audio states of a clip."""
+        tensors = {
+            "states": torch.cat([window.states for window in encoded]),
+            "lengths": torch.tensor([len(window.states) for window in encoded]),
+            "heard": torch.tensor([window.real_tokens for window in encoded]),
+        }
+        self.store.put(self.name(source), tensors)
+
+    def __contains__(self, source: AudioSource) -> bool:
+        return self.name(source) in self.store
+
+    def _content(self, source: AudioSource) -> str:
+        """Hash of a clip; a file is read once, unless it was changed."""
+        if isinstance(source, StoredClip):
+            return source.sha256
+        facts = None
+        if isinstance(source, str | Path):
+            with suppress(OSError):  # `audio_hash` says what is wrong
+                facts = os.stat(source)
+        if facts is None:
+            return audio_hash(source)
+        key = str(source), facts.st_mtime_ns, facts.st_size
+        if key not in self._names:
+            self._names[key] = audio_hash(source)
+        return self._names[key]
+
+
+class PairStates:
+    """Hidden states of pairs that enter a layer of the language model, computed once by the layers below it."""
+
+    def __init__(self, judge: EmpathyJudge, clips: ClipStates, first: int, precision: str) -> None:
+        """Cache what the layers below `first` compute.
+
+        Args:
+            judge: With nothing trained below that layer.
+            clips: Of the same judge.
+            first: Number of the layer.
+            precision: Of the computation, as the trainer calls it.
+        """
+        assert isinstance(judge.backbone, AudioLanguageModel)
+        self._judge, self._clips, self.first = judge, clips, first
+        self._backbone = judge.backbone
+        path = judge.backbone.parts["language_model"].layers
+        upper = tuple(f"{path}.{number}." for number in range(first, 10_000))
+        norm = f"{judge.backbone.parts['language_model'].path}.norm."
+        self._lower = _hash(
+            _weights(judge, lambda name: not name.startswith((*upper, norm))), _set_up(judge), str(first), precision
+        )
+        self._texts: dict[tuple[str | None, tuple[str, ...]], str] = {}
+
+    @property
+    def lower_layers(self) -> list[nn.Module]:
+        """Layers of the language model whose result is stored."""
+        return self._backbone.layers[: self.first]
+
+    def name(self, pair: Pair) -> str:
+        """Under which a pair is stored.
+
+        Raises:
+            AudioError: If a file cannot be read.
+        """
+        return _hash(self._lower, self._text(pair), *(self._clips.name(source) for source in sources_of(pair)))
+
+    def _text(self, pair: Pair) -> str:
+        """Hash of the question about a pair."""
+        key = pair.situation, tuple(turn.role for turn in pair.context)
+        if key not in self._texts:
+            counts = [[self._judge.backbone.tokens_per_state] * (len(pair.context) + 1)]
+            ids, _, _ = self._judge.backbone.prepare_text([pair], counts, "right")
+            self._texts[key] = _hash(str(ids.tolist()))
+        return self._texts[key]
+
+    def __contains__(self, pair: Pair) -> bool:
+        return self.name(pair) in self._clips.store
+
+    @torch.no_grad()
+    def compute(self, pairs: Sequence[Pair], inputs: Inputs) -> None:
+        """Run the layers below and store what they compute.
+
+        Args:
+            pairs: Pairs.
+            inputs: Of these pairs, on the device of the judge.
+        """
+        hidden = states_entering(self._backbone, inputs, self.first).cpu()
+        mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
+        weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
+        for pair, of_pair in zip(pairs, weights, strict=True):
+            rows = of_pair.nonzero().flatten().tolist()
+            tensors = {
+                "hidden": torch.cat([hidden[row][mask[row]] for row in rows]),
+                "response": torch.cat([response[row][mask[row]] for row in rows]),
+                "lengths": torch.tensor([int(mask[row].sum()) for row in rows]),
+                "shares": of_pair[rows],
+            }
+            self._clips.store.put(self.name(pair), tensors)
+
+    def inputs(self, pairs: Sequence[Pair]) -> Inputs:
+        """What the judge reads for pairs that are all stored, on the CPU.
+
+        Raises:
+            KeyError: If one is not.
+        """
+        hidden, response, weights = [], [], []
+        for pair in pairs:
+            found = self._clips.store.get(self.name(pair))
+            if found is None:
+                raise KeyError(pair.pair_id)
+            lengths = found["lengths"].tolist()
+            hidden += found["hidden"].split(lengths)
+            response += found["response"].split(lengths)
+            weights.append(found["shares"][None])
+        side = self._judge.settings.padding_side
+        mask = _padded([torch.ones(len(rows), dtype=torch.int64) for rows in hidden], side)
+        return Inputs(
+            input_ids=torch.zeros_like(mask),  # nothing reads them: they are in the hidden states
+            attention_mask=mask,
+            response_mask=_padded(response, side),
+            audio_index=torch.zeros(0, dtype=torch.int64),
+            audio_positions=torch.zeros(0, dtype=torch.int64),
+            window_weights=torch.block_diag(*weights) if len(hidden) > len(pairs) else None,
+            hidden=_padded(hidden, side),
+            first=self.first,
+            padding_last=side == "right",
+        )
+
+
+def first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
+    """Number of the first layer of the language model with LoRA.
+
+    Raises:
+        UserError: Saying why what enters that layer changes in training, or is not worth caching.
+    """
+    if not isinstance(backbone, AudioLanguageModel):
+        raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
+    changing = {*settings.parts, *settings.full} - {"language_model"}
+    if changing or "language_model" in settings.full:
+        which = min(changing or {"language_model"})
+        raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
+    count = len(backbone.layers)
+    first = 0 if settings.layers is None else range(count)[slice(*settings.layers)].start
+    if "language_model" not in settings.parts:
+        first = count - 1  # the head alone is trained; the last layer is computed each time
+    if first == 0:
+        raise UserError(
+            "cache: layers with LoRA from the first layer on: there is nothing below; use lora_layers such as "
+            f"[-{max(1, count // 4)}, {count}], or cache: audio"
+        )
+    return first
+
+
+def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
+    """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
+    found: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+        found.append(args[0])
+
+    layers = backbone.layers
+    hook = layers[first].register_forward_pre_hook(keep)
+    try:
+        with skip(layers[first:]):
+            backbone.hidden_states(inputs)
+    finally:
+        hook.remove()
+    return found[0]
+
+
+def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
+    """Check on a batch that the model split at a layer computes the same as in one pass.
+
+    Raises:
+        UserError: If they do not: this family's layers hand on more than hidden states.
+    """
+    assert isinstance(backbone, AudioLanguageModel)
+    whole = backbone.hidden_states(inputs)
+    refusal = UserError(
+        f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
+        "state for each token; expected audio or none"
+    )
+    try:
+        hidden = states_entering(backbone, inputs, first)
+        if hidden.shape != whole.shape:
+            raise refusal
+        split = backbone.hidden_states(replace(inputs, clips=None, audio_states=None, hidden=hidden, first=first))
+    except (TypeError, IndexError, RuntimeError):
+        raise refusal from None
+    real = inputs.attention_mask.bool()
+    apart = (whole - split)[real].float().abs().max()
+    if not apart <= 1e-3 * whole[real].float().abs().max():
+        raise refusal
+
+
+def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_side=side)
+
+
+def _set_up(judge: EmpathyJudge) -> str:
+    """What beside the weights decides what they compute."""
+    settings, name = judge.settings, type(judge.network).__name__
+    return _hash(_VERSION, transformers.__version__, name, settings.attention, settings.long_clips)
+
+
+def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:
+    """Hash over the frozen weights of these names: shape, precision and values at even distances."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(judge.network.named_parameters()):
+        if "lora_" not in name and takes_part(name):
+            flat = weight.detach().flatten()
+            sample = flat[:: max(1, len(flat) // _SAMPLED)][:_SAMPLED].float().cpu()
+            plain = name.replace(".base_layer", "")
+            digest.update(f"{plain} {tuple(weight.shape)} {weight.dtype} {sample.tolist()}\n".encode())
+    return digest.hexdigest()
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,321 @@
+"""Text generation with a backbone and its LM head, which judges do not have: for prompted LLM judges."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, GenerationConfig
+from transformers.utils.hub import cached_file, extract_commit_hash
+
+from ..data_modules.audio import AudioSource, decode
+from ..data_modules.errors import UserError
+from .backbones import NANO, NANO_FOLDER, load_backbone
+from .backbones.audio_language_model import AudioLanguageModel
+from .backbones.base import Checkpoint, Inputs
+from .backbones.loading import one_line
+from .backbones.prompt import Message
+from .prefix_caching import kv_cache
+
+_WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
+"""Files of a checkpoint that answers depend on."""
+_KEY = re.compile(r"(?:^|\.)lm_head\.weight$")
+"""Of the LM head in every layout of every family; a talker's have other names."""
+_ROWS = 16_384  # of the vocabulary at a time in float32
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What is said to a model.
+
+    Attributes:
+        messages: Turns, of which the last is to be answered; `{"type": "audio"}` marks where a clip goes.
+        clips: These, in order.
+    """
+
+    messages: Sequence[Message]
+    clips: Sequence[AudioSource]
+
+
+class Written(NamedTuple):
+    """An answer.
+
+    Attributes:
+        text: Without special tokens.
+        tokens: How many were written, the one that ends the answer included.
+        complete: False where the answer was cut off.
+    """
+
+    text: str
+    tokens: int
+    complete: bool
+
+
+class _Read(NamedTuple):
+    """A chat as the language model reads it."""
+
+    inputs: Inputs
+    text_tokens: int
+    audio_tokens: int
+
+
+class AnsweringModel:
+    """A generative backbone with its LM head, its own chat template and processor.
+
+    Clips and chats are read as the judge of the same backbone reads them, which the tests of its family compare with
+    the official classes. One chat at a time: an answer depends on nothing beside it.
+
+    Args:
+        checkpoint: What to load and how. Without weights, chats can be written and nothing can be answered.
+        device: Where it runs; where the weights were spread over several, where answers are chosen.
+
+    Raises:
+        UserError: If there is no such checkpoint, or it has no language model or no LM head.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        checkpoint = _here(checkpoint)
+        backbone = load_backbone(checkpoint)
+        if not isinstance(backbone, AudioLanguageModel):
+            raise UserError(
+                f"backbone {checkpoint.name!r}: an encoder without a language model, which cannot answer; expected a "
+                "family with one, such as qwen2_audio, qwen2_5_omni or voxtral"
+            )
+        self._backbone, self._device = backbone, device
+        self._language_model = backbone.language_model
+        self._ends = _ends(checkpoint, backbone.tokenizer)
+        self._head: LMHead | None = None
+        if checkpoint.weights:
+            if checkpoint.device_map is None:
+                backbone.network.to(device)  # first: tied embeddings are then held once
+            self._head = load_lm_head(checkpoint, backbone).to(device)
+
+    def spellings(self, texts: Sequence[str]) -> dict[int, str]:
+        """Tokens that are one of these texts, with or without blanks around it: id -> text.
+
+        Raises:
+            UserError: If no token is one of them.
+        """
+        tokenizer = self._backbone.tokenizer
+        written = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        found = {token: text.strip() for token, text in enumerate(written) if text.strip() in texts}
+        missing = [text for text in texts if text not in found.values()]
+        if missing:
+            raise UserError(
+                f"backbone {self._backbone.name!r}: its tokenizer has no single token for {missing[0]!r}; use "
+                "answers=text"
+            )
+        return found
+
+    @torch.inference_mode()
+    def first_token(self, chat: Chat) -> tuple[Tensor, int, int]:
+        """How an answer would begin.
+
+        Returns:
+            Natural logarithms of the probabilities of all tokens `(vocabulary,)`, float32, on the CPU; how many tokens
+            of text and of audio were read.
+
+        Raises:
+            AudioError: If a clip is longer than the model's maximum audio length.
+            UserError: If a text holds a token with a meaning of its own, or the chat is too long.
+        """
+        read = self._read(chat)
+        return self._scores(read.inputs).log_softmax(-1).cpu(), read.text_tokens, read.audio_tokens
+
+    @torch.inference_mode()
+    def write(self, chat: Chat, max_tokens: int, temperature: float = 0.0) -> tuple[Written, int, int]:
+        """The answer, and how many tokens of text and of audio were read.
+
+        Args:
+            chat: What is said.
+            max_tokens: Longest answer.
+            temperature: Of sampling from the whole distribution; 0 = always the likeliest token. What a checkpoint
+                recommends for conversations (top-p, penalties for repetition) is not applied.
+
+        Raises:
+            AudioError: If a clip is longer than the model's maximum audio length.
+            UserError: If a text holds a token with a meaning of its own, or the chat is too long.
+        """
+        read = self._read(chat)
+        inputs, tokens = read.inputs, []
+        with kv_cache(self._language_model):
+            while len(tokens) < max_tokens and not self._ends.intersection(tokens[-1:]):
+                scores = self._scores(inputs)
+                drawn = torch.multinomial((scores / temperature).softmax(-1), 1) if temperature else scores.argmax()
+                tokens.append(int(drawn))
+                inputs = _continued(drawn.reshape(1, 1).to(inputs.input_ids))
+        complete = bool(self._ends.intersection(tokens[-1:]))
+        text = self._backbone.tokenizer.decode(tokens, skip_special_tokens=True)
+        return Written(text, len(tokens), complete), read.text_tokens, read.audio_tokens
+
+    def text_of(self, token: int) -> str:
+        """A token as it is written."""
+        return self._backbone.tokenizer.decode([token])
+
+    def _scores(self, inputs: Inputs) -> Tensor:
+        """Of the next token `(vocabulary,)`, float32."""
+        assert self._head is not None, "loaded without weights"
+        with torch.autocast(self._device.type, enabled=False):
+            return self._head(self._backbone.hidden_states(inputs)[0, -1])
+
+    def _read(self, chat: Chat) -> _Read:
+        backbone = self._backbone
+        clips = [decode(clip, backbone.sampling_rate, backbone.max_seconds) for clip in chat.clips]
+        counts = [backbone.audio_tokens(len(clip)) for clip in clips]
+        ids = backbone.prepare_chat(chat.messages, counts)
+        self._check_length(ids.shape[1])
+        inputs = replace(
+            _continued(ids),
+            audio_index=torch.arange(sum(counts)),
+            audio_positions=(ids[0] == backbone.audio_token_id).nonzero()[:, 0],
+            clips=backbone.prepare_clips(clips) if clips else None,
+        ).to(self._device)
+        return _Read(inputs, ids.shape[1] - sum(counts), sum(counts))
+
+    def _check_length(self, tokens: int) -> None:
+        config: Any = self._language_model.config
+        if tokens > config.max_position_embeddings:
+            raise UserError(
+                f"backbone {self._backbone.name!r}: a question of {tokens:,} tokens; expected at most "
+                f"{config.max_position_embeddings:,}, with shorter clips or fewer examples"
+            )
+
+
+def _continued(ids: Tensor) -> Inputs:
+    """Tokens `(1, tokens)` without audio."""
+    nothing = torch.zeros(0, dtype=torch.long, device=ids.device)
+    nobody = torch.zeros_like(ids, dtype=torch.bool)
+    return Inputs(ids, torch.ones_like(ids), nobody, nothing, nothing, padding_last=True)
+
+
+def _ends(checkpoint: Checkpoint, tokenizer: Any) -> set[int]:
+    """Tokens that end an answer: the tokenizer's, and those of generation_config.json where there is one."""
+    try:
+        revision: Any = checkpoint.revision  # the stubs do not know None
+        named = GenerationConfig.from_pretrained(checkpoint.name, revision=revision).eos_token_id
+    except OSError:
+        named = None
+    ends = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return {int(token) for token in ends if token is not None}
+
+
+def identity(checkpoint: Checkpoint) -> str:
+    """What a checkpoint holds, weights, tokenizer and chat template: the commit on the hub, or the SHA-256 of a folder.
+
+    Raises:
+        UserError: If there is no such checkpoint.
+    """
+    found = _here(checkpoint)
+    folder = Path(found.name)
+    if folder.is_dir():
+        return _folder_hash(folder)
+    try:
+        config = cached_file(found.name, "config.json", revision=found.revision)
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"backbone {checkpoint.name!r}: expected {NANO!r}, a hub id or a folder: {reason}") from None
+    commit = extract_commit_hash(config, None)
+    assert commit is not None, config
+    return commit
+
+
+def _folder_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
+            with open(path, "rb") as file:
+                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _here(checkpoint: Checkpoint) -> Checkpoint:
+    return replace(checkpoint, name=str(NANO_FOLDER)) if checkpoint.name == NANO else checkpoint
+
+
+class LMHead(nn.Module):
+    """From hidden states to the scores of the next token, in float32 whatever the precision of its weights is.
+
+    In bfloat16 the scores of a large vocabulary would be multiples of 1/8, and answers would tie.
+
+    Args:
+        weight: `(vocabulary, hidden)`; that of the embeddings where the family ties both.
+        text_config: Of the language model: some families divide the scores (Granite) or bound them (Gemma).
+    """
+
+    weight: Tensor
+
+    def __init__(self, weight: Tensor, text_config: Any) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        # transformers 5.23 leaves Granite's divisor out in Granite Speech, whose language model was trained with it
+        self._divisor = float(getattr(text_config, "logits_scaling", 1.0))
+        self._bound: float | None = getattr(text_config, "final_logit_softcapping", None)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Scores `(..., vocabulary)`, float32, of hidden states `(..., hidden)`."""
+        states = hidden.to(self.weight.device, torch.float32)
+        scores = torch.cat([states @ rows.float().T for rows in self.weight.split(_ROWS)], -1) / self._divisor
+        return scores if self._bound is None else self._bound * torch.tanh(scores / self._bound)
+
+
+def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead:
+    """The head out of the files of a backbone, or its embeddings where these are the head.
+
+    Args:
+        checkpoint: What the backbone was loaded from.
+        backbone: With its weights.
+
+    Raises:
+        UserError: If the checkpoint has no such weights, or they do not fit the language model.
+    """
+    language_model = backbone.language_model
+    weight = _stored(checkpoint)
+    if weight is None:
+        if not _tied(checkpoint, language_model.config):
+            raise UserError(f"backbone {checkpoint.name!r}: no LM head among its weights: it cannot answer in words")
+        weight = language_model.get_input_embeddings().weight.detach()
+    if weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
+        raise UserError(
+            f"backbone {checkpoint.name!r}: LM head of shape {tuple(weight.shape)}; expected (vocabulary, "
+            f"{backbone.hidden_size})"
+        )
+    return LMHead(weight.to(checkpoint.dtype), language_model.config)
+
+
+def _tied(checkpoint: Checkpoint, text_config: Any) -> bool:
+    """A configuration says it for the whole model or for its language model."""
+    whole: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+    return bool(whole.tie_word_embeddings or text_config.tie_word_embeddings)
+
+
+def _stored(checkpoint: Checkpoint) -> Tensor | None:
+    """The weights as the checkpoint has them; None where it has none of their own."""
+    index = _file(checkpoint, "model.safetensors.index.json")
+    try:
+        if index is None:
+            path, keys = _file(checkpoint, "model.safetensors"), None
+        else:
+            with open(index, encoding="utf-8") as file:
+                places = json.load(file)["weight_map"]
+            keys = [key for key in places if _KEY.search(key)]
+            path = _file(checkpoint, places[keys[0]]) if keys else None
+        if path is None:
+            return None
+        with safe_open(path, framework="pt") as tensors:
+            found = keys or [key for key in tensors.keys() if _KEY.search(key)]  # noqa: SIM118
+            return tensors.get_tensor(found[0]) if found else None
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
+
+
+def _file(checkpoint: Checkpoint, name: str) -> str | None:
+    return cached_file(checkpoint.name, name, revision=checkpoint.revision, _raise_exceptions_for_missing_entries=False)

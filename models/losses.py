@@ -1,0 +1,352 @@
+"""Losses: pure functions `(prediction, target, mask, ...) -> scalar`.
+
+What holds for all of them:
+
+- Predictions and targets are `(batch, dimensions)` in units of the scale: 0 is its lowest score, 1 its highest. The
+  caller normalises.
+- `mask` has the same shape: a weight of at least 0 for every entry, or True where people rated. Targets where it is 0
+  may be NaN: they are never read.
+- The result is the mean with these weights over all entries that count. If none counts it is 0 with a gradient of 0,
+  still part of the graph.
+- The result has the dtype of the prediction: call them in float32, outside autocast.
+- Shapes that differ raise a `ValueError`: broadcasting would give a number and no error.
+
+Losses over the steps of a scale take `counts`, how many raters gave each score, the lowest first `(batch, dimensions,
+steps)`, and `exists`, which steps a scale has `(dimensions, steps)`, bool. A shorter scale has the first of the steps;
+what a model predicts for the others is not read. Entries without raters never count.
+
+Memory of the ranking losses grows with the square of the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, logsigmoid, relu
+
+_LEAST_SPREAD = 1e-6
+"""Least denominator of `ccc`, squared units of the scale: below it rounding alone would make any gradient."""
+_LEAST_RANK_VARIANCE = 1e-4
+"""Variance of soft ranks, divided by the number of items, below which their correlation tends to 0.
+
+It bounds the gradient where predictions are almost equal. Average ranks that differ at all have more in batches of up
+to 2498 items."""
+
+
+# Each prediction with its own target
+
+
+def mse(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Squared error."""
+    target, weights = _counted(prediction, target, mask)
+    return _weighted_mean((prediction - target).square(), weights)
+
+
+def huber(prediction: Tensor, target: Tensor, mask: Tensor, delta: float) -> Tensor:
+    """Half the squared error up to an error of `delta` (above 0, units of the scale), linear beyond (Huber, 1964)."""
+    target, weights = _counted(prediction, target, mask)
+    return _weighted_mean(huber_loss(prediction, target, reduction="none", delta=delta), weights)
+
+
+def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Negative log likelihood under a normal distribution without its constant: (log v + (y - m)^2 / v) / 2.
+
+    Learns how uncertain each prediction is together with the prediction (Nix & Weigend, 1994). A large variance excuses
+    a large error, so that a mean that starts badly learns slowly (Seitzer et al., 2022); see `faithful_nll`.
+
+    Args:
+        mean: The prediction.
+        variance: The same shape, above 0 also where nobody rated, squared units of the scale.
+
+    Returns:
+        In nats; below 0 where the variance is small.
+    """
+    _check("variance", variance.shape, mean.shape)
+    target, weights = _counted(mean, target, mask)
+    return _weighted_mean(0.5 * (variance.log() + (target - mean).square() / variance), weights)
+
+
+def faithful_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Half the squared error of the mean, and `gaussian_nll` of the variance around that mean (Stirn et al., 2023).
+
+    The mean learns as it would from the squared error alone; no gradient of the likelihood reaches it. Arguments as for
+    `gaussian_nll`.
+    """
+    return 0.5 * mse(mean, target, mask) + gaussian_nll(mean.detach(), variance, target, mask)
+
+
+# Level, spread and order over the batch
+
+
+def ccc(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """One minus Lin's concordance correlation, 2 cov / (var + var + squared difference of means) (Lin, 1989).
+
+    The moments are taken over the batch, so that it must not be small: the coefficient of few items is noise.
+
+    Returns:
+        The mean over the dimensions in which at least two items count, from 0 to 2; 0 with a gradient of 0 if there is
+        none. A dimension in which either side is constant is at 1, also where both sides are equal.
+    """
+    target, weights = _counted(prediction, target, mask)
+    total = weights.sum(0)
+    normalised = weights / total.masked_fill(total == 0, 1)
+    means = (normalised * prediction).sum(0), (normalised * target).sum(0)
+    predicted, rated = prediction - means[0], target - means[1]
+    covariance = (normalised * predicted * rated).sum(0)
+    spread = (normalised * (predicted.square() + rated.square())).sum(0) + (means[0] - means[1]).square()
+    concordance = 2 * covariance / spread.clamp(min=_LEAST_SPREAD)
+    enough = (weights > 0).sum(0) >= 2
+    return _weighted_mean(1 - concordance, enough.to(prediction.dtype))
+
+
+def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    """One minus the Pearson correlation between soft ranks of the predictions and the ranks of the targets.
+
+    The soft rank of an item is 1/2 plus the sum over all items j, itself too, of sigmoid((x - x_j) / temperature)
+    (Qin, Liu & Li, 2010). With a falling temperature it becomes the average rank, and the loss one minus Spearman's.
+
+    Args:
+        mask: All entries that count weigh the same.
+        temperature: Above 0, units of the scale.
+
+    Returns:
+        The mean over the dimensions in which at least two items count and their targets are not all equal, from 0 to 2;
+        0 with a gradient of 0 if there is none. A dimension with constant predictions is at 1.
+    """
+    target, weights = _counted(prediction, target, mask)
+    counts = (weights > 0).to(prediction.dtype)
+
+    def centred_ranks(above: Tensor) -> Tensor:  # from how surely one item is above another (batch, batch, dimensions)
+        ranks = 0.5 + (above * counts[None]).sum(1)
+        return (ranks - (ranks * counts).sum(0) / counts.sum(0).clamp(min=1)) * counts
+
+    soft = centred_ranks(torch.sigmoid((prediction[:, None] - prediction[None]) / temperature))
+    ranks = centred_ranks((1 + (target[:, None] - target[None]).sign()) / 2)
+    smallest = _LEAST_RANK_VARIANCE * counts.sum(0).clamp(min=1) ** 3
+    spreads = soft.square().sum(0).clamp(min=smallest), ranks.square().sum(0)
+    varied = spreads[1] > 0.25  # two unequal items have 0.5, which is the least; equal ones exactly 0
+    correlation = (soft * ranks).sum(0) / (spreads[0] * spreads[1].masked_fill(~varied, 1)).sqrt()
+    return _weighted_mean(1 - correlation, varied.to(prediction.dtype))
+
+
+def margin_ranking(
+    prediction: Tensor,
+    target: Tensor,
+    mask: Tensor,
+    groups: Tensor | None = None,
+    margin: float = 0.05,
+    tie: float = 0.0,
+) -> Tensor:
+    """Hinge on pairs of items: the better one must lead by `margin` (Herbrich, Graepel & Obermayer, 2000).
+
+    Args:
+        mask: A pair weighs the product.
+        groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
+        margin: Units of the scale.
+        tie: Pairs whose targets differ by no more than this (units of the scale) do not count.
+    """
+    lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
+    hinge = relu(margin - rated_lead.sign() * lead)
+    return _weighted_mean(hinge, weights * (rated_lead.abs() > tie))
+
+
+def logistic_ranking(
+    prediction: Tensor,
+    target: Tensor,
+    mask: Tensor,
+    groups: Tensor | None = None,
+    temperature: float = 0.1,
+    tie: float = 0.0,
+) -> Tensor:
+    """RankNet: cross-entropy of which item of a pair is better (Burges et al., 2005), in nats.
+
+    The first is better with probability sigmoid(difference of the predictions / temperature).
+
+    Args:
+        mask: A pair weighs the product.
+        groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
+        temperature: Above 0, units of the scale.
+        tie: Pairs whose targets differ by no more than this (units of the scale) are ties: half a win for each.
+    """
+    lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
+    wins = (1 + rated_lead.sign().masked_fill(rated_lead.abs() <= tie, 0)) / 2
+    return _weighted_mean(binary_cross_entropy_with_logits(lead / temperature, wins, reduction="none"), weights)
+
+
+# Distributions over the steps of a scale
+
+
+def coral(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
+    """Binary cross-entropy of every threshold with the share of raters above it (Cao, Mirjalili & Raschka, 2020).
+
+    Args:
+        logits: Of P(rating above step k), `(batch, dimensions, steps - 1)`.
+
+    Returns:
+        In nats: the mean over the thresholds of a scale, then over entries.
+    """
+    raters, above = _raters_above(logits, counts, exists)
+    known = logits.masked_fill(~exists[:, 1:], 0)
+    entropy = binary_cross_entropy_with_logits(known, above / raters.clamp(min=1)[..., None], reduction="none")
+    return _mean_over_thresholds(entropy, raters, mask, exists)
+
+
+def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
+    """Negative log likelihood of a rater's score under conditional thresholds (Shi, Cao & Raschka, 2021).
+
+    Each threshold counts only the raters who gave more than the step before it, so that the distribution over steps
+    that belongs to the logits needs no order among them.
+
+    Args:
+        logits: Of P(rating above step k, given that it is above step k - 1), `(batch, dimensions, steps - 1)`.
+
+    Returns:
+        In nats: the mean over raters divided by the number of thresholds of the scale, so that long scales do not
+        outweigh short ones, then over entries.
+    """
+    raters, above = _raters_above(logits, counts, exists)
+    known = logits.masked_fill(~exists[:, 1:], 0)
+    at = counts[..., :-1].to(logits.dtype)
+    surprise = -(above * logsigmoid(known) + at * logsigmoid(-known)) / raters.clamp(min=1)[..., None]
+    return _mean_over_thresholds(surprise, raters, mask, exists)
+
+
+def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
+    """Cross-entropy between the raters' histogram and the predicted distribution, in nats.
+
+    Args:
+        log_probabilities: `(batch, dimensions, steps)`; may be minus infinity where no rater is.
+    """
+    histogram, raters = _histogram(counts, log_probabilities)
+    weights = _entry_weights(mask, log_probabilities[..., 0]) * (raters > 0)
+    # not read where no rater is: 0 times infinity is NaN
+    unread = (histogram == 0) | (weights == 0)[..., None]
+    return _weighted_mean(-(histogram * log_probabilities.masked_fill(unread, 0)).sum(-1), weights)
+
+
+def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
+    """Squared earth mover's distance between the raters' histogram and the prediction (Hou, Yu & Samaras, 2016).
+
+    The mean over steps of the squared difference of the cumulative distributions, from 0 to 1. A near miss costs less
+    than a far one, which cross-entropy does not know.
+
+    Args:
+        log_probabilities: `(batch, dimensions, steps)`.
+    """
+    histogram, raters = _histogram(counts, log_probabilities)
+    _check("steps", exists.shape, counts.shape[1:])
+    probabilities = log_probabilities.masked_fill(~exists, -torch.inf).exp()
+    # both have reached 1 where the scale ends: steps that it does not have add nothing
+    squares = (probabilities - histogram).cumsum(-1).square()
+    distance = squares.sum(-1) / exists.sum(-1).clamp(min=1)
+    return _weighted_mean(distance, _entry_weights(mask, distance) * (raters > 0))
+
+
+# Preferences: which of two items a person found better
+
+
+def bradley_terry(
+    preferred: Tensor,
+    rejected: Tensor,
+    strength: Tensor,
+    mask: Tensor,
+    temperature: float = 0.1,
+    strength_margin: float = 0.0,
+) -> Tensor:
+    """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature - margin), in nats.
+
+    Bradley & Terry (1952). The margin is `strength_margin` times how strong the preference is (Touvron et al., 2023). A
+    tie, strength 0, is half a win for each side: the mean of both directions, least where both scores are equal. The
+    level of the scores stays open; see `centring`.
+
+    Args:
+        preferred: Scores of the preferred items, `(preferences,)` or `(preferences, dimensions)`, units of the scale.
+        rejected: Scores of the others, the same shape.
+        strength: At least 0; 0 is a tie. The same shape; not read where the mask is 0 (may be NaN).
+        mask: Weight of each preference or True where there is one, the same shape.
+        temperature: Above 0, units of the scale.
+        strength_margin: Of a preference of strength 1, in units of the temperature.
+    """
+    _check("rejected", rejected.shape, preferred.shape)
+    strength, weights = _counted(preferred, strength, mask)
+    lead = (preferred - rejected) / temperature
+    won = -logsigmoid(lead - strength_margin * strength)
+    tied = -(logsigmoid(lead) + logsigmoid(-lead)) / 2
+    return _weighted_mean(tied.where(strength == 0, won), weights)
+
+
+def centring(preferred: Tensor, rejected: Tensor, mask: Tensor) -> Tensor:
+    """Squared distance of the mean of both scores from the middle of the scale (Eisenstein et al., 2023).
+
+    A small weight of it beside `bradley_terry` fixes the level that preferences leave open. Arguments as there.
+    """
+    _check("rejected", rejected.shape, preferred.shape)
+    mean = (preferred + rejected) / 2
+    return _weighted_mean((mean - 0.5).square(), _entry_weights(mask, mean))
+
+
+# What counts: weights out of masks, targets that may be missing, and means that may be empty
+
+
+def _check(name: str, found: torch.Size, expected: torch.Size) -> None:
+    if found != expected:
+        raise ValueError(f"{name} {tuple(found)}; expected the shape {tuple(expected)}")
+
+
+def _entry_weights(mask: Tensor, like: Tensor) -> Tensor:
+    """The mask as weights, in the dtype of `like`."""
+    _check("mask", mask.shape, like.shape)
+    return mask.to(like.dtype)
+
+
+def _counted(prediction: Tensor, target: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Target and weights, both in the shape and dtype of the prediction.
+
+    Targets that do not count become 0. Multiplying them with a weight of 0 would not do: 0 times NaN is NaN.
+    """
+    _check("target", target.shape, prediction.shape)
+    weights = _entry_weights(mask, prediction)
+    return target.to(prediction.dtype).masked_fill(weights == 0, 0), weights
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Mean of finite `values` with `weights` of the same shape: a scalar, 0 where all weights are 0."""
+    total = weights.sum()
+    return (values * weights).sum() / total.masked_fill(total == 0, 1)
+
+
+def _item_pairs(
+    prediction: Tensor, target: Tensor, mask: Tensor, groups: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By how much the first item of each pair leads in predictions and targets, and weights: `(pairs, dimensions)`."""
+    target, weights = _counted(prediction, target, mask)
+    first, second = torch.triu_indices(len(prediction), len(prediction), 1, device=prediction.device)
+    products = weights[first] * weights[second]
+    if groups is not None:
+        _check("groups", groups.shape, prediction.shape[:1])
+        comparable = (groups[first] == groups[second]) & (groups[first] >= 0)
+        products = products * comparable[:, None]
+    return prediction[first] - prediction[second], target[first] - target[second], products
+
+
+def _raters_above(logits: Tensor, counts: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
+    """How many raters there are `(batch, dimensions)`, and above each threshold `(batch, dimensions, steps - 1)`."""
+    shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
+    _check("counts", counts.shape, shape)
+    _check("steps", exists.shape, shape[1:])
+    upwards = counts.to(logits.dtype).cumsum(-1)
+    return upwards[..., -1], upwards[..., -1:] - upwards[..., :-1]
+
+
+def _mean_over_thresholds(values: Tensor, raters: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
+    """Of `(batch, dimensions, steps - 1)`: over the thresholds that exist, then over entries that have raters."""
+    thresholds = exists[:, 1:]
+    per_entry = (values * thresholds).sum(-1) / thresholds.sum(-1).clamp(min=1)
+    return _weighted_mean(per_entry, _entry_weights(mask, per_entry) * (raters > 0))
+
+
+def _histogram(counts: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Fraction of the raters at each step, 0 where nobody rated, and the number of raters `(batch, dimensions)`."""
+    _check("counts", counts.shape, log_probabilities.shape)
+    raters = counts.sum(-1)
+    return counts.to(log_probabilities.dtype) / raters.clamp(min=1)[..., None], raters

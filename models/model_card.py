@@ -1,0 +1,179 @@
+"""The model card of a judge: `model_card.md.j2`, with a head that programs and the hub read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import EvalResult, ModelCardData
+
+_TEMPLATE = Path(__file__).with_name("model_card.md.j2")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_TASK = "audio-classification"
+"""The nearest that the hub knows: clips in, a number for each dimension out."""
+_METRICS = {
+    "spearman": ("spearmanr", "Spearman"),
+    "pearson": ("pearsonr", "Pearson"),
+    "mae": ("mae", "Mean absolute error"),
+}
+_PERTURBATIONS = {
+    "response_only": "without its context",
+    "context_only": "without the response",
+    "context_swapped": "with the context of another pair",
+    "response_swapped": "with the response of another pair",
+    "silent": "silence in place of every clip",
+    "flat_prosody": "the melody of the voice made flat",
+    "low_pass": "the words made unintelligible",
+}
+
+
+def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> str:
+    """Text of `README.md` in a judge folder.
+
+    Args:
+        description: What `judge.json` says.
+        report: An agreement report (`agreement.json`), if the judge was evaluated.
+    """
+    origin, export = description["provenance"], description.get("export")
+    settings = origin_settings(description)
+    in_full = (description if export is None else export["origin"]).get("trained_in_full", [])
+    # not `ModelCard.from_template`, which takes no filters and parses the card that it made
+    environment = jinja2.Environment(keep_trailing_newline=True, undefined=jinja2.ChainableUndefined)
+    environment.filters |= {"number": _number, "interval": _interval, "percent": _percent, "check": _check}
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    measured = report is not None and report["dataset"]["name"] == origin["dataset"]
+    return template.render(
+        card_data=_data(description, report).to_yaml(),
+        judge=description,
+        report=report,
+        origin=origin,
+        export=export,
+        settings=settings,
+        backbone_on_hub=backbone_on_hub(description),
+        trained=_trained(settings["lora"], in_full),
+        coverage=[] if report is None else list(_coverage(report)),
+        perturbations=_PERTURBATIONS,
+        items=[f"{100 * share:.0f} % {kind}" for kind, share in origin.get("shares", {}).items() if share],
+        licence=report["dataset"].get("licence") if report is not None and measured else None,
+    )
+
+
+def origin_settings(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings that the judge was trained with, also where its adapter was merged into its weights."""
+    export = description.get("export")
+    return description["settings"] if export is None else export["origin"]["settings"]
+
+
+def backbone_on_hub(description: Mapping[str, Any]) -> str | None:
+    """Name of the backbone on the hub; None where it came out of a folder, or with this package."""
+    name = origin_settings(description)["backbone"]
+    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
+
+
+def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> ModelCardData:
+    export, origin, base = description.get("export"), description["provenance"], backbone_on_hub(description)
+    relation = "adapter"
+    tags = ["empathy-judge", "audio", "speech", "vocal-empathy", "speech-evaluation", "reward-model"]
+    tags.append("synthetic-ratings" if origin["synthetic"] else "human-ratings")
+    if export is None:
+        tags.append("lora")
+    else:
+        relation = "finetune" if export["quantization"] == "none" else "quantized"
+        tags += {"none": (), "int8": ("8-bit",), "nf4": ("4-bit",)}[export["quantization"]]
+        if export["form"] == "huggingface":
+            tags.append("custom_code")
+    results = [] if report is None else list(_results(report))
+    return ModelCardData(
+        license="other",
+        license_name="that-of-backbone-and-data",
+        library_name="transformers" if export is not None and export["form"] == "huggingface" else "empathy-judge",
+        pipeline_tag=_TASK,
+        tags=tags,
+        base_model=base,
+        base_model_relation=relation if base else None,
+        datasets=[_dataset_type(origin["dataset"])],
+        metrics=["spearmanr"],
+        **({"eval_results": results, "model_name": "Judge of vocal delivery"} if results else {}),
+    )
+
+
+def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:
+    """Agreement with people by dimension; what is undefined is left out."""
+    dataset = report["dataset"]
+    for name, found in report["dimensions"].items():
+        for kind, (metric, title) in _METRICS.items():
+            own = found.get(kind) or {}
+            if own.get("value") is None:
+                continue
+            facts: dict[str, Any] = {"dimension": name, "level": "item"}
+            facts |= {end: own[end] for end in ("low", "high") if own.get(end) is not None}
+            facts |= {count: found[count] for count in ("n_items", "n_groups", "n_raters") if count in found}
+            ceiling = found.get("ceiling", {}).get("spearman", {})
+            if kind == "spearman" and ceiling.get("value") is not None:
+                facts["ceiling"] = {
+                    end: ceiling[end] for end in ("value", "low", "high") if ceiling.get(end) is not None
+                }
+            yield EvalResult(
+                task_type=_TASK,
+                task_name="Agreement with mean ratings",
+                dataset_type=_dataset_type(dataset["name"]),
+                dataset_name=dataset["name"],
+                dataset_split=report["split"],
+                metric_type=metric,
+                metric_name=f"{title}, {name}",
+                metric_value=own["value"],
+                metric_args=facts,
+            )
+
+
+def _dataset_type(name: str) -> str:
+    if _HUB_NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data"
+
+
+def _coverage(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """Dimension, measured coverage and width of the 90 % intervals, where the report has them."""
+    for name, found in report["dimensions"].items():
+        own = (found.get("uncertainty") or {}).get("intervals", {}).get("90")
+        if own is not None and own["covered"]["value"] is not None:
+            yield name, own["covered"], own["width"]
+
+
+def _trained(lora: Mapping[str, Any], in_full: Sequence[str]) -> str:
+    trained = []
+    if lora["parts"]:
+        layers = lora.get("layers")
+        where = f" (its layers {layers[0]} up to {layers[1]})" if layers else ""
+        method = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA"}[lora.get("method", "lora")]
+        trained.append(f"{method} of rank {lora['rank']} on {', '.join(lora['parts'])}{where}")
+    trained += [f"{part} in full" for part in in_full]
+    return "; ".join(trained) or "nothing"
+
+
+# Filters of the template; a statistic is a number, or an object with value, low and high
+
+
+def _number(statistic: Any, digits: int = 2) -> str:
+    value = statistic.get("value") if isinstance(statistic, Mapping) else statistic
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(statistic: Mapping[str, Any]) -> str:
+    if statistic.get("low") is None:
+        return _number(statistic)
+    return f"{_number(statistic)} ({statistic['low']:.2f} to {statistic['high']:.2f})"
+
+
+def _percent(statistic: Mapping[str, Any]) -> str:
+    text = f"{100 * statistic['value']:.0f} %"
+    low, high = statistic["low"], statistic["high"]
+    return text if low is None else f"{text} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _check(report: Mapping[str, Any], kind: str, dimension: str) -> Any:
+    """Spearman of a dimension under a perturbation; None where it was not measured."""
+    return report["checks"].get(kind, {}).get(dimension, {}).get("spearman")
