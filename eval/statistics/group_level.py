@@ -229,7 +229,14 @@ def _spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def _kendall(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
     starts = np.cumsum(np.bincount(groups)) - np.bincount(groups)
     sides = zip(np.split(x, starts)[1:], np.split(y, starts)[1:], strict=True)
-    return np.array([stats.kendalltau(*own, method="asymptotic")[0] for own in sides])
+    return np.array([_tau_b(*own) for own in sides])
+
+
+def _tau_b(x: np.ndarray, y: np.ndarray) -> float:
+    if len(x) > 200:
+        return stats.kendalltau(x, y, method="asymptotic")[0]
+    first, second = (np.sign(own[:, None] - own) for own in (x, y))  # ten times as fast for the few items of a context
+    return float((first * second).sum() / np.sqrt(np.abs(first).sum() * np.abs(second).sum()))
 
 
 _CORRELATIONS: dict[GroupCorrelation, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
