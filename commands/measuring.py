@@ -25,7 +25,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from ..eval.asking_words import notes
     from ..eval.evaluate import evaluate as measure
     from ..eval.pages.report import terminal_table, write_report
-    from ..eval.panel_view import panel_table
+    from ..eval.views import panel_table
 
     dataset, [(judge, provenance)] = _open_judges([options.judge], options)
     if options.dry_run:
@@ -58,8 +58,8 @@ def compare(options: argparse.Namespace) -> int:
         return _compare_table(options)
 
     from ..eval.compare import compare as measure
-    from ..eval.compare_view import comparison_views
     from ..eval.pages.compare_page import comparison_json, write_comparison
+    from ..eval.views import comparison_views
 
     dataset, opened = _open_judges(options.judges, options)
     if options.dry_run:
@@ -120,7 +120,7 @@ def agreement(options: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        from ..eval.agreement_view import agreement_views
+        from ..eval.views import agreement_views
 
         for view in agreement_views(found, options.alpha):
             Console().print(view, markup=False)
@@ -147,7 +147,7 @@ def _compare_table(options: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        from ..eval.overall_view import table_comparison_views
+        from ..eval.views import table_comparison_views
 
         for view in table_comparison_views(found):
             Console().print(view, markup=False)

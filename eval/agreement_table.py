@@ -7,7 +7,7 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
 - ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
   (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
   ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
-- ``overall``: the judges over all dimensions (`report_schema.OverallReport`); null with fewer than two dimensions or
+- ``overall``: the judges over all dimensions (``overall`` of `report_schema`); null with fewer than two dimensions or
   without judges
 - ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
 
@@ -20,9 +20,9 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
     `icc.FORMS`), ``alpha`` (by distance: `krippendorff.DISTANCES`); see `reliability`
   - ``judges``: judge -> agreement with the mean of the people. ``n_items`` scored by it and by people, ``n_unscored``
     scored by people alone; ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the
-    items of this judge; all fields of `report_schema.JudgeReport`, the scale being from the lowest to the highest
+    items of this judge; all fields of a judge (`report_schema`), the scale being from the lowest to the highest
     score by people, ``system_level`` null where the table has no systems
-  - ``ranking``: the judges against each other (`report_schema.RankingReport`); null with fewer than two
+  - ``ranking``: the judges against each other (`report_schema`); null with fewer than two
   - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
     scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, linear_kappa, quadratic_kappa``
 
@@ -45,12 +45,11 @@ from rich.progress import track
 from ..data_modules.errors import UserError
 from ..data_modules.ratings import RatingTable
 from .annotations import Annotations, Block
-from .judge_report import MAX_KENDALL_ITEMS, judge_report
-from .judged import Judged
+from .compare import ranking_report
+from .judge_report import MAX_KENDALL_ITEMS, Judged, judge_report
 from .overall import RatedBlock, overall_report
-from .ranking import ranking_report
-from .report_schema import RankingReport, statistic_report
-from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, kendall, tau_c
+from .report_schema import RankingReport
+from .statistics.agreement import MIN_ITEMS, Statistic, as_report, is_constant, kendall, tau_c
 from .statistics.bootstrap import Interval, Resamples, estimate, statistic_draws
 from .statistics.kappa import KappaDistance, kappa_estimate
 from .statistics.reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
@@ -253,8 +252,8 @@ class _Table:
         own = judge_report(judged, table, panel, scale=people.scale, seed=self.seed)
         return {
             "n_unscored": len(people.items) - len(items),
-            "ceiling": statistic_report(panel.leave_one_rater_out.statistic),
-            "panel_ceiling": statistic_report(panel.panel_mean.statistic),
+            "ceiling": as_report(panel.leave_one_rater_out.statistic),
+            "panel_ceiling": as_report(panel.panel_mean.statistic),
             **own,
             "system_level": own["system_level"] if self.has_systems else None,
         }
@@ -275,8 +274,7 @@ class _Table:
         if constant:  # the statistics call the sides judge and human
             reason = f"the scores by {' and '.join(constant)} are constant"
             found = {name: replace(statistic, reason=reason) for name, statistic in found.items()}
-        reports = {name: statistic_report(statistic) for name, statistic in found.items()}
-        return {"first": one, "second": other, "n_items": len(common), **reports}
+        return {"first": one, "second": other, "n_items": len(common), **as_report(found)}
 
 
 def _estimate(name: str, x: np.ndarray, y: np.ndarray, draws: Resamples) -> Statistic:

@@ -17,19 +17,9 @@ import pandas as pd
 from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
 from .judges import OK
-from .report_schema import (
-    AskedDimension,
-    AskingReport,
-    DriftReport,
-    EffortReport,
-    OrdersReport,
-    RepeatsReport,
-    statistic_report,
-)
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, mean_with_interval
-from .statistics.orders import orders
-from .statistics.repeats import repeats
+from .statistics.repeats import Orders, orders, repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +50,7 @@ class Answers:
         """The sum of a count over the pairs."""
         return sum(told.get(what, 0) for told in self.told)
 
-    def dimension_report(self, dimension: str, resamples: Resamples) -> AskedDimension:
+    def dimension_report(self, dimension: str, resamples: Resamples) -> dict[str, Any]:
         """Repeats, orders and versions on one dimension.
 
         Args:
@@ -68,7 +58,7 @@ class Answers:
             resamples: Draws over all pairs.
         """
         return {
-            "repeats": self._repeats(dimension, resamples),
+            "repeats": repeats(self._of("samples", dimension), resamples),
             "orders": self._orders(dimension, resamples),
             "drift": self._drift(dimension, resamples),
         }
@@ -77,25 +67,13 @@ class Answers:
         """Per pair what stands under a name for a dimension."""
         return [list(told.get(what, {}).get(dimension, [])) for told in self.told]
 
-    def _repeats(self, dimension: str, resamples: Resamples) -> RepeatsReport:
-        found = repeats(self._of("samples", dimension), resamples)
-        return {
-            "within_sd": statistic_report(found.within_sd),
-            "icc": statistic_report(found.icc),
-            "icc_of_mean": statistic_report(found.icc_of_mean),
-        }
-
-    def _orders(self, dimension: str, resamples: Resamples) -> OrdersReport:
+    def _orders(self, dimension: str, resamples: Resamples) -> Orders:
         by_pair = self._of("orders", dimension)
         positions = np.repeat(np.arange(len(by_pair)), [len(own) for own in by_pair])
         verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
-        found = orders(verdicts, resamples.select(positions))
-        return {
-            "inconsistent": statistic_report(found.inconsistent),
-            "first_preferred": statistic_report(found.first_preferred),
-        }
+        return orders(verdicts, resamples.select(positions))
 
-    def _drift(self, dimension: str, resamples: Resamples) -> list[DriftReport]:
+    def _drift(self, dimension: str, resamples: Resamples) -> list[dict[str, Any]]:
         means = [
             _by_version(samples, versions)
             for samples, versions in zip(
@@ -104,7 +82,7 @@ class Answers:
         ]
         versions = sorted({version for told in self.told for version in told.get("versions", [])})
         return [
-            {"first": first, "second": second, "difference": statistic_report(_moved(means, first, second, resamples))}
+            {"first": first, "second": second, "difference": _moved(means, first, second, resamples)}
             for first, second in combinations(versions, 2)
         ]
 
@@ -127,7 +105,7 @@ def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamp
     return mean_with_interval(change, resamples.select(both))
 
 
-def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> AskingReport:
+def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:
     """Counts and cost.
 
     Args:
@@ -174,7 +152,7 @@ def _cost(told: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:
     return float(sum(own["cost"] for own in answered)), None
 
 
-def effort_report(answers: Answers | None, pairs: int, wall: float) -> EffortReport:
+def effort_report(answers: Answers | None, pairs: int, wall: float) -> dict[str, Any]:
     """Seconds for a pair.
 
     Args:

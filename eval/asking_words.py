@@ -1,13 +1,13 @@
-"""What it took to ask a judge, whether it stands by its answers, and whether it takes long for good: in words."""
+"""What it took to ask a prompted judge, whether it stands by its answers, and its length bias: in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import numerals
 from .numerals import counted, number, percent, signed
-from .report_schema import AgreementReport, AskedDimension, AskingReport, DimensionReport, StatisticReport
+from .report_schema import AgreementReport, DimensionReport, StatisticReport
 
 _KINDS_SHOWN = 5
 _LENGTHS = {"seconds": "the duration of the response", "words": "the number of its words"}
@@ -91,7 +91,7 @@ def asking_sentences(report: AgreementReport) -> list[str]:
     return sentences
 
 
-def _requests(asking: AskingReport) -> str:
+def _requests(asking: dict[str, Any]) -> str:
     text = f"{asking['questions']:,} questions about {counted(asking['pairs'], 'pair')}"
     if asking["kept"]:
         text += f", {asking['kept']:,} of them answered in earlier runs"
@@ -104,7 +104,7 @@ def _requests(asking: AskingReport) -> str:
     return f"{text}; {asking['failed']:,} failed ({percent(asking['failure_rate'])}: {_kinds(asking)}); {left}.{more}"
 
 
-def _kinds(asking: AskingReport) -> str:
+def _kinds(asking: dict[str, Any]) -> str:
     """The ways in which answers failed, the most frequent first."""
     kinds = list(asking["failures"].items())
     named = "; ".join(f"{own['count']:,} x {kind}" for kind, own in kinds[:_KINDS_SHOWN])
@@ -112,7 +112,7 @@ def _kinds(asking: AskingReport) -> str:
     return f"{named}; and {more} more kinds" if more > 0 else named
 
 
-def _effort(report: AgreementReport, asking: AskingReport) -> str:
+def _effort(report: AgreementReport, asking: dict[str, Any]) -> str:
     seconds = (
         f"Requests took {seconds_in_words(report['effort']['seconds_per_pair'])} s for each pair, several at a time."
     )
@@ -122,7 +122,7 @@ def _effort(report: AgreementReport, asking: AskingReport) -> str:
     return f"{seconds} Cost: ${dollars(asking['cost'])} in all, ${each} per 1,000 pairs."
 
 
-def _answers(asked: AskedDimension) -> Iterator[str]:
+def _answers(asked: dict[str, Any]) -> Iterator[str]:
     repeats, orders = asked["repeats"], asked["orders"]
     if repeats["within_sd"]["value"] is not None:
         icc = repeats["icc"]
@@ -134,7 +134,7 @@ def _answers(asked: AskedDimension) -> Iterator[str]:
             f"The two orders of a comparison prefer different responses in "
             f"{numerals.percent_ranged(orders['inconsistent'])} of {orders['inconsistent']['n']:,} comparisons; "
             f"{numerals.percent_ranged(orders['first_preferred'])} of verdicts are for the first place"
-            f"{_taste(orders['first_preferred'])}."
+            f"{_position_bias(orders['first_preferred'])}."
         )
     for own in asked["drift"]:
         difference = own["difference"]
@@ -149,7 +149,7 @@ def _answers(asked: AskedDimension) -> Iterator[str]:
             yield f"{where} scores moved by {signed(difference['value'])}{between} on {pairs}."
 
 
-def _taste(first: StatisticReport) -> str:
+def _position_bias(first: StatisticReport) -> str:
     if first["low"] is None or first["high"] is None or first["low"] <= 0.5 <= first["high"]:
         return ""
     return ", which it clearly prefers" if first["low"] > 0.5 else ", which it clearly avoids"
@@ -173,7 +173,7 @@ def length_sentences(dimension: DimensionReport) -> list[str]:
 
 
 def notes(report: AgreementReport) -> list[str]:
-    """How the judge was asked, and whether it takes long for good."""
+    """How the judge was asked, and its length bias."""
     several = len(report["dimensions"]) > 1
     return [
         *asking_sentences(report),

@@ -14,9 +14,11 @@ from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
 from .judges import Judge
 from .lengths import response_lengths
 from .probes import DEFAULT_PROBES
-from .ranking import ranking_report
 from .report_schema import AgreementReport, RankingReport
+from .statistics import significance
+from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, Resamples
+from .statistics.ranking import rank_judges, separation
 
 
 class Comparison(NamedTuple):
@@ -106,3 +108,69 @@ def compare(
         scores = {name: items["score"].loc[human.index].to_numpy(np.float64) for name, items in own.items()}
         rankings[dimension.name] = ranking_report(scores, human.to_numpy(np.float64), draws, seed)
     return Comparison(evaluations, rankings)
+
+
+_EXCHANGED_VALUES = 500_000_000  # permutations x groups
+_MOST, _FEWEST = 10_000, 1_000
+
+
+def ranking_report(
+    scores: Mapping[str, np.ndarray], human: np.ndarray, resamples: Resamples, seed: int
+) -> RankingReport:
+    """Judges in significance clusters, every two compared.
+
+    Args:
+        scores: Judge -> scores of the same items, shape (n,), NaN = not scored.
+        human: Shape (n,), mean over the raters.
+        resamples: Draws over the n items.
+        seed: Of the permutations.
+    """
+    permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, resamples.n_groups)))
+    comparisons = significance.compare_all(scores, human, resamples, permutations=permutations, seed=seed)
+    agreement = {name: spearman(score, human) for name, score in scores.items()}
+    ranking = rank_judges(agreement, comparisons)
+    place = {name: position for position, name in enumerate(ranking.judges)}
+
+    def adjusted(first: str, second: str) -> float | None:
+        if first not in place or second not in place:
+            return None
+        p = float(ranking.p[place[first], place[second]])
+        return None if np.isnan(p) else p
+
+    return {
+        "judges": [
+            *(
+                {"judge": name, "cluster": cluster, "spearman": agreement[name].value, "reason": None}
+                for name, cluster in zip(ranking.judges, ranking.clusters, strict=True)
+            ),
+            *(
+                {"judge": name, "cluster": None, "spearman": None, "reason": reason}
+                for name, reason in ranking.unranked.items()
+            ),
+        ],
+        "comparisons": [
+            _comparison_report(first, second, found, adjusted(first, second))
+            for (first, second), found in comparisons.items()
+        ],
+    }
+
+
+def _comparison_report(
+    first: str, second: str, found: significance.Comparison, adjusted: float | None
+) -> dict[str, Any]:
+    needed = as_report(separation(found))
+    return {
+        "first": first,
+        "second": second,
+        "n_items": found.difference.n,
+        "n_groups": found.n_groups,
+        "difference": as_report(found.difference),
+        "p": None if found.permutation is None else found.permutation.p,
+        "p_adjusted": adjusted,
+        "permutations": None if found.permutation is None else found.permutation.permutations,
+        "bootstrap_p": found.bootstrap_p,
+        "williams_p": found.williams.p,
+        "steiger_p": found.steiger.p,
+        "power_reason": needed.pop("reason"),
+        **needed,
+    }

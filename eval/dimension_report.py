@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..data_modules.ratings import Dimension, RatingTable
-from .judge_report import judge_report, mean_of_raters
-from .judged import Judged
+from .judge_report import Judged, distribution, judge_report, mean_of_raters
+from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .lengths import ResponseLength, length_report
 from .probes import Probe
-from .report_schema import (
-    AskedDimension,
-    CheckReport,
-    Coverage,
-    DimensionReport,
-    SliceCheckReport,
-    SliceReport,
-    StatisticReport,
-    statistic_report,
-)
-from .statistics.agreement import Statistic, is_constant, spearman
+from .statistics.agreement import Statistic, as_report, is_constant, spearman
 from .statistics.bootstrap import Resamples, estimate, statistic_draws, with_interval
+from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import measure
-from .uncertainty_report import interval_reports, uncertainty_report
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
@@ -37,9 +28,9 @@ def dimension_report(
     judged: Judged,
     ratings: pd.DataFrame,
     lengths: Mapping[str, ResponseLength],
-    asked: AskedDimension | None,
+    asked: dict[str, Any] | None,
     seed: int,
-) -> DimensionReport:
+) -> dict[str, Any]:
     """Everything about a dimension except checks and slices.
 
     Args:
@@ -60,7 +51,7 @@ def dimension_report(
         higher_is_better=dimension.higher_is_better,
         seed=seed,
     )
-    return {
+    found = {
         "scale": {
             "minimum": dimension.minimum,
             "maximum": dimension.maximum,
@@ -75,11 +66,11 @@ def dimension_report(
         "uncertainty": uncertainty_report(judged),
         "length": length_report(judged, lengths),
         "asked": asked,
-        **own,
     }
+    return as_report(found) | own
 
 
-def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> CheckReport:
+def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> dict[str, Any]:
     """A listening check: what is left of the full Spearman, over the items scored in both runs.
 
     Args:
@@ -88,44 +79,17 @@ def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> Ch
         skipped: Why the check was not possible; None = it was made.
     """
     if skipped is not None:
-        nothing = statistic_report(Statistic(None, reason=skipped))
-        return _check(probe, nothing, nothing, np.empty(0), np.empty(0), {})
-    changed = _changed(judged, probe)
-    both = np.isfinite(changed)
-    changed, score, human = changed[both], judged.score[both], judged.human[both]
-    left, drop = _left_and_drop(changed, score, human, judged.resamples.select(both))
-    failed = status_counts(judged.items.loc[~both, f"{probe.name}_status"])
-    return _check(probe, left, drop, changed, score, failed)
-
-
-def _changed(judged: Judged, probe: Probe) -> np.ndarray:
-    """Scores of the changed pairs, shape (n,), NaN = none."""
-    return judged.items[f"{probe.name}_score"].to_numpy(np.float64)
-
-
-def _left_and_drop(
-    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples
-) -> tuple[StatisticReport, StatisticReport]:
-    """Spearman of the changed scores, and how far below that of the scores it is: all shape (n,), finite."""
-    left, full = spearman(changed, human), spearman(score, human)
-    left_draws = statistic_draws("spearman", changed, human, resamples)
-    full_draws = statistic_draws("spearman", score, human, resamples)
-    drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
-    if left.value is not None and full.value is not None:
-        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, resamples)
-    return statistic_report(with_interval(left, left_draws, resamples, correlation=True)), statistic_report(drop)
-
-
-def _check(
-    probe: Probe,
-    left: StatisticReport,
-    drop: StatisticReport,
-    changed: np.ndarray,
-    score: np.ndarray,
-    failed: dict[str, int],
-) -> CheckReport:
+        both = np.zeros(len(judged.items), dtype=bool)
+        changed = score = np.empty(0)
+        left = drop = Statistic(None, reason=skipped)
+    else:
+        changed = _changed(judged, probe)
+        both = np.isfinite(changed)
+        changed, score = changed[both], judged.score[both]
+        full = judged.draws if both.all() else None
+        left, drop = _left_and_drop(changed, score, judged.human[both], judged.resamples.select(both), full)
     moved = np.abs(changed - score)
-    return {
+    found = {
         "expects": probe.expects,
         "tolerance": probe.tolerance,
         "spearman": left,
@@ -134,36 +98,111 @@ def _check(
         "p95_change": float(np.percentile(moved, 95)) if len(moved) else None,
         "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
         "n": len(moved),
-        "failed": failed,
+        "failed": {} if skipped is not None else status_counts(judged.items.loc[~both, f"{probe.name}_status"]),
     }
+    return as_report(found)
 
 
-def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], seed: int) -> SliceReport:
+def _changed(judged: Judged, probe: Probe) -> np.ndarray:
+    """Scores of the changed pairs, shape (n,), NaN = none."""
+    return judged.items[f"{probe.name}_score"].to_numpy(np.float64)
+
+
+def _left_and_drop(
+    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples, full_draws: np.ndarray | None
+) -> tuple[Statistic, Statistic]:
+    """Spearman of the changed scores, and how far below that of the scores it is: all shape (n,), finite.
+
+    The draws of the latter are not computed again where they are known.
+    """
+    left, full = spearman(changed, human), spearman(score, human)
+    left_draws = statistic_draws("spearman", changed, human, resamples)
+    if full_draws is None:
+        full_draws = statistic_draws("spearman", score, human, resamples)
+    drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
+    if left.value is not None and full.value is not None:
+        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, resamples)
+    return with_interval(left, left_draws, resamples, correlation=True), drop
+
+
+def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], seed: int) -> dict[str, Any]:
     """Agreement, also after `probes` that were run, on the judged items of a mask of shape (n,).
 
     With draws of their own groups.
     """
     score, human = judged.score[chosen], judged.human[chosen]
     drawn = Resamples.draw(judged.resamples.codes[chosen].astype(str), judged.resamples.resamples, seed)
-    return {
+    checks = {}
+    own_draws = statistic_draws("spearman", score, human, drawn)
+    own = with_interval(spearman(score, human), own_draws, drawn, correlation=True)
+    for probe in probes:
+        changed = _changed(judged, probe)[chosen]
+        both = np.isfinite(changed)
+        full = own_draws if both.all() else None
+        left, drop = _left_and_drop(changed[both], score[both], human[both], drawn.select(both), full)
+        checks[probe.name] = {"expects": probe.expects, "n": int(both.sum()), "spearman": left, "drop": drop}
+    found = {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
-        "spearman": statistic_report(estimate("spearman", score, human, drawn)),
-        "mae": statistic_report(estimate("mae", score, human, drawn)),
-        "bias": statistic_report(estimate("bias", score, human, drawn)),
-        "checks": {
-            probe.name: _slice_check(probe, _changed(judged, probe)[chosen], score, human, drawn) for probe in probes
-        },
+        "spearman": own,
+        **{name: estimate(name, score, human, drawn) for name in ("mae", "bias")},
+        "checks": checks,
         "intervals": interval_reports(judged.items.loc[chosen], human, drawn),
+    }
+    return as_report(found)
+
+
+def uncertainty_report(judged: Judged) -> dict[str, Any] | None:
+    """Of one dimension; None where the judge states no uncertainty of any judged item."""
+    error = judged.items["uncertainty"].to_numpy(np.float64)
+    known = np.isfinite(error)
+    if not known.any():
+        return None
+    ratio = error_ratio(judged.score, error, judged.human, judged.resamples)
+    return {
+        "standard_error": distribution(error[known]),
+        "error_ratio": ratio,
+        "intervals": interval_reports(judged.items, judged.human, judged.resamples),
+        "surest_half": _surest_half(judged, error),
+        "abstained": int(judged.items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in judged.items else 0,
     }
 
 
-def _slice_check(
-    probe: Probe, changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples
-) -> SliceCheckReport:
-    both = np.isfinite(changed)
-    left, drop = _left_and_drop(changed[both], score[both], human[both], resamples.select(both))
-    return {"expects": probe.expects, "n": int(both.sum()), "spearman": left, "drop": drop}
+def interval_reports(items: pd.DataFrame, human: np.ndarray, resamples: Resamples) -> dict[str, dict[str, Any]]:
+    """Coverage and width of the intervals of each level, by the level in percent; none where the judge gives none.
+
+    Args:
+        items: Rows of `evaluate.Evaluation.items`, n of them.
+        human: Shape (n,), mean ratings.
+        resamples: Draws over these items.
+    """
+    reports: dict[str, dict[str, Any]] = {}
+    for level, (low_column, high_column) in INTERVAL_COLUMNS.items():
+        if low_column in items and high_column in items:
+            low, high = (items[column].to_numpy(np.float64) for column in (low_column, high_column))
+            reports[f"{100 * level:g}"] = {
+                "level": level,
+                "covered": coverage(low, high, human, resamples),
+                "width": mean_width(low, high, human, resamples),
+            }
+    return reports
+
+
+def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
+    """Agreement on the half of the items with the smallest standard errors, and how far above that on all it is."""
+    known = np.isfinite(error)
+    if not known.all() or is_constant(error):
+        reason = "the standard error is the same for all items" if known.all() else "items without a standard error"
+        nothing = Statistic(None, reason=reason)
+        return {"spearman": nothing, "gain": nothing}
+    half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
+    score, human, resamples = judged.score[half], judged.human[half], judged.resamples.select(half)
+    own, full = spearman(score, human), spearman(judged.score, judged.human)
+    draws = statistic_draws("spearman", score, human, resamples)
+    gain = Statistic(None, n=own.n, reason=own.reason or full.reason)
+    if own.value is not None and full.value is not None:
+        gain = with_interval(Statistic(own.value - full.value, n=own.n), draws - judged.draws, resamples)
+    return {"spearman": with_interval(own, draws, resamples, correlation=True), "gain": gain}
 
 
 def status_counts(statuses: Iterable[object]) -> dict[str, int]:
@@ -171,7 +210,7 @@ def status_counts(statuses: Iterable[object]) -> dict[str, int]:
     return dict(Counter(map(str, statuses)).most_common())
 
 
-def _coverage(judged: Judged, dimension: Dimension) -> Coverage:
+def _coverage(judged: Judged, dimension: Dimension) -> dict[str, Any]:
     rated = judged.all_items.loc[judged.all_items["human_mean"].notna()]
     failed = status_counts(rated.loc[rated["score"].isna(), "status"])
     missing = failed.pop(MISSING, 0)

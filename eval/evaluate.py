@@ -22,11 +22,12 @@ from .dimension_report import (
     dimension_report,
     slice_report,
 )
-from .judged import Judged
+from .judge_report import Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
 from .lengths import ResponseLength, response_lengths
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
-from .report_schema import SCHEMA_VERSION, AgreementReport, StatisticReport
+from .report_schema import SCHEMA_VERSION, AgreementReport
+from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
@@ -286,10 +287,10 @@ def _items(
     return pd.DataFrame(columns)
 
 
-def _voice_and_words(judged: Judged) -> dict[str, StatisticReport]:
+def _voice_and_words(judged: Judged) -> dict[str, Any]:
     """From the probes that keep the one and the other."""
     voice, words = (judged.items[f"{probe}_score"].to_numpy(np.float64) for probe in (VOICE_PROBE, WORDS_PROBE))
-    return voice_and_words(judged.score, voice, words, judged.resamples).report()
+    return as_report(voice_and_words(judged.score, voice, words, judged.resamples))
 
 
 def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.DataFrame:

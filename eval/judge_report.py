@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..data_modules.ratings import RatingTable
-from .judged import Judged
-from .report_schema import (
-    CalibrationReport,
-    Distribution,
-    GroupLevelReport,
-    ItemPairsReport,
-    JudgeReport,
-    LikeForLikeReport,
-    MappingReport,
-    MeanOfRaters,
-    ScaleUseReport,
-    SideScaleUseReport,
-    SystemLevel,
-    statistic_report,
-)
-from .statistics.agreement import STATISTICS, Statistic, spearman, tau_c
-from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
-from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
-from .statistics.group_level import GroupLevel, group_correlation, top_1
-from .statistics.like_for_like import LikeForLike, like_for_like
+from .statistics.agreement import STATISTICS, Statistic, as_report, spearman, tau_c
+from .statistics.bootstrap import Estimate, Interval, Resamples, estimate, statistic_draws, with_interval
+from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error, scale_use
+from .statistics.group_level import group_correlation, top_1
+from .statistics.like_for_like import like_for_like
 from .statistics.mean_of_raters import raters_ceiling
-from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate
+from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate, tie_calibration
 from .statistics.reliability import Reliability
-from .statistics.scale_use import SideScaleUse, scale_use
 from .statistics.score_mapping import MAPPINGS, mapped_scores
-from .statistics.system_level import MIN_SYSTEMS, SYSTEM_STATISTICS, system_agreement, system_means
-from .statistics.system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
-from .statistics.tie_calibration import tie_calibration
+from .statistics.systems import (
+    MIN_SYSTEMS,
+    SYSTEM_STATISTICS,
+    soft_pairwise_accuracy,
+    system_agreement,
+    system_means,
+    system_pairwise_accuracy,
+)
 from .statistics.two_way import for_other_items_and_raters, for_other_raters
 from .verdict import verdict
 
@@ -43,6 +34,43 @@ MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
 
 _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The items of one dimension, and those n of them that have a rating and a score.
+
+    Attributes:
+        all_items: The dimension's rows of `evaluate.Evaluation.items`.
+        items: The rows with a rating and a score.
+        score: Shape (n,), rating points.
+        human: Shape (n,), mean over raters, rating points.
+        resamples: Draws over the groups of the n items.
+        draws: Shape (resamples,), Spearman of score and human in every resample.
+    """
+
+    all_items: pd.DataFrame
+    items: pd.DataFrame
+    score: np.ndarray
+    human: np.ndarray
+    resamples: Resamples
+    draws: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        all_items: pd.DataFrame,
+        clusters: Mapping[str, str],
+        resamples: int,
+        seed: int,
+        interval: Interval = "percentile",
+    ) -> Judged:
+        """Selects the items and draws `resamples` times from their clusters, given by pair id."""
+        items = all_items.loc[all_items["human_mean"].notna() & all_items["score"].notna()]
+        score, human = items["score"].to_numpy(np.float64), items["human_mean"].to_numpy(np.float64)
+        names = np.array([clusters[pair_id] for pair_id in items["pair_id"]], dtype=str)
+        drawn = Resamples.draw(names, resamples, seed, interval)
+        return cls(all_items, items, score, human, drawn, statistic_draws("spearman", score, human, drawn))
 
 
 def judge_report(
@@ -53,8 +81,8 @@ def judge_report(
     scale: tuple[float, float],
     higher_is_better: bool = True,
     seed: int,
-) -> JudgeReport:
-    """Agreement of a judge with the mean of its raters, beside what these allow.
+) -> dict[str, Any]:
+    """Agreement of a judge with the mean of its raters, beside what these allow; the fields are in `report_schema`.
 
     Args:
         judged: The items that have a score and a rating.
@@ -69,46 +97,36 @@ def judge_report(
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     own = Estimate.of(spearman(score, human), judged.draws, draws, correlation=True)
     sign = 1.0 if higher_is_better else -1.0
-    report: JudgeReport = {
-        "n_items": len(score),
-        "judge": _distribution(score),
-        "human": _distribution(human),
-        "spearman": statistic_report(own.statistic),
-        "pearson": statistic_report(_agreement("pearson", judged)),
-        "kendall": statistic_report(_agreement("kendall", judged)),
-        "ccc": statistic_report(_agreement("ccc", judged)),
-        "icc_a1": statistic_report(_agreement("icc_a1", judged)),
-        "icc_c1": statistic_report(_agreement("icc_c1", judged)),
-        "mae": statistic_report(_agreement("mae", judged)),
-        "rmse": statistic_report(_agreement("rmse", judged)),
-        "bias": statistic_report(_agreement("bias", judged)),
-        "loa_lower": statistic_report(_agreement("loa_lower", judged)),
-        "loa_upper": statistic_report(_agreement("loa_upper", judged)),
-        "tau_c": statistic_report(_without_interval(tau_c(score, human), "none is computed for tau-c")),
-        "spearman_by_rater": statistic_report(for_other_raters(score, table)),
-        "spearman_two_way": statistic_report(for_other_items_and_raters(score, table, own, draws)),
-        "share_of_panel_ceiling": statistic_report(share_of_panel_ceiling(own, panel.panel_mean, draws)),
-        "like_for_like": like_for_like_report(like_for_like(score, table, draws)),
-        "item_pairs": _item_pairs(score, human, few, seed),
-        "within_group": {
-            "spearman": _group_level(group_correlation("spearman", score, human, contexts, few)),
-            "kendall": _group_level(group_correlation("kendall", score, human, contexts, few)),
-            "top_1": _group_level(top_1(sign * score, sign * human, contexts, few)),
-        },
-        "scale_use": _scale_use(score, human, scale, few),
-        "calibration": _calibration(judged, few, seed),
-        "system_level": system_level_report(judged, few, seed),
-        "verdict": {"kind": "undefined", "tone": "none", "text": ""},
-    }
-    found = verdict(report)
-    report["verdict"] = {"kind": found.kind, "tone": found.tone, "text": found.text}
-    return report
+    report = as_report(
+        {
+            "n_items": len(score),
+            "judge": distribution(score),
+            "human": distribution(human),
+            "spearman": own.statistic,
+            **{name: _agreement(name, judged) for name in STATISTICS if name != "spearman"},
+            "tau_c": _without_interval(tau_c(score, human), "none is computed for tau-c"),
+            "spearman_by_rater": for_other_raters(score, table),
+            "spearman_two_way": for_other_items_and_raters(score, table, own, draws),
+            "share_of_panel_ceiling": share_of_panel_ceiling(own, panel.panel_mean, draws),
+            "like_for_like": like_for_like(score, table, draws),
+            "item_pairs": _item_pairs(score, human, few, seed),
+            "within_group": {
+                "spearman": group_correlation("spearman", score, human, contexts, few),
+                "kendall": group_correlation("kendall", score, human, contexts, few),
+                "top_1": top_1(sign * score, sign * human, contexts, few),
+            },
+            "scale_use": scale_use(score, human, *scale, few),
+            "calibration": _calibration(judged, few, seed),
+            "system_level": _system_level(judged, few, seed),
+        }
+    )
+    return report | {"verdict": as_report(verdict(report))}
 
 
 _MEANS_OF = (1, 2, 3, 5)
 
 
-def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples, seed: int) -> list[MeanOfRaters]:
+def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples, seed: int) -> list[dict[str, Any]]:
     """What the mean of 1, 2, 3 and 5 raters reaches against the mean of the others, as far as the panel allows.
 
     Args:
@@ -117,39 +135,16 @@ def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples,
         resamples: Draws over the items of `table`.
         seed: Of the choices of raters.
     """
-    rows: list[MeanOfRaters] = []
-    for k in _MEANS_OF:
-        found = raters_ceiling(table, panel.panel_reliability, resamples, k, seed)
-        if found.measured.statistic.value is not None:
-            rows.append(
-                {
-                    "k": k,
-                    "expected": statistic_report(found.expected.statistic),
-                    "measured": statistic_report(found.measured.statistic),
-                }
-            )
-    return rows
-
-
-def like_for_like_report(found: LikeForLike) -> LikeForLikeReport:
-    """The comparison with one rater as it stands in the file."""
-    return {
-        "judge": statistic_report(found.judge),
-        "rater": statistic_report(found.rater),
-        "difference": statistic_report(found.difference),
-        "ratio": statistic_report(found.ratio),
-        "effective_raters": statistic_report(found.effective_raters),
-        "p": found.p,
-        "verdict": found.verdict,
-        "n_items": found.n_items,
-        "n_raters": found.n_raters,
-        "n_groups": found.n_groups,
-        "left_out": dict(found.left_out),
-    }
+    found = [(k, raters_ceiling(table, panel.panel_reliability, resamples, k, seed)) for k in _MEANS_OF]
+    return [
+        {"k": k, "expected": own.expected.statistic, "measured": own.measured.statistic}
+        for k, own in found
+        if own.measured.statistic.value is not None
+    ]
 
 
 def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> Statistic:
-    """The judge's Spearman as a share of the best possible on the same items, from the same draws.
+    """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
 
     Returns:
         Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
@@ -165,35 +160,24 @@ def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resample
     return with_interval(Statistic(full.value / top, n=full.n), draws, resamples)
 
 
-def system_level_report(judged: Judged, resamples: Resamples, seed: int) -> SystemLevel:
+def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
     """Agreement of system means over the judged items that name a system."""
     named = judged.items["system_id"].notna().to_numpy(bool)
     systems = judged.items["system_id"][named].tolist()
     score, human, seen = judged.score[named], judged.human[named], resamples.select(named)
     judge_means, human_means = system_means(systems, score), system_means(systems, human)
     if len(judge_means) >= MIN_SYSTEMS:
-        found: Mapping[str, Statistic] = system_agreement(systems, score, human, seen)
+        found = system_agreement(systems, score, human, seen)
     else:
         reason = f"{len(judge_means)} systems, at least {MIN_SYSTEMS} needed"
         found = dict.fromkeys(SYSTEM_STATISTICS, Statistic(None, n=len(judge_means), reason=reason))
-    soft = soft_pairwise_accuracy(systems, judged.items["group_id"][named].tolist(), score, human, seed=seed)
     return {
         "n_systems": len(judge_means),
-        "spearman": statistic_report(found["spearman"]),
-        "pearson": statistic_report(found["pearson"]),
-        "kendall": statistic_report(found["kendall"]),
-        "icc_a1": statistic_report(found["icc_a1"]),
-        "icc_c1": statistic_report(found["icc_c1"]),
-        "bias": statistic_report(found["bias"]),
-        "loa_lower": statistic_report(found["loa_lower"]),
-        "loa_upper": statistic_report(found["loa_upper"]),
-        "pairwise_accuracy": statistic_report(system_pairwise_accuracy(systems, score, human, seen).statistic),
-        "soft_pairwise_accuracy": {
-            "accuracy": statistic_report(soft.accuracy),
-            "pairs": soft.pairs,
-            "left_out": soft.left_out,
-            "unmatched": soft.unmatched,
-        },
+        **found,
+        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen).statistic,
+        "soft_pairwise_accuracy": soft_pairwise_accuracy(
+            systems, judged.items["group_id"][named].tolist(), score, human, seed=seed
+        ),
         "systems": [
             {
                 "system_id": name,
@@ -219,69 +203,41 @@ def _without_interval(point: Statistic, why: str) -> Statistic:
     return point if point.value is None else replace(point, reason=f"no interval: {why}")
 
 
-def _distribution(values: np.ndarray) -> Distribution:
+def distribution(values: np.ndarray) -> dict[str, float | None]:
+    """Mean and standard deviation (over n); null without values."""
     if len(values) == 0:
         return {"mean": None, "sd": None}
     return {"mean": float(values.mean()), "sd": float(values.std())}
 
 
-def _item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int) -> ItemPairsReport:
+def _item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int) -> dict[str, Any]:
     calibrated = tie_calibration(score, human, seed=seed)
-    accuracy = Estimate.of(calibrated.accuracy, np.empty(0), resamples)
+    accuracy = calibrated.accuracy
     if calibrated.epsilon is not None:
-        accuracy = pairwise_accuracy_estimate(score, human, resamples, epsilon=calibrated.epsilon)
+        accuracy = pairwise_accuracy_estimate(score, human, resamples, epsilon=calibrated.epsilon).statistic
     return {
-        "concordance": statistic_report(concordance_estimate(score, human, resamples).statistic),
-        "accuracy": statistic_report(accuracy.statistic),
+        "concordance": concordance_estimate(score, human, resamples).statistic,
+        "accuracy": accuracy,
         "epsilon": calibrated.epsilon,
         "epsilon_reason": calibrated.reason,
     }
 
 
-def _group_level(found: GroupLevel) -> GroupLevelReport:
-    return {
-        "mean": statistic_report(found.estimate.statistic),
-        "groups": found.groups,
-        "too_small": found.too_small,
-        "constant": found.constant,
-        "chance": found.chance,
-    }
-
-
-def _scale_use(
-    score: np.ndarray, human: np.ndarray, scale: tuple[float, float], resamples: Resamples
-) -> ScaleUseReport:
-    found = scale_use(score, human, *scale, resamples)
-
-    def side(use: SideScaleUse) -> SideScaleUseReport:
-        return {
-            "mean": statistic_report(use.mean),
-            "sd": statistic_report(use.sd),
-            "range_used": statistic_report(use.range_used),
-            "outside": statistic_report(use.outside),
-        }
-
-    return {"judge": side(found.judge), "human": side(found.human), "sd_ratio": statistic_report(found.sd_ratio)}
-
-
-def _calibration(judged: Judged, resamples: Resamples, seed: int) -> CalibrationReport:
+def _calibration(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
     score, human = judged.score, judged.human
     line = calibration_line(score, human, resamples)
-    mapped: dict[str, MappingReport] = {}
-    for mapping in MAPPINGS:
-        found = mapped_scores(score, human, resamples.codes, mapping, resamples, seed)
-        mapped[mapping] = {
-            "mae": statistic_report(found.mae),
-            "rmse": statistic_report(found.rmse),
-            "error": statistic_report(expected_calibration_error(found.scores, human, resamples)),
-        }
+    mapped = {name: mapped_scores(score, human, resamples.codes, name, resamples, seed) for name in MAPPINGS}
     return {
-        "error": statistic_report(expected_calibration_error(score, human, resamples)),
-        "slope": statistic_report(line.slope),
-        "intercept": statistic_report(line.intercept),
-        "curve": [
-            {"score": own.score, "human": own.human, "standard_error": own.standard_error, "n": own.n}
-            for own in calibration_curve(score, human, resamples.codes)
-        ],
-        "mapped": mapped,
+        "error": expected_calibration_error(score, human, resamples),
+        "slope": line.slope,
+        "intercept": line.intercept,
+        "curve": calibration_curve(score, human, resamples.codes),
+        "mapped": {
+            name: {
+                "mae": found.mae,
+                "rmse": found.rmse,
+                "error": expected_calibration_error(found.scores, human, resamples),
+            }
+            for name, found in mapped.items()
+        },
     }

@@ -1,6 +1,6 @@
 """How long responses are, and whether a judge's scores follow that more than people's ratings do.
 
-Judges that are language models often take long for good (Saito et al., 2023, "Verbosity Bias in Preference Labeling by
+Judges that are language models often have a length bias (Saito et al., 2023, "Verbosity Bias in Preference Labeling by
 Large Language Models"). People may like longer responses too, so that only the difference speaks of the judge.
 """
 
@@ -17,8 +17,7 @@ from ..data_modules.audio import AudioSource, probe
 from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.schema import Pair
-from .judged import Judged
-from .report_schema import LengthBias, LengthReport, statistic_report
+from .judge_report import Judged
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, spearman
 from .statistics.bootstrap import Estimate, Resamples, statistic_draws, with_interval
 
@@ -53,7 +52,7 @@ def count_words(text: str | None) -> float:
     return float(len(_WORD.findall(text))) if text else math.nan
 
 
-def length_report(judged: Judged, lengths: Mapping[str, ResponseLength]) -> LengthReport:
+def length_report(judged: Judged, lengths: Mapping[str, ResponseLength]) -> dict[str, dict[str, Statistic]]:
     """Of one dimension, over its judged items, from the draws of its other statistics."""
     own = [lengths[pair_id] for pair_id in judged.items["pair_id"]]
     return {
@@ -62,11 +61,11 @@ def length_report(judged: Judged, lengths: Mapping[str, ResponseLength]) -> Leng
     }
 
 
-def _bias(judged: Judged, length: np.ndarray) -> LengthBias:
+def _bias(judged: Judged, length: np.ndarray) -> dict[str, Statistic]:
     known = np.isfinite(length)
     seen, length = judged.resamples.select(known), length[known]
     if not known.any():
-        none = statistic_report(Statistic(None, dropped=len(known), reason="no length is known"))
+        none = Statistic(None, dropped=len(known), reason="no length is known")
         return {"judge": none, "human": none, "difference": none}
     judge = _correlated("judge", judged.score[known], length, seen)
     human = _correlated("human", judged.human[known], length, seen)
@@ -74,11 +73,7 @@ def _bias(judged: Judged, length: np.ndarray) -> LengthBias:
     if judge.statistic.value is not None and human.statistic.value is not None:
         point = Statistic(judge.statistic.value - human.statistic.value, n=len(length))
         difference = with_interval(point, judge.draws - human.draws, seen)
-    return {
-        "judge": statistic_report(judge.statistic),
-        "human": statistic_report(human.statistic),
-        "difference": statistic_report(difference),
-    }
+    return {"judge": judge.statistic, "human": human.statistic, "difference": difference}
 
 
 def _correlated(who: str, scores: np.ndarray, length: np.ndarray, seen: Resamples) -> Estimate:

@@ -25,6 +25,12 @@ def signed_ranged(statistic: StatisticReport) -> str:
     return f"{signed(statistic['value'])} [{signed(statistic['low'])}, {signed(statistic['high'])}]"
 
 
+def negated(difference: StatisticReport) -> StatisticReport:
+    """A difference as seen from the other side."""
+    ends = {"value": "value", "low": "high", "high": "low"}
+    return {**difference, **{to: None if (end := difference[of]) is None else -end for to, of in ends.items()}}
+
+
 def effective_raters(raters: StatisticReport) -> str:
     """An effective number of raters and its interval; no upper end where no number is enough."""
     low, high = raters["low"], raters["high"]

@@ -11,23 +11,24 @@ would take them for independent and make the intervals too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..data_modules.ratings import RatingTable
-from .judge_report import like_for_like_report
-from .overall_words import overall_words
-from .report_schema import OverallComparison, OverallJudge, OverallReport, statistic_report
-from .statistics.agreement import Statistic, spearman
+from . import numerals
+from .report_schema import OverallReport
+from .statistics.agreement import Statistic, as_report, spearman
 from .statistics.bootstrap import Estimate, Interval, Resamples, statistic_draws, with_interval
-from .statistics.clusters import Ranking, rank_tested
 from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
+from .statistics.ranking import ALPHA, Ranking, rank_tested
 from .statistics.reliability import Reliability, affordable_draws, measure
 from .statistics.significance import bootstrap_p
+from .verdict import beside_one_rater
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class RatedBlock:
 def overall_report(
     blocks: Sequence[RatedBlock], judges: Sequence[str], resamples: int, seed: int, interval: Interval
 ) -> OverallReport | None:
-    """See `report_schema.OverallReport`; None with fewer than two dimensions or without judges.
+    """``overall`` of `report_schema`; None with fewer than two dimensions or without judges.
 
     Args:
         blocks: The dimensions.
@@ -80,8 +81,8 @@ def overall_report(
         "n_groups": drawn.all.n_groups,
         "resamples": drawn.all.resamples,
         "people": {
-            "spearman": statistic_report(_mean([own.leave_one_rater_out for own in people], drawn.all).statistic),
-            "panel_mean": statistic_report(_mean([own.panel_mean for own in people], drawn.all).statistic),
+            "spearman": as_report(_mean([own.leave_one_rater_out for own in people], drawn.all).statistic),
+            "panel_mean": as_report(_mean([own.panel_mean for own in people], drawn.all).statistic),
         },
         "judges": _judges(found, ranking),
         "comparisons": [_comparison(pair, own.statistic, p[pair], ranking) for pair, own in differences.items()],
@@ -153,7 +154,7 @@ class DrawnBlocks:
 
 @dataclass(frozen=True)
 class _Overall:
-    """What a judge reaches; see `report_schema.OverallJudge`."""
+    """What a judge reaches; see ``overall`` in `report_schema`."""
 
     spearman: Statistic
     share_of_panel_ceiling: Statistic
@@ -237,23 +238,23 @@ def _p(difference: Estimate, drawn: DrawnBlocks) -> float | None:
     return None if difference.statistic.low is None else bootstrap_p(drawn.all.drawn(difference.draws))
 
 
-def _judges(found: Mapping[str, _Overall], ranking: Ranking) -> list[OverallJudge]:
+def _judges(found: Mapping[str, _Overall], ranking: Ranking) -> list[dict[str, Any]]:
     cluster: Callable[[str], int | None] = dict(zip(ranking.judges, ranking.clusters, strict=True)).get
     return [
         {
             "judge": judge,
             "cluster": cluster(judge),
             "n_dimensions": found[judge].spearman.n,
-            "spearman": statistic_report(found[judge].spearman),
-            "share_of_panel_ceiling": statistic_report(found[judge].share_of_panel_ceiling),
-            "like_for_like": like_for_like_report(found[judge].like_for_like),
+            "spearman": as_report(found[judge].spearman),
+            "share_of_panel_ceiling": as_report(found[judge].share_of_panel_ceiling),
+            "like_for_like": as_report(found[judge].like_for_like),
             "reason": ranking.unranked.get(judge),
         }
         for judge in (*ranking.judges, *ranking.unranked)
     ]
 
 
-def _comparison(pair: tuple[str, str], difference: Statistic, p: float | None, ranking: Ranking) -> OverallComparison:
+def _comparison(pair: tuple[str, str], difference: Statistic, p: float | None, ranking: Ranking) -> dict[str, Any]:
     first, second = pair
     adjusted = None
     if p is not None:
@@ -262,7 +263,65 @@ def _comparison(pair: tuple[str, str], difference: Statistic, p: float | None, r
         "first": first,
         "second": second,
         "n_dimensions": difference.n,
-        "difference": statistic_report(difference),
+        "difference": as_report(difference),
         "p": p,
         "p_adjusted": adjusted,
     }
+
+
+def overall_words(report: OverallReport) -> list[str]:
+    """First a sentence on who is best, then one on each judge beside the ceilings, then who has no rank."""
+    ranked = [judge for judge in report["judges"] if judge["cluster"] is not None]
+    if not ranked:
+        return ["No judge can be ranked."]
+    sentences = [_best(report, ranked), *(_beside_people(report, judge) for judge in ranked)]
+    sentences += [f"{judge['judge']} has no rank: {judge['reason']}." for judge in report["judges"] if judge["reason"]]
+    return sentences
+
+
+def turned(report: OverallReport, better: str, worse: str) -> dict[str, Any]:
+    """The comparison of two judges as difference of the better one from the worse one."""
+    found = next(own for own in report["comparisons"] if {own["first"], own["second"]} == {better, worse})
+    if found["first"] == better:
+        return found
+    return {**found, "first": better, "second": worse, "difference": numerals.negated(found["difference"])}
+
+
+def _best(report: OverallReport, ranked: list[dict[str, Any]]) -> str:
+    best, *others = ranked
+    said = f"mean Spearman {numerals.ranged(best['spearman'])}"
+    start = f"Over {report['n_dimensions']} dimensions {best['judge']}"
+    if not others:
+        return f"{start} agrees with people at a {said}; no other judge has a rank."
+    compared = [turned(report, best["judge"], other["judge"]) for other in others]
+    clear, unclear = ([own for own in compared if _told_apart(own) is wanted] for wanted in (True, False))
+    better = [f"clearly better than {' and '.join(map(_ahead, clear))}"] if clear else []
+    if not unclear:
+        return f"{start} agrees best with people ({said}), {better[0]}; p adjusted by Holm."
+    better.append(f"not clearly better than {' and '.join(map(_ahead, unclear))}")
+    return f"{start} is highest ({said}), {', but '.join(better)}; p adjusted by Holm."
+
+
+def _told_apart(own: dict[str, Any]) -> bool:
+    value = own["difference"]["value"]
+    return own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA and value is not None and value > 0
+
+
+def _ahead(own: dict[str, Any]) -> str:
+    return f"{own['second']} (by {numerals.ranged(own['difference'])}, p {numerals.p_value(own['p_adjusted'])})"
+
+
+def _beside_people(report: OverallReport, judge: dict[str, Any]) -> str:
+    return f"{judge['judge']} {' and '.join(_reached(report, judge))}."
+
+
+def _reached(report: OverallReport, judge: dict[str, Any]) -> Iterator[str]:
+    beside, best = judge["like_for_like"], judge["share_of_panel_ceiling"]
+    possible = numerals.number(report["people"]["panel_mean"]["value"])
+    fewer = "" if judge["n_dimensions"] == report["n_dimensions"] else f" on {judge['n_dimensions']} dimensions"
+    if beside["difference"]["value"] is None:
+        yield f"stands beside nobody{fewer} ({beside['difference']['reason']})"
+    else:
+        yield f"is{fewer} {beside['verdict'].replace('rater', 'person')}: {beside_one_rater(beside)}"
+    if best["value"] is not None:
+        yield f"reaches {numerals.percent_ranged(best)} of the noise ceiling ({possible})"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from . import numerals
-from .report_schema import Distribution, LikeForLikeReport, StatisticReport
+from .report_schema import DimensionReport, StatisticReport
 from .statistics.agreement import CONSTANT_TOLERANCE
 from .statistics.like_for_like import FEW_RATERS
 
@@ -23,16 +23,6 @@ Kind = Literal[
 ]
 
 Tone = Literal["good", "warn", "none"]
-
-
-class Agreement(TypedDict):
-    """What the verdict stands on; a dimension of an agreement report has it, and so has a judge of a table."""
-
-    n_items: int
-    judge: Distribution
-    spearman: StatisticReport
-    share_of_panel_ceiling: StatisticReport
-    like_for_like: LikeForLikeReport
 
 
 class Verdict(NamedTuple):
@@ -57,7 +47,7 @@ _TONES: dict[str, tuple[Kind, Tone]] = {
 }
 
 
-def verdict(found: Agreement) -> Verdict:
+def verdict(found: DimensionReport) -> Verdict:
     """The first of these that holds.
 
     No scores; all scores equal; undefined; clearly below 0; clearly beyond what even the true scores could reach with
@@ -80,7 +70,7 @@ def verdict(found: Agreement) -> Verdict:
         text = f"Better than a judge that knew the true scores could be: {said}. It has most likely seen these ratings."
         return Verdict("beyond_possible", "warn", text)
     if best["value"] is not None:
-        said += f", {numerals.percent(best['value'])} of the best possible"
+        said += f", {numerals.percent(best['value'])} of the noise ceiling"
     result, chance = beside["verdict"], own["low"] is None or own["low"] <= 0
     if chance and result == "not told apart from one rater":
         result = "too few items to tell"
@@ -91,7 +81,7 @@ def verdict(found: Agreement) -> Verdict:
     return Verdict(kind, tone, f"{start}: {beside_one_rater(beside)}. {said}.")
 
 
-def beside_one_rater(found: LikeForLikeReport) -> str:
+def beside_one_rater(found: dict[str, Any]) -> str:
     """The like-for-like comparison in words, with items, raters and groups."""
     n = ", ".join(
         numerals.counted(found[key], what)
@@ -105,7 +95,7 @@ def beside_one_rater(found: LikeForLikeReport) -> str:
     return f"{reached}, difference {_between(found['difference'], numerals.signed)}{why} ({n})"
 
 
-def few_raters(found: LikeForLikeReport) -> str:
+def few_raters(found: dict[str, Any]) -> str:
     """What the interval beside one rater does not hold for; empty where there are raters enough, or no interval."""
     if found["difference"]["low"] is None or found["n_raters"] >= FEW_RATERS:
         return ""
@@ -117,6 +107,6 @@ def _between(found: StatisticReport, shown: Callable[[float | None], str]) -> st
     return shown(found["value"]) + ends
 
 
-def _is_constant(scores: Distribution) -> bool:
+def _is_constant(scores: dict[str, Any]) -> bool:
     mean, sd = scores["mean"], scores["sd"]
     return mean is not None and sd is not None and sd <= CONSTANT_TOLERANCE * abs(mean)

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .report_schema import StatisticReport, statistic_report
 from .statistics.agreement import Statistic, is_constant
 from .statistics.bootstrap import Resamples, statistic_draws, with_interval
 
@@ -67,10 +66,6 @@ class VoiceAndWords:
     index: Statistic
     voice_r: Statistic
     words_r: Statistic
-
-    def report(self) -> dict[str, StatisticReport]:
-        """The parts as they stand in a file."""
-        return {name: statistic_report(statistic) for name, statistic in vars(self).items()}
 
 
 def voice_and_words(

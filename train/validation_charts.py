@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..data_modules.schema import Dimension
-from ..eval.pages.charts import rating_axes, shortened
-from ..eval.pages.drawing import ACCENT, LIGHT, LIGHT_STYLE, MUTED, PALE, pixels
+from ..eval.pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED, PALE, pixels, rating_axes, shortened
 from ..eval.statistics.calibration import calibration_curve
 
 MAX_POINTS = 3000

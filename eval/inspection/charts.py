@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from ...data_modules.inspection import Histogram
 from ..numerals import plain
-from ..pages.drawing import ACCENT, GRID, INK, MUTED, STYLE, svg
+from ..pages.charts import ACCENT, GRID, INK, MUTED, STYLE, svg
 
 MAX_LABELLED_BARS = 11
 """A histogram with at most so many bars has a tick and a percentage at each."""

@@ -12,11 +12,10 @@ from markupsafe import Markup
 from ...data_modules.folders import replace_file
 from .. import numerals
 from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences
-from ..panel_view import PANEL_HEAD, PANEL_MEANS, panel_rows
-from ..report_schema import AgreementReport, ComparisonReport, DimensionReport, RankedJudge, RankingReport
-from ..statistics.clusters import ALPHA
+from ..report_schema import AgreementReport, DimensionReport, RankingReport
+from ..statistics.ranking import ALPHA
+from ..views import PANEL_HEAD, PANEL_MEANS, panel_rows
 from . import charts, wording
-from .comparison_words import comparison_words
 from .listening import listening_sentence
 from .page import read, render
 from .report import PAGE_FILE
@@ -113,7 +112,7 @@ def _section(name: str, ranking: RankingReport, reports: Sequence[AgreementRepor
     }
 
 
-def _chart(name: str, ranked: Sequence[RankedJudge], found: Mapping[str, DimensionReport]) -> Markup:
+def _chart(name: str, ranked: Sequence[dict[str, Any]], found: Mapping[str, DimensionReport]) -> Markup:
     """Judges in boxes, with the ceilings of the best one's items; empty without judges."""
     if not ranked:
         return Markup("")
@@ -132,7 +131,7 @@ def _chart(name: str, ranked: Sequence[RankedJudge], found: Mapping[str, Dimensi
     return Markup(charts.dots(rows, lines, f"{name}, Spearman with people: {in_words(rows)}", boxes))
 
 
-def _comparison_view(own: ComparisonReport) -> dict[str, Any]:
+def _comparison_view(own: dict[str, Any]) -> dict[str, Any]:
     """A pair with the better judge first."""
     value = own["difference"]["value"]
     turned = value is not None and value < 0
@@ -182,3 +181,60 @@ def _provenance(reports: Sequence[AgreementReport]) -> list[tuple[str, str]]:
         "versions": versions_of(first),
     }
     return [(name, value) for name, value in rows.items() if value]
+
+
+def comparison_words(ranking: RankingReport) -> str:
+    """One short paragraph on a ranking.
+
+    It names the first cluster, what is behind it, the groups that would tell the two best judges apart where they are
+    not, and how many judges have no rank.
+    """
+    ranked = [judge for judge in ranking["judges"] if judge["cluster"] is not None]
+    left_out = len(ranking["judges"]) - len(ranked)
+    end = f" {left_out} judge{'s have' if left_out > 1 else ' has'} no rank." if left_out else ""
+    if not ranked:
+        return f"No judge can be ranked.{end}"
+    best = ranked[0]
+    said = f"(Spearman {numerals.number(best['spearman'])})"
+    if len(ranked) == 1:
+        return f"Only {best['judge']} {said} can be ranked.{end}"
+    clusters: dict[int | None, list[str]] = {}
+    for judge in ranked:
+        clusters.setdefault(judge["cluster"], []).append(judge["judge"])
+    first, *others = clusters.values()
+    tied = [_listed(cluster) for cluster in others if len(cluster) > 1]
+    if len(first) == 1:
+        text = f"{best['judge']} agrees best with people {said}, clearly better than "
+        text += "the other." if len(ranked) == 2 else "all others."
+        behind = " Behind it, "
+    else:
+        close = [name for name in first[1:] if not _told_apart(ranking, first[0], name)] or first[1:]
+        text = f"{_listed(first)} form one cluster: {best['judge']} is highest {said}, but not clearly better than "
+        text += f"{_listed(close, 'or')}.{_needed(ranking, first[0], close[0])}"
+        text += " All others are clearly worse." if others else ""
+        behind = " Behind them, "
+    if tied:
+        text += f"{behind}{'; so do '.join([f'{tied[0]} form one cluster', *tied[1:]])}."
+    return text + end
+
+
+def _between(ranking: RankingReport, first: str, second: str) -> dict[str, Any] | None:
+    return next((own for own in ranking["comparisons"] if {own["first"], own["second"]} == {first, second}), None)
+
+
+def _told_apart(ranking: RankingReport, first: str, second: str) -> bool:
+    found = _between(ranking, first, second)
+    return found is not None and found["p_adjusted"] is not None and found["p_adjusted"] < ALPHA
+
+
+def _needed(ranking: RankingReport, first: str, second: str) -> str:
+    """How much data the difference of two judges would take."""
+    found = _between(ranking, first, second)
+    if found is None or found["groups_needed"] is None:
+        return ""
+    needed, here = f"{found['groups_needed']:,}", found["n_groups"]
+    return f" To tell {first} and {second} apart would take about {needed} groups; here are {here}."
+
+
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]

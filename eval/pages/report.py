@@ -20,7 +20,7 @@ from .page import read, render
 from .report_tables import markdown_report, statistics_table
 from .report_view import dimension_view, drawn_whole, origin_of, scale_of, versions_of, worst_items
 from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
-from .uncertainty_words import MAIN, percent_ranged
+from .wording import MAIN, percent_ranged
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
@@ -94,8 +94,8 @@ def terminal_table(report: AgreementReport) -> Table:
     rows: dict[str, Callable[[DimensionReport], str]] = {
         "items / groups / raters": lambda d: f"{d['n_items']} / {d['n_groups']} / {d['n_raters']}",
         "Spearman": lambda d: numerals.ranged(d["spearman"]),
-        "best possible (panel mean)": lambda d: numerals.ranged(d["ceiling"]["panel_mean"]),
-        "share of the best possible": lambda d: numerals.percent(d["share_of_panel_ceiling"]["value"]),
+        "noise ceiling (panel mean)": lambda d: numerals.ranged(d["ceiling"]["panel_mean"]),
+        "share of the noise ceiling": lambda d: numerals.percent(d["share_of_panel_ceiling"]["value"]),
         "difference from one rater": lambda d: numerals.signed_ranged(d["like_for_like"]["difference"]),
         "effective number of raters": lambda d: numerals.effective_raters(d["like_for_like"]["effective_raters"]),
         "CCC": lambda d: numerals.ranged(d["ccc"]),

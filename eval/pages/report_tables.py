@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
 
 from .. import numerals
 from ..asking_words import ASKED_HEAD, SECONDS_MEAN, asked_rows, length_sentences, notes
-from ..panel_view import PANEL_HEAD, PANEL_MEANS, panel_rows
-from ..report_schema import AgreementReport, RankingReport, StatisticReport
+from ..report_schema import AgreementReport, RankingReport
+from ..statistics.agreement import Statistic
+from ..views import PANEL_HEAD, PANEL_MEANS, panel_rows
 from . import wording
 from .listening import listening_sentence
 from .report_view import checks_of, drawn_whole
 
-_STATISTIC = set(StatisticReport.__annotations__)
+_STATISTIC = {field.name for field in fields(Statistic)}
 _COLUMNS = ("dimension", "statistic", "value", "low", "high", "n", "reason")
 
 
@@ -72,7 +74,7 @@ def markdown_report(report: AgreementReport) -> str:
         for name, own in report["dimensions"].items()
     ]
     head = [
-        "dimension", "items / groups / raters", "Spearman [95 %]", "best possible [95 %]", "share of it",
+        "dimension", "items / groups / raters", "Spearman [95 %]", "noise ceiling [95 %]", "share of it",
         "difference from one rater [95 %]", "verdict", "does it listen?",
     ]  # fmt: skip
     lines += [*_table(head, rows, numbers=range(1, 6)), "", PANEL_MEANS, ""]
@@ -110,7 +112,7 @@ def markdown_comparison(reports: Sequence[AgreementReport], rankings: Mapping[st
     by_judge = {report["judge"]: report for report in reports}
     lines = ["### Judges compared", "", *(_origin(reports[0]) if reports else [])]
     head = [
-        "dimension", "cluster", "judge", "items", "Spearman [95 %]", "share of the best possible", "verdict",
+        "dimension", "cluster", "judge", "items", "Spearman [95 %]", "share of the noise ceiling", "verdict",
         "does it listen?",
     ]  # fmt: skip
     rows = []

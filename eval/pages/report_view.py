@@ -13,11 +13,11 @@ from ...data_modules.rows import TAG_PREFIX
 from .. import numerals
 from ..asking_words import length_sentences
 from ..probes import PROBES
-from ..report_schema import AgreementReport, CheckReport, DimensionReport, SliceReport, StatisticReport
+from ..report_schema import AgreementReport, CheckReport, DimensionReport, StatisticReport
 from . import charts, wording
 from .listening import listening_sentence
 from .measures import error_rows, measure_groups
-from .uncertainty_words import uncertainty_view
+from .wording import uncertainty_view
 
 WORST_ITEMS = 10
 """Items listed under the largest disagreements."""
@@ -128,7 +128,7 @@ def scale_of(dimension: DimensionReport) -> tuple[float, float]:
 def ceiling_lines(dimension: DimensionReport) -> list[tuple[str, float]]:
     """The reference line of a plot of agreement with the panel mean."""
     best = dimension["ceiling"]["panel_mean"]["value"]
-    return [] if best is None else [("best possible", best)]
+    return [] if best is None else [("noise ceiling", best)]
 
 
 def bar(label: str, own: StatisticReport) -> charts.Bar:
@@ -171,7 +171,7 @@ def _check_groups(checks: Mapping[str, CheckReport], full: StatisticReport) -> l
 
 
 def _slice_view(
-    name: str, column: str, values: Mapping[str, SliceReport], dimension: DimensionReport
+    name: str, column: str, values: Mapping[str, dict[str, Any]], dimension: DimensionReport
 ) -> dict[str, Any]:
     largest = sorted(values, key=lambda value: -values[value]["n_items"])[:SHOWN_SLICES]
     shown = [value for value in values if value in largest]

@@ -9,7 +9,7 @@ constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,10 @@ CONSTANT_TOLERANCE = 1e-12
 
 LIMIT_DEVIATIONS = 1.96
 """Standard deviations between the bias and a limit of agreement."""
+
+
+Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""From both sides, shape (n,) or (rows, n), and how often each item is taken, shape (rows, n), to shape (rows,)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class Statistic:
     reason: str | None = None
 
 
+def as_report(found: Any) -> Any:
+    """Results as they stand in JSON: dataclasses and named tuples as objects, field by field."""
+    if hasattr(found, "_asdict"):
+        found = found._asdict()
+    elif is_dataclass(found):
+        found = {field.name: getattr(found, field.name) for field in fields(found)}
+    if isinstance(found, Mapping):
+        return {key: as_report(value) for key, value in found.items()}
+    return [as_report(value) for value in found] if isinstance(found, (list, tuple)) else found
+
+
 def spearman(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Spearman rank correlation, ties get their mean rank (Spearman, 1904)."""
     return correlation(score, human, lambda x, y: _scipy(stats.spearmanr(x, y)))
@@ -56,7 +71,7 @@ def spearman(score: np.ndarray, human: np.ndarray) -> Statistic:
 
 def pearson(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Pearson product-moment correlation (Pearson, 1895)."""
-    return correlation(score, human, lambda x, y: _scipy(stats.pearsonr(x, y)))
+    return correlation(score, human, _once(KERNELS["pearson"]))
 
 
 def kendall(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -77,7 +92,7 @@ def ccc(score: np.ndarray, human: np.ndarray) -> Statistic:
 
     1 only where the scores equal the human ones: a shift or a squeezed scale costs, unlike in Pearson's.
     """
-    return correlation(score, human, _lin)
+    return correlation(score, human, _once(KERNELS["ccc"]))
 
 
 def icc_a1(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -86,7 +101,7 @@ def icc_a1(score: np.ndarray, human: np.ndarray) -> Statistic:
     2 cov / (var + var + squared difference of means - var of the differences / n), moments over n - 1, from the mean
     squares of McGraw and Wong (1996), table 4; ICC(2,1) of Shrout and Fleiss (1979). A bias of the judge costs.
     """
-    return correlation(score, human, lambda x, y: float(_icc(x, y, absolute=True)))
+    return correlation(score, human, _once(KERNELS["icc_a1"]))
 
 
 def icc_c1(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -94,22 +109,22 @@ def icc_c1(score: np.ndarray, human: np.ndarray) -> Statistic:
 
     2 cov / (var + var), from the same mean squares; ICC(3,1) of Shrout and Fleiss (1979).
     """
-    return correlation(score, human, lambda x, y: float(_icc(x, y, absolute=False)))
+    return correlation(score, human, _once(KERNELS["icc_c1"]))
 
 
 def mae(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Mean absolute error in rating points. Defined from one item on, also for constant scores."""
-    return _error(score, human, lambda difference: np.abs(difference).mean())
+    return _error(score, human, "mae")
 
 
 def rmse(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Root mean squared error in rating points. Defined from one item on, also for constant scores."""
-    return _error(score, human, lambda difference: np.sqrt((difference**2).mean()))
+    return _error(score, human, "rmse")
 
 
 def bias(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Mean of score minus human in rating points: positive = generous judge. Defined from one item on."""
-    return _error(score, human, lambda difference: difference.mean())
+    return _error(score, human, "bias")
 
 
 def loa_lower(score: np.ndarray, human: np.ndarray) -> Statistic:
@@ -118,12 +133,12 @@ def loa_lower(score: np.ndarray, human: np.ndarray) -> Statistic:
     Between the limits lie 95 % of the differences, judge minus human, were they normal. The standard deviation is that
     over n - 1: undefined for a single item.
     """
-    return _limit(score, human, -LIMIT_DEVIATIONS)
+    return _error(score, human, "loa_lower", fewest=2)
 
 
 def loa_upper(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Upper limit of agreement in rating points: bias + 1.96 standard deviations; see `loa_lower`."""
-    return _limit(score, human, LIMIT_DEVIATIONS)
+    return _error(score, human, "loa_upper", fewest=2)
 
 
 STATISTICS: Mapping[str, Callable[[np.ndarray, np.ndarray], Statistic]] = {
@@ -174,34 +189,18 @@ def _scipy(result: Any) -> float:
     return result.statistic
 
 
-def _lin(x: np.ndarray, y: np.ndarray) -> float:
-    covariance = ((x - x.mean()) * (y - y.mean())).mean()
-    return 2 * covariance / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
+def _once(kernel: Kernel) -> Callable[[np.ndarray, np.ndarray], float]:
+    """The statistic of all items, once each."""
+    return lambda x, y: float(kernel(x, y, np.ones((1, len(x))))[0])
 
 
-def _icc(x: np.ndarray, y: np.ndarray, *, absolute: bool) -> float:
-    covariance, variances = np.cov(x, y)[0, 1], x.var(ddof=1) + y.var(ddof=1)
-    difference = x - y
-    bias = difference.mean() ** 2 - difference.var(ddof=1) / len(x) if absolute else 0.0
-    return 2 * covariance / (variances + bias)
-
-
-def _limit(score: np.ndarray, human: np.ndarray, deviations: float) -> Statistic:
-    found = _error(score, human, lambda difference: difference.mean() + deviations * _deviation(difference))
-    if found.value is None or found.n > 1:
-        return found
-    return replace(found, value=None, reason="1 item; limits of agreement need at least 2")
-
-
-def _deviation(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
-def _error(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndarray], float]) -> Statistic:
+def _error(score: np.ndarray, human: np.ndarray, name: str, fewest: int = 1) -> Statistic:
     x, y, result = _complete(score, human)
     if result.reason is not None:
         return result
-    return replace(result, value=float(formula(x - y)))
+    if len(x) < fewest:
+        return replace(result, reason=f"{_items(len(x))}; limits of agreement need at least {fewest}")
+    return replace(result, value=_once(KERNELS[name])(x, y))
 
 
 def _complete(score: np.ndarray, human: np.ndarray) -> tuple[np.ndarray, np.ndarray, Statistic]:
@@ -222,3 +221,71 @@ def _complete(score: np.ndarray, human: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
+
+
+def _pearson(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    _, _, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(defined, covariance / np.sqrt(x_variance * y_variance), np.nan)
+
+
+def _ccc(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    x_mean, y_mean, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = 2 * covariance / (x_variance + y_variance + (x_mean - y_mean) ** 2)
+    return np.where(defined, value, np.nan)
+
+
+def _icc(x: np.ndarray, y: np.ndarray, weights: np.ndarray, *, absolute: bool) -> np.ndarray:
+    x_mean, y_mean, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
+    n = weights.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        bias = (x_mean - y_mean) ** 2 * (n - 1) / n - (x_variance + y_variance - 2 * covariance) / n
+        value = 2 * covariance / (x_variance + y_variance + (bias if absolute else 0.0))
+    return np.where(defined, value, np.nan)
+
+
+def _limit(x: np.ndarray, y: np.ndarray, weights: np.ndarray, deviations: float) -> np.ndarray:
+    n, difference = weights.sum(axis=1), x - y
+    mean = weighted_mean(difference, weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = (weights * (difference - mean[:, None]) ** 2).sum(axis=1) / (n - 1)
+    return np.where(n > 1, mean + deviations * np.sqrt(variance), np.nan)
+
+
+def _moments(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Means, covariance, variances (over n) per row of weights; whether a correlation is defined there."""
+    total = weights.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x_mean, y_mean = (weights * x).sum(axis=1) / total, (weights * y).sum(axis=1) / total
+        dx, dy = x - x_mean[:, None], y - y_mean[:, None]
+        weighted_dx = weights * dx
+        covariance = (weighted_dx * dy).sum(axis=1) / total
+        x_variance = (weighted_dx * dx).sum(axis=1) / total
+        y_variance = (weights * dy * dy).sum(axis=1) / total
+    varies = [
+        variance > (CONSTANT_TOLERANCE * np.abs(values).max(initial=0.0)) ** 2
+        for values, variance in ((x, x_variance), (y, y_variance))
+    ]
+    return x_mean, y_mean, covariance, x_variance, y_variance, (total >= MIN_ITEMS) & varies[0] & varies[1]
+
+
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Of the values, the same in each row or a row for each: (n,) or (rows, n) -> (rows,)."""
+    sums = weights @ values if values.ndim == 1 else (weights * values).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums / weights.sum(axis=1)
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "pearson": _pearson,
+    "ccc": _ccc,
+    "icc_a1": lambda x, y, weights: _icc(x, y, weights, absolute=True),
+    "icc_c1": lambda x, y, weights: _icc(x, y, weights, absolute=False),
+    "mae": lambda x, y, weights: weighted_mean(np.abs(x - y), weights),
+    "rmse": lambda x, y, weights: np.sqrt(weighted_mean((x - y) ** 2, weights)),
+    "bias": lambda x, y, weights: weighted_mean(x - y, weights),
+    "loa_lower": lambda x, y, weights: _limit(x, y, weights, -LIMIT_DEVIATIONS),
+    "loa_upper": lambda x, y, weights: _limit(x, y, weights, LIMIT_DEVIATIONS),
+}
+"""Statistics with items taken so many times each; NaN = undefined."""

@@ -24,22 +24,15 @@ other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
-from .agreement import (
-    CONSTANT_TOLERANCE,
-    CORRELATIONS,
-    LIMIT_DEVIATIONS,
-    MIN_ITEMS,
-    STATISTICS,
-    Statistic,
-)
-from .rank_draws import spearman_draws
+from .agreement import CORRELATIONS, KERNELS, STATISTICS, Statistic, bias, weighted_mean
+from .rank_draws import kendall_draws, spearman_draws
 
 MIN_GROUPS = 5
 """Fewest groups of an interval."""
@@ -56,7 +49,7 @@ _JACKKNIFE_ROWS = 200
 
 _NEARLY_ONE = 0.999
 
-_BLOCK_VALUES = 1 << 22  # numbers held per temporary array: 32 MB
+_BLOCK_VALUES = 1 << 20  # numbers held per temporary array: 8 MB, of which the processor's cache keeps a part
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +172,10 @@ class Estimate:
         """`point` with the interval of its draws (`with_interval`); `resamples` as seen by the items of `point`."""
         return cls(with_interval(point, draws, resamples, correlation=correlation, ratings=ratings), draws)
 
+    def _asdict(self) -> dict[str, Any]:
+        """For `agreement.as_report`: draws stand in no file."""
+        return vars(self.statistic)
+
     @classmethod
     def undefined(cls, reason: str, resamples: Resamples, n: int = 0) -> Estimate:
         """No value, and why."""
@@ -289,7 +286,7 @@ def mean_with_interval(values: np.ndarray, resamples: Resamples, dropped: int = 
         dropped: Items that have no value, which are not among them.
     """
     point = Statistic(float(values.mean()), n=len(values), dropped=dropped)
-    return with_interval(point, resamples.apply(lambda weights: _weighted_mean(values, weights)), resamples)
+    return with_interval(point, resamples.apply(lambda weights: weighted_mean(values, weights)), resamples)
 
 
 def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tuple[float, float]:
@@ -329,8 +326,8 @@ def statistic_draws(name: str, score: np.ndarray, human: np.ndarray, resamples: 
     if name == "spearman":
         return spearman_draws(x[None], y, resamples.codes, resamples.counts)[0]
     if name == "kendall":
-        return _kendall(x, y, resamples)
-    kernel = _KERNELS[name]
+        return kendall_draws(x, y, resamples.codes, resamples.counts)
+    kernel = KERNELS[name]
     return resamples.apply(lambda weights: kernel(x, y, weights))
 
 
@@ -349,98 +346,74 @@ def row_statistic(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.array([stats.kendalltau(*own, method="asymptotic")[0] for own in zip(x, y, strict=True)])
     if name == "spearman":
         name, x, y = "pearson", stats.rankdata(x, axis=1), stats.rankdata(y, axis=1)
-    return _KERNELS[name](x, y, np.ones(x.shape))
+    return KERNELS[name](x, y, np.ones(x.shape))
 
 
-def _pearson(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    _, _, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(defined, covariance / np.sqrt(x_variance * y_variance), np.nan)
+ItemKernel = Callable[[np.ndarray], np.ndarray]
+"""From how often each item is taken, shape (rows, n), to a statistic, shape (rows,), NaN = undefined."""
 
 
-def _ccc(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    x_mean, y_mean, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        value = 2 * covariance / (x_variance + y_variance + (x_mean - y_mean) ** 2)
-    return np.where(defined, value, np.nan)
+@dataclass(frozen=True, eq=False)
+class CompleteItems:
+    """Judge and human scores of the items where neither is NaN.
 
-
-def _icc(x: np.ndarray, y: np.ndarray, weights: np.ndarray, *, absolute: bool) -> np.ndarray:
-    x_mean, y_mean, covariance, x_variance, y_variance, defined = _moments(x, y, weights)
-    n = weights.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        bias = (x_mean - y_mean) ** 2 * (n - 1) / n - (x_variance + y_variance - 2 * covariance) / n
-        value = 2 * covariance / (x_variance + y_variance + (bias if absolute else 0.0))
-    return np.where(defined, value, np.nan)
-
-
-def _limit(x: np.ndarray, y: np.ndarray, weights: np.ndarray, deviations: float) -> np.ndarray:
-    n, difference = weights.sum(axis=1), x - y
-    mean = _weighted_mean(difference, weights)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = (weights * (difference - mean[:, None]) ** 2).sum(axis=1) / (n - 1)
-    return np.where(n > 1, mean + deviations * np.sqrt(variance), np.nan)
-
-
-def _moments(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Means, covariance, variances (over n) per row of weights; whether a correlation is defined there."""
-    total = weights.sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        x_mean, y_mean = (weights * x).sum(axis=1) / total, (weights * y).sum(axis=1) / total
-        dx, dy = x - x_mean[:, None], y - y_mean[:, None]
-        weighted_dx = weights * dx
-        covariance = (weighted_dx * dy).sum(axis=1) / total
-        x_variance = (weighted_dx * dx).sum(axis=1) / total
-        y_variance = (weights * dy * dy).sum(axis=1) / total
-    varies = [
-        variance > (CONSTANT_TOLERANCE * np.abs(values).max(initial=0.0)) ** 2
-        for values, variance in ((x, x_variance), (y, y_variance))
-    ]
-    return x_mean, y_mean, covariance, x_variance, y_variance, (total >= MIN_ITEMS) & varies[0] & varies[1]
-
-
-def _weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of the values, the same in each row or a row for each: (n,) or (rows, n) -> (rows,)."""
-    sums = weights @ values if values.ndim == 1 else (weights * values).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return sums / weights.sum(axis=1)
-
-
-_KERNELS: Mapping[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "pearson": _pearson,
-    "ccc": _ccc,
-    "icc_a1": lambda x, y, weights: _icc(x, y, weights, absolute=True),
-    "icc_c1": lambda x, y, weights: _icc(x, y, weights, absolute=False),
-    "mae": lambda x, y, weights: _weighted_mean(np.abs(x - y), weights),
-    "rmse": lambda x, y, weights: np.sqrt(_weighted_mean((x - y) ** 2, weights)),
-    "bias": lambda x, y, weights: _weighted_mean(x - y, weights),
-    "loa_lower": lambda x, y, weights: _limit(x, y, weights, -LIMIT_DEVIATIONS),
-    "loa_upper": lambda x, y, weights: _limit(x, y, weights, LIMIT_DEVIATIONS),
-}
-
-
-def _kendall(x: np.ndarray, y: np.ndarray, resamples: Resamples) -> np.ndarray:
-    """Tau-b = sum of sign products over ordered item pairs / root of (pairs untied in x times those in y).
-
-    Each sum is c' S c, with c the counts of a resample over groups and S the sums of signs between two
-    groups. S is built from a few rows of items at a time, so that memory stays bounded whatever the sizes of
-    the groups.
+    Attributes:
+        kept: Shape (n before), which items these are.
+        score: Shape (n,), float64.
+        human: Shape (n,), float64.
+        empty: A statistic without value that counts them; it has a reason where nothing can be computed, because there
+            are no items or infinite scores.
     """
-    order = np.argsort(resamples.codes, kind="stable")
-    x, y, codes = x[order], y[order], resamples.codes[order]
-    present, starts, sizes = np.unique(codes, return_index=True, return_counts=True)
-    counts = resamples.counts[:, present]
-    sums = np.zeros((3, len(counts)))
-    step = max(1, _BLOCK_VALUES // len(x))
-    for first in range(0, len(x), step):
-        rows = slice(first, first + step)
-        row_groups, row_starts = np.unique(codes[rows], return_index=True)
-        x_sign = np.sign(x[rows, None] - x)
-        y_sign = np.sign(y[rows, None] - y)
-        for index, signs in enumerate((x_sign * y_sign, np.abs(x_sign), np.abs(y_sign))):
-            between = np.add.reduceat(np.add.reduceat(signs, starts, axis=1), row_starts, axis=0)
-            sums[index] += ((counts @ between.T) * resamples.counts[:, row_groups]).sum(axis=1)
-    agreeing, x_untied, y_untied = sums
-    defined = (counts @ sizes >= MIN_ITEMS) & (x_untied > 0) & (y_untied > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(defined, agreeing / np.sqrt(x_untied * y_untied), np.nan)
+
+    kept: np.ndarray
+    score: np.ndarray
+    human: np.ndarray
+    empty: Statistic
+
+    @classmethod
+    def of(cls, score: np.ndarray, human: np.ndarray) -> CompleteItems:
+        """Drops items where either side is NaN.
+
+        Args:
+            score: Shape (n,), judge.
+            human: Shape (n,), the same items.
+
+        Raises:
+            ValueError: If the shapes differ or are not (n,).
+        """
+        x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
+        empty = replace(bias(x, y), value=None)  # bias is defined wherever anything is
+        kept = ~(np.isnan(x) | np.isnan(y))
+        return cls(kept, x[kept], y[kept], empty)
+
+    def codes(self, labels: np.ndarray, name: str) -> np.ndarray:
+        """Labels of all items as numbers from 0 in their sorted order, shape (n,), of the items that count.
+
+        Args:
+            labels: Shape (n before,), names or numbers.
+            name: What they are, for the error.
+
+        Raises:
+            ValueError: If there is not one label per item.
+        """
+        labels = np.asarray(labels)
+        if labels.shape != self.kept.shape:
+            raise ValueError(f"{name} of shape {labels.shape} for {len(self.kept)} items; accepted: one per item")
+        return np.unique(labels[self.kept], return_inverse=True)[1]
+
+
+def measured(items: CompleteItems, seen: Resamples, kernel: ItemKernel, undefined: str = "") -> Statistic:
+    """The kernel on all items, once each, with the interval of its values in every resample.
+
+    Args:
+        items: The items; without any the statistic is undefined.
+        seen: Draws over these items.
+        kernel: The statistic.
+        undefined: The reason where the kernel is NaN on all items.
+    """
+    if items.empty.reason is not None:
+        return items.empty
+    value = float(kernel(np.ones((1, len(items.score))))[0])
+    if np.isnan(value):
+        return replace(items.empty, reason=undefined)
+    return with_interval(replace(items.empty, value=value), seen.apply(kernel), seen)

@@ -2,6 +2,9 @@
 
 Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
 counts can differ and bins can be missing where the judge ties many items.
+
+Beside it stand how a judge uses the rating scale (its severity or leniency is `agreement.bias`), and whether intervals
+that it states hold what they promise.
 """
 
 from __future__ import annotations
@@ -10,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, Statistic
-from .bootstrap import Resamples
-from .complete_items import CompleteItems, measured
+from .agreement import CONSTANT_TOLERANCE, Statistic, weighted_mean
+from .bootstrap import CompleteItems, ItemKernel, Resamples, measured
 
 BINS = 10
 
@@ -182,3 +184,159 @@ def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
     if len(sums) < 2:
         return None
     return float(np.sqrt((sums @ sums) * len(sums) / (len(sums) - 1)) / len(values))
+
+
+QUANTILES = (0.05, 0.95)
+"""Between these lies the part of the scale that counts as used: single extreme scores do not."""
+
+
+@dataclass(frozen=True)
+class SideScaleUse:
+    """How one side uses the scale, over the items that both sides scored.
+
+    Attributes:
+        mean: In rating points.
+        sd: Standard deviation over n, in rating points.
+        range_used: The distance between the `QUANTILES` (linear interpolation) over the length of the scale; it
+            passes 1 where scores lie outside.
+        outside: Share of scores below the minimum or above the maximum.
+    """
+
+    mean: Statistic
+    sd: Statistic
+    range_used: Statistic
+    outside: Statistic
+
+
+@dataclass(frozen=True)
+class ScaleUse:
+    """How judge and people use the scale.
+
+    Attributes:
+        judge: The judge's scores.
+        human: The human scores. Means over raters vary less than single ratings.
+        sd_ratio: Standard deviation of the judge over that of people: below 1 the judge keeps to the middle.
+    """
+
+    judge: SideScaleUse
+    human: SideScaleUse
+    sd_ratio: Statistic
+
+
+def scale_use(score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples) -> ScaleUse:
+    """Means, spread and range of both sides, with bootstrap intervals.
+
+    Args:
+        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        minimum: Lowest point of the scale.
+        maximum: Highest point of the scale.
+        resamples: Draws over the same n items.
+
+    Returns:
+        Defined from one item on; the ratio is undefined where people's scores are constant. Scores of a judge that are
+        constant have the standard deviation and the ratio 0.
+
+    Raises:
+        ValueError: If shapes differ or the scale has no length.
+    """
+    if not minimum < maximum:
+        raise ValueError(f"a scale from {minimum} to {maximum}; accepted: a minimum below the maximum")
+    items = CompleteItems.of(score, human)
+    seen = resamples.select(items.kept)
+
+    def side(values: np.ndarray) -> SideScaleUse:
+        outside = ((values < minimum) | (values > maximum)).astype(np.float64)
+        quantiles = [_quantile(values, share) for share in QUANTILES]
+        return SideScaleUse(
+            measured(items, seen, lambda times: weighted_mean(values, times)),
+            measured(items, seen, lambda times: _sd(values, times)),
+            measured(items, seen, lambda times: (quantiles[1](times) - quantiles[0](times)) / (maximum - minimum)),
+            measured(items, seen, lambda times: weighted_mean(outside, times)),
+        )
+
+    def ratio(times: np.ndarray) -> np.ndarray:
+        people = _sd(items.human, times)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(
+                people > CONSTANT_TOLERANCE * np.abs(items.human).max(), _sd(items.score, times) / people, np.nan
+            )
+
+    return ScaleUse(
+        side(items.score),
+        side(items.human),
+        measured(items, seen, ratio, "the human scores are constant"),
+    )
+
+
+def _sd(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Standard deviation over n; exactly 0 for equal values."""
+    shifted = values - values[0]  # so that no digits are lost where the spread is small
+    mean = weighted_mean(shifted, times)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt((times * (shifted - mean[:, None]) ** 2).sum(axis=1) / times.sum(axis=1))
+
+
+def _quantile(values: np.ndarray, share: float) -> ItemKernel:
+    """`numpy.quantile` (linear interpolation) of the repeated values."""
+    order = np.argsort(values)
+    rising = values[order]
+
+    def quantile(times: np.ndarray) -> np.ndarray:
+        last = np.cumsum(times[:, order], axis=1)
+        position = share * (last[:, -1:] - 1)
+        below = np.floor(position)
+        at = [np.minimum((last <= own).sum(axis=1), len(rising) - 1) for own in (below, np.ceil(position))]
+        return np.where(
+            last[:, -1] > 0, rising[at[0]] + (position - below)[:, 0] * (rising[at[1]] - rising[at[0]]), np.nan
+        )
+
+    return quantile
+
+
+_ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
+
+
+def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
+    """Share of the items whose mean rating lies inside its interval, ends included.
+
+    Args:
+        low: Shape (n,), lower ends, rating points; items with a NaN are dropped and counted.
+        high: Shape (n,), upper ends.
+        human: Shape (n,), mean ratings of the same items.
+        resamples: Draws over the same n items.
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    known = np.isfinite(low) & np.isfinite(high)
+    inside = (low - _ROUNDING <= human) & (human <= high + _ROUNDING)
+    return _mean_of_items(np.where(known, inside.astype(np.float64), np.nan), human, resamples)
+
+
+def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
+    """Mean width of the intervals of rated items in rating points; arguments and errors as for `coverage`."""
+    return _mean_of_items(high - low, human, resamples)
+
+
+def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
+    """Root mean square of the errors, each divided by its standard error: 1 = as large as stated, above 1 = larger.
+
+    Args:
+        score: Shape (n,), judge, rating points.
+        standard_error: Shape (n,), above 0; other items are dropped and counted.
+        human: Shape (n,), mean ratings of the same items.
+        resamples: Draws over the same n items.
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)
+    items = CompleteItems.of(squared, human)
+    return measured(items, resamples.select(items.kept), lambda times: np.sqrt(weighted_mean(items.score, times)))
+
+
+def _mean_of_items(values: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
+    items = CompleteItems.of(values, human)
+    return measured(items, resamples.select(items.kept), lambda times: weighted_mean(items.score, times))

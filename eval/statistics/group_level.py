@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
+from scipy import stats
 
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic
-from .bootstrap import Estimate, Resamples, statistic_draws
-from .complete_items import CompleteItems
-from .pair_counts import count_pairs
+from .bootstrap import CompleteItems, Estimate, Resamples, statistic_draws
 
-GroupCorrelation = Literal["spearman", "kendall", "pearson"]
+GroupCorrelation = Literal["spearman", "kendall"]
 GROUP_CORRELATIONS: tuple[GroupCorrelation, ...] = get_args(GroupCorrelation)
 
 
@@ -29,14 +28,14 @@ class GroupLevel:
     """The mean of a statistic of single groups.
 
     Attributes:
-        estimate: The mean over `groups` groups, with its interval. Its ``n`` counts their items.
+        mean: The mean over `groups` groups, with its interval. Its ``n`` counts their items.
         groups: Groups that have a value.
         too_small: Groups left out because they have too few items.
         constant: Groups left out because judge or people (for `top_1`: people) give all their items the same score.
         chance: What a judge that knows nothing can expect: 0 for correlations; None where there is no value.
     """
 
-    estimate: Estimate
+    mean: Estimate
     groups: int
     too_small: int
     constant: int
@@ -51,7 +50,7 @@ def group_correlation(
     Groups with fewer than `MIN_ITEMS` items, and those in which either side is constant, are left out and counted.
 
     Args:
-        name: Spearman, Kendall (tau-b) or Pearson.
+        name: Spearman or Kendall (tau-b).
         score: Shape (n,), judge; NaN is dropped with its item and counted.
         human: Shape (n,), the same items.
         groups: Shape (n,), the group of each item, names or numbers.
@@ -175,8 +174,8 @@ def _level(
     counts = (int(used.sum()), int(too_small.sum()), int(constant.sum()))
     if items.empty.reason is not None or not used.any():
         reason = items.empty.reason or f"no group is left: {counts[1]} too small, {counts[2]} constant"
-        nothing = np.full(len(items.resamples.counts), np.nan)
-        return GroupLevel(Estimate(replace(items.empty, reason=reason), nothing), *counts, None)
+        nothing = Estimate(replace(items.empty, reason=reason), np.full(len(items.resamples.counts), np.nan))
+        return GroupLevel(nothing, *counts, None)
     total, weight = np.zeros((2, len(items.resamples.counts)))
     codes = items.resamples.codes
     whole = used & (np.minimum.reduceat(codes, items.starts) == np.maximum.reduceat(codes, items.starts))
@@ -212,35 +211,35 @@ def _top_1_draws(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> 
     return resamples.apply(top)
 
 
-def _pearson(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of the mean ranks; ranks of a group may start at any number."""
     sizes = np.bincount(groups)
 
-    def sums(values: np.ndarray) -> np.ndarray:
-        return np.bincount(groups, weights=values)
+    def centred(values: np.ndarray) -> np.ndarray:
+        levels = np.unique(values, return_inverse=True)[1]
+        _, code, equal = np.unique(groups * len(values) + levels, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(equal) - (equal - 1) / 2)[code]
+        return ranks - (np.bincount(groups, weights=ranks) / sizes)[groups]
 
-    dx, dy = x - (sums(x) / sizes)[groups], y - (sums(y) / sizes)[groups]
-    return np.clip(sums(dx * dy) / np.sqrt(sums(dx * dx) * sums(dy * dy)), -1.0, 1.0)
-
-
-def _spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    return _pearson(_ranks(x, groups), _ranks(y, groups), groups)
-
-
-def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Mean ranks; they start with each group at another number, which changes no correlation."""
-    levels = np.unique(values, return_inverse=True)[1]
-    _, code, equal = np.unique(groups * len(values) + levels, return_inverse=True, return_counts=True)
-    return (np.cumsum(equal) - (equal - 1) / 2)[code]
+    dx, dy = centred(x), centred(y)
+    squares = np.bincount(groups, weights=dx * dx) * np.bincount(groups, weights=dy * dy)
+    return np.clip(np.bincount(groups, weights=dx * dy) / np.sqrt(squares), -1.0, 1.0)
 
 
 def _kendall(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    counts = count_pairs(x, y, groups)
-    untied = (counts.pairs - counts.judge_tied) * (counts.pairs - counts.human_tied).astype(np.float64)
-    return (counts.concordant - counts.discordant) / np.sqrt(untied)
+    starts = np.cumsum(np.bincount(groups)) - np.bincount(groups)
+    sides = zip(np.split(x, starts)[1:], np.split(y, starts)[1:], strict=True)
+    return np.array([_tau_b(*own) for own in sides])
+
+
+def _tau_b(x: np.ndarray, y: np.ndarray) -> float:
+    if len(x) > 200:
+        return stats.kendalltau(x, y, method="asymptotic")[0]
+    first, second = (np.sign(own[:, None] - own) for own in (x, y))  # ten times as fast for the few items of a context
+    return float((first * second).sum() / np.sqrt(np.abs(first).sum() * np.abs(second).sum()))
 
 
 _CORRELATIONS: dict[GroupCorrelation, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "spearman": _spearman,
     "kendall": _kendall,
-    "pearson": _pearson,
 }

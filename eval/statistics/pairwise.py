@@ -1,6 +1,6 @@
 """How often a judge orders two items as people do.
 
-Two statistics over pairs of items, which differ in what ties do:
+Two statistics over all pairs of items, which differ in what ties do:
 
 - **pairwise accuracy** (acc_eq; Deutsch, Foster and Freitag, 2023): the share of pairs on which the judge says the same
   as people, one of: first better, second better, tie. A judge that scores with decimals hardly ever ties, so its scores
@@ -8,102 +8,86 @@ Two statistics over pairs of items, which differ in what ties do:
 - **concordance index** (Harrell et al., 1982): pairs that people tie are left out, and those that the judge ties count
   half. It is (1 + Somers' D) / 2, and about 0.5 for a judge that knows nothing.
 
-Pairs are those of all items, or only of items of one group (`within`). All pairs count the same: a group with more
-items has more weight. In groups of one size that is the mean over groups that Deutsch et al. call group-by-item. Scores
-are tied when they are equal as float64.
-
-In a bootstrap resample, a group that lies in one resampled cluster is drawn with it, and copies of it are different
-groups: its pairs count as often as the cluster was drawn. Where a group spans clusters (or there are no groups), a pair
-counts as often as both of its items were drawn. An item and its own copy are never a pair; counted as the tie that they
-are, they would raise the accuracy of every resample. A resample in which the judge's scores are constant counts by the
-rule for ties.
+Scores are tied when they are equal as float64. In a bootstrap resample a pair counts as often as both of its items were
+drawn. An item and its own copy are never a pair; counted as the tie that they are, they would raise the accuracy of
+every resample. A resample in which the judge's scores are constant counts by the rule for ties.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, Statistic
-from .bootstrap import Estimate, Resamples
-from .complete_items import CompleteItems
-from .pair_counts import count_pairs
+from .agreement import Statistic, is_constant
+from .bootstrap import CompleteItems, Estimate, Resamples
+from .rank_draws import PairRule, pair_sums
 
 MAX_PAIRS = 250_000_000
 """Most pairs that are looked at one by one (those of 22,360 items): beyond it there is no interval."""
 
-_BLOCK_VALUES = 1 << 20  # numbers held per temporary array: 8 MB, of which the processor's cache keeps a part
-
-PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""From judge and human differences of pairs (any shape): what each pair adds to numerator and denominator."""
+_BINS = 1 << 16
+_BATCH = 1 << 20  # pairs counted at a time
 
 
-def concordance_index(score: np.ndarray, human: np.ndarray, within: np.ndarray | None = None) -> Statistic:
+def concordance_index(score: np.ndarray, human: np.ndarray) -> Statistic:
     """Share of the pairs ordered by people that the judge orders alike; its ties count half (Harrell et al., 1982).
 
     Args:
         score: Shape (n,), judge; NaN is dropped with its item and counted.
         human: Shape (n,), the same items.
-        within: Shape (n,), the group of each item, to compare items of one group only; None compares all items.
 
     Returns:
-        ``n`` counts items that have another one to be compared with. Undefined, with the reason, without a pair, and
-        where either side ties all of them.
+        Undefined, with the reason, without a pair, and where either side ties all of them.
 
     Raises:
         ValueError: If shapes differ.
     """
-    items, groups, empty = _compared(score, human, within)
+    items, empty = _compared(score, human)
     if empty.reason is not None:
         return empty
-    counts = count_pairs(items.score, items.human, groups)
-    ordered = (counts.pairs - counts.human_tied).sum()
-    halves = (2 * counts.concordant + counts.judge_tied - counts.both_tied).sum()
-    return replace(empty, value=float(halves / 2 / ordered))
+    counts = count_pairs(items.score, items.human)
+    halves = 2 * counts.concordant + counts.judge_tied - counts.both_tied
+    return replace(empty, value=halves / 2 / (counts.pairs - counts.human_tied))
 
 
-def concordance_estimate(
-    score: np.ndarray, human: np.ndarray, resamples: Resamples, within: np.ndarray | None = None
-) -> Estimate:
+def concordance_estimate(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Estimate:
     """`concordance_index` with its bootstrap interval; `resamples` are draws over the same n items."""
-    return _estimate(concordance_index(score, human, within), score, human, within, resamples, _concordance)
+
+    def concordance(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        people = np.sign(people)
+        ordered = people != 0
+        return (ordered + np.sign(judge) * people) / 2, ordered
+
+    return _estimate(concordance_index(score, human), score, human, resamples, concordance)
 
 
-def pairwise_accuracy(
-    score: np.ndarray, human: np.ndarray, within: np.ndarray | None = None, epsilon: float = 0.0
-) -> Statistic:
+def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> Statistic:
     """Share of all pairs on which judge and people agree about order or tie (Deutsch et al., 2023: acc_eq).
 
     Args:
         score: Shape (n,), judge; NaN is dropped with its item and counted.
         human: Shape (n,), the same items.
-        within: Shape (n,), the group of each item, to compare items of one group only; None compares all items.
         epsilon: The judge ties two items when its scores differ by at most this; judge's points.
 
     Returns:
-        ``n`` counts items that have another one to be compared with. Undefined, with the reason, without a pair, and
-        where the scores of either side are constant.
+        Undefined, with the reason, without a pair, and where the scores of either side are constant.
 
     Raises:
         ValueError: If shapes differ or epsilon is negative or NaN.
     """
     if not epsilon >= 0:
-        raise ValueError(f"epsilon {epsilon}; accepted: 0 or more")
-    items, groups, empty = _compared(score, human, within)
+        raise ValueError(f"epsilon {epsilon}; expected 0 or more")
+    items, empty = _compared(score, human)
     if empty.reason is not None:
         return empty
-    counts = count_pairs(items.score, items.human, groups, epsilon)
-    return replace(empty, value=float((counts.concordant + counts.both_tied).sum() / counts.pairs.sum()))
+    counts = count_pairs(items.score, items.human, epsilon)
+    return replace(empty, value=(counts.concordant + counts.both_tied) / counts.pairs)
 
 
 def pairwise_accuracy_estimate(
-    score: np.ndarray,
-    human: np.ndarray,
-    resamples: Resamples,
-    within: np.ndarray | None = None,
-    epsilon: float = 0.0,
+    score: np.ndarray, human: np.ndarray, resamples: Resamples, epsilon: float = 0.0
 ) -> Estimate:
     """`pairwise_accuracy` with its bootstrap interval; `resamples` are draws over the same n items.
 
@@ -115,120 +99,213 @@ def pairwise_accuracy_estimate(
         order[np.abs(judge) <= epsilon] = 0
         return order == np.sign(people), np.ones(judge.shape, dtype=bool)
 
-    return _estimate(pairwise_accuracy(score, human, within, epsilon), score, human, within, resamples, agreeing)
+    return _estimate(pairwise_accuracy(score, human, epsilon), score, human, resamples, agreeing)
 
 
-def _compared(
-    score: np.ndarray, human: np.ndarray, within: np.ndarray | None
-) -> tuple[CompleteItems, np.ndarray, Statistic]:
-    """The items, the group of each (n,), and a statistic that counts those with a partner, or says what is missing."""
+def _compared(score: np.ndarray, human: np.ndarray) -> tuple[CompleteItems, Statistic]:
+    """The items, and a statistic that counts them, or says what is missing."""
     items = CompleteItems.of(score, human)
-    labels = np.zeros(len(items.kept), dtype=np.intp) if within is None else within
-    groups = items.codes(labels, "within")
-    where = "" if within is None else " within groups"
-    partnered = int((np.bincount(groups)[groups] > 1).sum())
     empty = items.empty
-    if empty.reason is None and partnered == 0:
-        return items, groups, replace(empty, reason=f"no pair{where}: {empty.n} items")
-    constant = [side for side, own in (("judge", items.score), ("human", items.human)) if not _orders_any(own, groups)]
-    if empty.reason is None and constant:
-        empty = replace(empty, reason=f"the {' and the '.join(constant)} scores are constant{where}")
-    return items, groups, replace(empty, n=partnered)
+    if empty.reason is not None:
+        return items, empty
+    if empty.n < 2:
+        return items, replace(empty, reason=f"no pair: {empty.n} items")
+    constant = [side for side, own in (("judge", items.score), ("human", items.human)) if is_constant(own)]
+    reason = f"the {' and the '.join(constant)} scores are constant" if constant else None
+    return items, replace(empty, reason=reason)
 
 
-def _orders_any(values: np.ndarray, groups: np.ndarray) -> bool:
-    """Whether some group has values that differ by more than rounding."""
-    order = np.lexsort((values, groups))
-    apart = np.diff(values[order]) > CONSTANT_TOLERANCE * np.abs(values).max(initial=0.0)
-    return bool((apart & (np.diff(groups[order]) == 0)).any())
-
-
-def _concordance(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    people = np.sign(people)
-    ordered = people != 0
-    return (ordered + np.sign(judge) * people) / 2, ordered
-
-
-def _estimate(
-    point: Statistic,
-    score: np.ndarray,
-    human: np.ndarray,
-    within: np.ndarray | None,
-    resamples: Resamples,
-    rule: PairRule,
-) -> Estimate:
+def _estimate(point: Statistic, score: np.ndarray, human: np.ndarray, resamples: Resamples, rule: PairRule) -> Estimate:
     undefined = np.full(len(resamples.counts), np.nan)
     if point.value is None or len(undefined) == 0:
         return Estimate(point, undefined)
-    items, groups, _ = _compared(score, human, within)
-    sizes = np.bincount(groups)
-    pairs = int((sizes * (sizes - 1) // 2).sum())
+    items = CompleteItems.of(score, human)
+    pairs = point.n * (point.n - 1) // 2
     if pairs > MAX_PAIRS:
-        return Estimate(
-            replace(point, reason=f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled"), undefined
-        )
+        reason = f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled"
+        return Estimate(replace(point, reason=reason), undefined)
     seen = resamples.select(items.kept)
-    above, below = _pair_sums(items.score, items.human, groups, seen, rule)
+    above, below = pair_sums(items.score, items.human, seen.codes, seen.counts, rule)
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = np.where(below > 0, above / below, np.nan)
     return Estimate.of(point, draws, seen)
 
 
-def _pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, resamples: Resamples, rule: PairRule) -> np.ndarray:
-    """Numerator and denominator of a rule over the pairs within groups, in every resample; shape (2, resamples)."""
-    order = np.lexsort((resamples.codes, groups))
-    x, y, clusters = x[order], y[order], resamples.codes[order]
-    sizes = np.bincount(groups)
-    ends = np.cumsum(sizes)
-    whole = np.zeros((2, resamples.counts.shape[1]))  # of groups that lie in one cluster, by cluster
-    sums = np.zeros((2, len(resamples.counts)))
-    for start, end in zip(ends - sizes, ends, strict=True):
-        present, starts = np.unique(clusters[start:end], return_index=True)
-        if len(present) == 1:
-            for _, values in _pair_blocks(x[start:end], y[start:end], rule):
-                whole[:, present[0]] += [side.sum() for side in values]
-        else:
-            counts = resamples.counts[:, present].astype(np.float64)
-            sums += _between_clusters(x[start:end], y[start:end], starts, counts, rule)
-    return sums + whole @ resamples.counts.T
+@dataclass(frozen=True)
+class PairCounts:
+    """Numbers of pairs.
+
+    Attributes:
+        pairs: All of them.
+        concordant: Ordered by both sides, and alike.
+        discordant: Ordered by both sides, but not alike.
+        judge_tied: Tied by the judge, whatever people say.
+        human_tied: Tied by people, whatever the judge says.
+        both_tied: Tied by both.
+    """
+
+    pairs: int
+    concordant: int
+    discordant: int
+    judge_tied: int
+    human_tied: int
+    both_tied: int
 
 
-def _between_clusters(
-    x: np.ndarray, y: np.ndarray, starts: np.ndarray, counts: np.ndarray, rule: PairRule
-) -> np.ndarray:
-    """The sums of `_pair_sums` over the pairs of one group, whose items are sorted by cluster.
-
-    Each is c' S c, with c the counts of a resample over clusters and S the sums over the pairs between two clusters.
+def count_pairs(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> PairCounts:
+    """Counts the pairs without looking at them one by one, in O(n log^2 n).
 
     Args:
-        x: Shape (n,).
-        y: Shape (n,).
-        starts: Shape (clusters,), the first item of each.
-        counts: Shape (resamples, clusters).
-        rule: Applied to each pair.
+        score: Shape (n,), finite.
+        human: Shape (n,), finite.
+        epsilon: The judge ties items whose scores differ by at most this.
     """
-    sums = np.zeros((2, len(counts)))
-    for first, values in _pair_blocks(x, y, rule):
-        rows = len(values[0])
-        low, high = np.searchsorted(starts, (first, first + rows - 1), side="right") - 1
-        columns = np.maximum(starts[low:] - first, 0)
-        for index, side in enumerate(values):
-            between = np.add.reduceat(side, columns, axis=1, dtype=np.float64)
-            between = np.add.reduceat(between, columns[: high - low + 1], axis=0)
-            sums[index] += ((counts[:, low:] @ between.T) * counts[:, low : high + 1]).sum(axis=1)
-    return sums
+    order = np.argsort(score, kind="stable")
+    score = score[order]
+    _, level, equal = np.unique(human[order], return_inverse=True, return_counts=True)
+    ends = _lower_scored(score, epsilon)
+    concordant = int(_count_below(level, ends, level).sum())
+    tied_apart = int(_count_below(level, ends, level + 1).sum()) - concordant
+    n = len(score)
+    pairs, apart, human_tied = n * (n - 1) // 2, int(ends.sum()), int((equal * (equal - 1) // 2).sum())
+    return PairCounts(
+        pairs, concordant, apart - concordant - tied_apart, pairs - apart, human_tied, human_tied - tied_apart
+    )
 
 
-def _pair_blocks(x: np.ndarray, y: np.ndarray, rule: PairRule) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-    """Each pair once: the first of some rows of items, and the rule for these beside it and all later items.
+def _lower_scored(score: np.ndarray, epsilon: float) -> np.ndarray:
+    """How many of the rising scores are lower by more than epsilon, for each.
 
-    The rule's two arrays have the shape (rows, items from the first row on), with 0 where there is no pair of a row
-    with a later item.
+    A binary search on the differences themselves, because epsilon is often one of them: ``score - epsilon`` would be
+    rounded otherwise.
     """
-    step = max(1, _BLOCK_VALUES // len(x))
-    for first in range(0, len(x), step):
-        rows = slice(first, first + step)
-        values = rule(x[rows, None] - x[first:], y[rows, None] - y[first:])
-        for side in values:
-            side[:, : len(side)] = np.triu(side[:, : len(side)], 1)
-        yield first, values
+    low, high = np.zeros(len(score), dtype=np.int64), np.arange(len(score))
+    while (low < high).any():
+        middle = (low + high) // 2
+        lower = (low < high) & (score - score[middle] > epsilon)
+        low = np.where(lower, middle + 1, low)
+        high = np.where(lower, high, np.minimum(high, middle))
+    return low
+
+
+def _count_below(keys: np.ndarray, ends: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """For each query, how many of the first `ends` keys (0 to n - 1) are below its bound (0 to n).
+
+    The first b keys are one block of 2^l for each bit l of b; in a sorted block the count is a binary search.
+    """
+    position, span = np.arange(len(keys)), len(keys) + 1
+    found = np.zeros(len(ends), dtype=np.int64)
+    for level in range(len(keys).bit_length()):
+        blocks = np.sort((position >> level) * span + keys)
+        asked = np.flatnonzero((ends >> level) & 1)
+        block = (ends[asked] >> level) - 1
+        found[asked] += np.searchsorted(blocks, block * span + bounds[asked]) - (block << level)
+    return found
+
+
+@dataclass(frozen=True)
+class TieCalibration:
+    """A judge's accuracy at its best epsilon.
+
+    Attributes:
+        accuracy: `pairwise_accuracy` of all items at this epsilon. For its interval see `pairwise_accuracy_estimate`.
+        epsilon: The smallest difference of judge scores that makes the accuracy highest, 0 or one that occurs; None
+            where the accuracy is undefined.
+        reason: Why epsilon was chosen on some of the items, where it was.
+    """
+
+    accuracy: Statistic
+    epsilon: float | None
+    reason: str | None = None
+
+
+def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> TieCalibration:
+    """Chooses epsilon among 0 and all observed differences of judge scores, exactly (Deutsch et al., 2023).
+
+    People give a few scale points and often tie; a judge that scores with decimals never does, so that on pairs tied by
+    people it would always be wrong. Epsilon is fitted to the human scores of these items: the accuracy is the highest
+    that a threshold can reach, also for a judge that knows nothing (such a one reaches the share of pairs that people
+    tie, where that is more than half). Compare it with other calibrated accuracies on the same items.
+
+    All pairs are looked at twice, in batches: memory grows with n, not with the number of pairs. With more than
+    `MAX_PAIRS` pairs, epsilon comes from a random part of the items that has about so many.
+
+    Args:
+        score: Shape (n,), judge; NaN is dropped with its item.
+        human: Shape (n,), the same items.
+        seed: Of the random part.
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    plain = pairwise_accuracy(score, human)
+    if plain.value is None:
+        return TieCalibration(plain, None)
+    items = CompleteItems.of(score, human)
+    x, y, reason = items.score, items.human, None
+    share = np.sqrt(MAX_PAIRS / (plain.n * (plain.n - 1) / 2))
+    if share < 1:
+        part = np.random.default_rng(seed).permutation(len(x))[: int(share * len(x))]
+        reason = f"epsilon chosen on {len(part)} random items of {len(x)}: at most {MAX_PAIRS} pairs are compared"
+        x, y = x[part], y[part]
+    order = np.argsort(x, kind="stable")
+    epsilon = _best_epsilon(x[order], y[order])
+    return TieCalibration(pairwise_accuracy(score, human, epsilon), epsilon, reason)
+
+
+def _best_epsilon(score: np.ndarray, human: np.ndarray) -> float:
+    """The smallest epsilon at which the most pairs are right, 0 included; items sorted by score.
+
+    Differences are counted in narrow bins first. Within a bin, epsilon can gain no more than the pairs there that
+    people tie, so that few bins can hold the best one; the differences of these are sorted.
+    """
+    largest = float(np.ptp(score))
+    if largest == 0:
+        return 0.0
+    gains, every = np.zeros((2, _BINS), dtype=np.int64)
+    for difference, tied in _deciding_pairs(score, human):
+        bins = _bins(difference, largest)
+        gains += np.bincount(bins[tied], minlength=_BINS)
+        every += np.bincount(bins, minlength=_BINS)
+    net_gains = 2 * gains - every
+    after = np.cumsum(net_gains)
+    before = after - net_gains
+    promising = (before + gains >= max(0, after.max())) & (gains > 0)
+    if not promising.any():
+        return 0.0
+    distinct, net = np.empty(0), np.empty(0)
+    for difference, tied in _deciding_pairs(score, human):
+        chosen = promising[_bins(difference, largest)]
+        distinct, code = np.unique(np.concatenate([distinct, difference[chosen]]), return_inverse=True)
+        net = np.bincount(code, weights=np.concatenate([net, np.where(tied[chosen], 1.0, -1.0)]))
+    best, epsilon = 0.0, 0.0
+    bins = _bins(distinct, largest)
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(bins)], strict=True):
+        gained = before[bins[start]] + np.cumsum(net[start:end])
+        if gained.max() > best:
+            best, epsilon = float(gained.max()), float(distinct[start + int(gained.argmax())])
+    return epsilon
+
+
+def _deciding_pairs(score: np.ndarray, human: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs whose tie would change the accuracy: differences of rising judge scores, and whether people tie the pair.
+
+    A tie is right where people tie a pair, too, and wrong where both sides ordered it alike; where the judge ordered it
+    the other way round, or ties it anyway, nothing changes.
+    """
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+    for apart in range(1, len(score)):
+        difference = score[apart:] - score[:-apart]
+        lower, higher = human[:-apart], human[apart:]
+        matters = (difference > 0) & (higher >= lower)
+        held.append((difference[matters], (higher == lower)[matters]))
+        if sum(len(own) for own, _ in held) >= _BATCH or apart == len(score) - 1:
+            differences, tied = zip(*held, strict=True)
+            yield np.concatenate(differences), np.concatenate(tied)
+            held = []
+
+
+def _bins(difference: np.ndarray, largest: float) -> np.ndarray:
+    # The number never falls as differences rise, because rounding never does
+    return (difference / largest * (_BINS - 1)).astype(np.int32)

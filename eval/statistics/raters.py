@@ -7,8 +7,8 @@ A flag is a reason to look, not a verdict: its evidence stands beside it. The ru
   the agreement of the panel, and the panel agrees (the interval of its leave-one-rater-out Spearman is above 0). A
   rater with few items has a wide interval and is not flagged. Where all of it is below 0, the rater may have turned
   the scale round.
-- ``fast``: far less time than the others took for the same items, where times are known; `haste.fast_raters` has the
-  rule. Without times nothing is said about haste.
+- ``fast``: far less time than the others took for the same items, where times are known; `fast_raters` has the
+  rule. Without times nothing is said about rapid responding.
 - ``duplicate``: the same scores as another rater on at least `DUPLICATE_SHARE` of at least `MIN_DUPLICATE_ITEMS`
   items. If both agreed with each other as they do with the rest, chance would do this in fewer than one panel of a
   hundred (binomial, Bonferroni over pairs of raters). Of two raters alone nothing is said: they may simply agree.
@@ -29,7 +29,6 @@ from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
 from .agreement import Statistic, is_constant
 from .bootstrap import estimate
-from .haste import fast_raters
 from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
 
 DUPLICATE_SHARE = 0.95
@@ -226,3 +225,50 @@ def _equal_scores(table: RatingTable) -> tuple[sparse.csr_array, sparse.csr_arra
 
     item_and_score = np.unique(np.stack([table.items, table.scores]), axis=1, return_inverse=True)[1]
     return together(table.items), together(item_and_score)
+
+
+FAST_RATIO = 1 / 3
+MIN_OTHERS = 2
+
+
+def fast_raters(table: RatingTable) -> dict[int, str]:
+    """Who is too fast, and the evidence: position in `RatingTable.rater_ids` -> numbers in words.
+
+    The rule: on more than half of at least `MIN_RATER_ITEMS` items, the rater took less than `FAST_RATIO` of the time
+    that the others took for the same item (their median; of an even number the lower of the two in the middle). Times
+    are compared within items because long clips take everybody longer. The items need `MIN_OTHERS` other raters in
+    all: of two raters nobody knows whether one is fast or the other slow. Unknown times do not count.
+    """
+    if table.seconds is None:
+        return {}
+    others = _others_median(table.items, table.seconds)
+    compared = ~np.isnan(others)
+    fast = compared & (table.seconds < FAST_RATIO * others)
+    n_raters = len(table.rater_ids)
+    n_items = np.bincount(table.raters[compared], minlength=n_raters)
+    n_fast = np.bincount(table.raters[fast], minlength=n_raters)
+    found: dict[int, str] = {}
+    for position in np.flatnonzero((n_items >= MIN_RATER_ITEMS) & (n_fast > n_items / 2)):
+        own = compared & (table.raters == position)
+        same_items = compared & np.isin(table.items, table.items[own])
+        if len(np.unique(table.raters[same_items])) <= MIN_OTHERS:
+            continue
+        found[int(position)] = (
+            f"took less than a third of the others' time on {n_fast[position]} of {n_items[position]} items; median "
+            f"{np.median(table.seconds[own]):.1f} s, of the others {np.median(others[own]):.1f} s"
+        )
+    return found
+
+
+def _others_median(items: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Per rating the lower median time of the other raters of its item, shape (ratings,); NaN where there is none."""
+    others = np.full(len(seconds), np.nan)
+    known = np.flatnonzero(~np.isnan(seconds))
+    order = known[np.lexsort((seconds[known], items[known]))]  # by item, each from the fastest to the slowest
+    counts = np.unique(items[order], return_counts=True)[1]
+    counts, starts = np.repeat(counts, counts), np.repeat(np.cumsum(counts) - counts, counts)
+    rank = np.arange(len(order)) - starts
+    middle = (counts - 2) // 2  # among the others, who are one fewer
+    shared = counts > 1
+    others[order[shared]] = seconds[order[(starts + middle + (middle >= rank))[shared]]]
+    return others

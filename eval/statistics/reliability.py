@@ -32,8 +32,7 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.ratings import RatingTable
-from ..report_schema import Ceiling, statistic_report
-from .agreement import MIN_ITEMS, Statistic, spearman
+from .agreement import MIN_ITEMS, Statistic, as_report, spearman
 from .bootstrap import Estimate, Interval, Resamples, row_statistic, statistic_draws
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
@@ -84,14 +83,14 @@ class Reliability:
     krippendorff_alpha: Estimate
     raters: Mapping[str, Statistic]
 
-    def report(self) -> Ceiling:
-        """The ``ceiling`` of an agreement report ."""
+    def report(self) -> dict[str, Any]:
+        """The ``ceiling`` of an agreement report (`report_schema`)."""
         return {
-            "spearman": statistic_report(self.leave_one_rater_out.statistic),
-            "panel_mean": statistic_report(self.panel_mean.statistic),
-            "split_half": statistic_report(self.split_half.statistic),
-            "panel_reliability": statistic_report(self.panel_reliability.statistic),
-            "krippendorff_alpha": statistic_report(self.krippendorff_alpha.statistic),
+            "spearman": as_report(self.leave_one_rater_out),
+            **{
+                name: as_report(getattr(self, name))
+                for name in ("panel_mean", "split_half", "panel_reliability", "krippendorff_alpha")
+            },
             "raters": [
                 {"rater_id": rater_id, "n": own.n, "spearman": own.value, "reason": own.reason}
                 for rater_id, own in self.raters.items()
@@ -118,7 +117,7 @@ def reliability(
 
     Returns:
         ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
-        the fields of `report_schema.Ceiling`, and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
+        the fields of a ``ceiling`` (`report_schema`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
         (`krippendorff.DISTANCES`). ``split_half_by_item`` halves the raters of each item anew: a figure often
         published, too low where raters with biases rate many items.
     """
@@ -135,11 +134,9 @@ def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability,
         "n_ratings": len(table.scores),
         "resamples": draws.resamples,
         **panel.report(),
-        "split_half_by_item": statistic_report(_split_half(table, draws, seed, by_item=True).statistic),
-        "icc": {form: statistic_report(statistic) for form, statistic in icc(table, draws).items()},
-        "alpha": {
-            distance: statistic_report(krippendorff_alpha(table, distance, draws).statistic) for distance in DISTANCES
-        },
+        "split_half_by_item": as_report(_split_half(table, draws, seed, by_item=True).statistic),
+        "icc": as_report(icc(table, draws)),
+        "alpha": {distance: as_report(krippendorff_alpha(table, distance, draws).statistic) for distance in DISTANCES},
     }
 
 

@@ -1,4 +1,10 @@
-"""How well answers to one question, asked several times, agree with each other."""
+"""Does a judge that is asked in words stand by its answers?
+
+Answers to one question, asked several times, should agree with each other. A comparison, asked in both orders, should
+not depend on who comes first: a verdict lies between -1 and 1; 1 = the response in the first place is better, 0 = a
+tie. Judges that are language models often have a position bias (Zheng et al., 2023, "Judging LLM-as-a-Judge with
+MT-Bench and Chatbot Arena").
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import numpy as np
 
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
-from .bootstrap import Resamples, with_interval
+from .bootstrap import Resamples, mean_with_interval, with_interval
 from .icc import icc
 
 
@@ -58,3 +64,34 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> Repeats
 
     point = Statistic(float(np.sqrt(squares.sum() / freedom.sum())), n=int(kept.sum()), dropped=int((~kept).sum()))
     return Repeats(with_interval(point, seen.apply(pooled), seen), forms["ICC(1,1)"], forms["ICC(1,k)"])
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What both orders tell.
+
+    Attributes:
+        inconsistent: Share of comparisons whose two orders do not prefer the same response; a preference and a tie are
+            not the same.
+        first_preferred: Share of verdicts that prefer the first place, ties half: 0.5 = no position bias.
+    """
+
+    inconsistent: Statistic
+    first_preferred: Statistic
+
+
+def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
+    """Statistics of n comparisons.
+
+    Args:
+        verdicts: Shape (n, 2), finite: of the one order and of the other.
+        resamples: Draws over the n comparisons.
+    """
+    if len(verdicts) == 0:
+        none = Statistic(None, reason="0 comparisons")
+        return Orders(none, none)
+    one, other = np.sign(verdicts).T
+    return Orders(
+        mean_with_interval((one != -other).astype(np.float64), resamples),
+        mean_with_interval((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
+    )

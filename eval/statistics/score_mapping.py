@@ -15,8 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from .agreement import Statistic, is_constant
-from .bootstrap import Resamples, estimate
-from .complete_items import CompleteItems
+from .bootstrap import CompleteItems, Resamples, estimate
 
 Mapping = Literal["linear", "isotonic"]
 MAPPINGS: tuple[Mapping, ...] = get_args(Mapping)

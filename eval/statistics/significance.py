@@ -5,14 +5,14 @@ the ones to report; Williams and Steiger assume independent items and stand besi
 
 - **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021, "A Statistical Analysis of Summarization Evaluation
   Metrics"): if the judges are equally good, it does not matter whose scores are whose. Each judge's scores are put on
-  one scale (Spearman: ranks; both: mean 0, standard deviation 1) once, over all items; then the judges' scores of
+  one scale (ranks, with mean 0 and standard deviation 1) once, over all items; then the judges' scores of
   randomly chosen units are exchanged and the difference is computed anew, as that of Pearson's correlations. Ranks are
   not computed anew after an exchange; without one the difference is that of Spearman's correlations. Simulated
   rejection rates under the null hypothesis, in the tests, are at the level.
 - **What is exchanged**: the group as a whole, all its systems together. The original exchanges each cell of system and
   input on its own, which takes a judge's errors on the responses to one context for independent. They are not: with an
   intraclass correlation of 0.5 within groups of 2.5 items that version rejects a true null hypothesis 10 % of the time
-  at 5 %. Systems are held fixed, as in `system_level`: the question is about new contexts answered by these systems. To
+  at 5 %. Systems are held fixed, as in `systems`: the question is about new contexts answered by these systems. To
   get the original, pass the cells as groups.
 - **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`. Its p value is twice
   the smaller share of draws on one side of 0, so that p < 0.05 where the 95 % interval leaves 0 out.
@@ -26,15 +26,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from .agreement import STATISTICS, Statistic
+from .agreement import Statistic, spearman
 from .bootstrap import Resamples, statistic_draws, with_interval
-
-Correlation = Literal["spearman", "pearson"]
 
 _BLOCK_VALUES = 1 << 20  # permutations x groups at a time: 8 MB
 _ROUNDING = 1e-12
@@ -63,7 +60,6 @@ class Comparison:
     """The difference of two judges' agreement with the same people, over the items that both scored.
 
     Attributes:
-        correlation: Which one is compared.
         first: The first judge's, on these items.
         second: The second judge's.
         difference: First minus second, with the interval of the paired cluster bootstrap. `n` counts the items and
@@ -76,7 +72,6 @@ class Comparison:
         steiger: Steiger's Z; takes items for independent.
     """
 
-    correlation: Correlation
     first: Statistic
     second: Statistic
     difference: Statistic
@@ -93,7 +88,6 @@ def compare_all(
     human: np.ndarray,
     resamples: Resamples,
     *,
-    correlation: Correlation = "spearman",
     permutations: int = 10_000,
     seed: int = 0,
 ) -> dict[tuple[str, str], Comparison]:
@@ -104,7 +98,6 @@ def compare_all(
             judge's comparisons and counted there.
         human: Shape (n,), human scores of the same items; NaN likewise.
         resamples: Draws over the same n items; their groups are what permutations exchange.
-        correlation: The measure of agreement.
         permutations: Random ones, at least 1; where there are not more in all, each is looked at once.
         seed: Of the permutations.
 
@@ -117,7 +110,7 @@ def compare_all(
     for name, score in scores.items():
         if np.shape(score) != np.shape(human) or np.shape(human) != resamples.codes.shape:
             lengths = f"{np.shape(score)}, {np.shape(human)} and {resamples.codes.shape}"
-            raise ValueError(f"{name}, human scores and draws: shapes {lengths}; accepted: equal ones")
+            raise ValueError(f"{name}, human scores and draws: shapes {lengths}; expected equal ones")
     vectors = {name: np.asarray(score, dtype=np.float64) for name, score in scores.items()}
     people = np.asarray(human, dtype=np.float64)
     known: dict[tuple[str, bytes], np.ndarray] = {}
@@ -125,31 +118,26 @@ def compare_all(
     def drawn(name: str, kept: np.ndarray) -> np.ndarray:
         key = name, kept.tobytes()
         if key not in known:
-            known[key] = statistic_draws(correlation, vectors[name][kept], people[kept], resamples.select(kept))
+            known[key] = statistic_draws("spearman", vectors[name][kept], people[kept], resamples.select(kept))
         return known[key]
 
     found = {}
     for one, other in combinations(vectors, 2):
         kept = ~(np.isnan(vectors[one]) | np.isnan(vectors[other]) | np.isnan(people))
         first, second, humans, seen = vectors[one][kept], vectors[other][kept], people[kept], resamples.select(kept)
-        own, others = (STATISTICS[correlation](score, humans) for score in (first, second))
+        own, others = (spearman(score, humans) for score in (first, second))
         difference = _difference(own, others, len(people) - len(humans))
         if difference.value is None:
             none = Significance(None, None, difference.reason)
-            found[one, other] = Comparison(
-                correlation, own, others, difference, None, seen.n_groups, None, None, none, none
-            )
+            found[one, other] = Comparison(own, others, difference, None, seen.n_groups, None, None, none, none)
             continue
-        tested = permutation_test(
-            first, second, humans, seen.codes, correlation=correlation, permutations=permutations, seed=seed
-        )
+        tested = permutation_test(first, second, humans, seen.codes, permutations=permutations, seed=seed)
         draws = drawn(one, kept) - drawn(other, kept)
         difference = with_interval(difference, draws, seen)
         draws = seen.drawn(draws)
         has_interval = difference.low is not None
-        three = [value.value or 0.0 for value in (own, others, STATISTICS[correlation](first, second))]
+        three = [value.value or 0.0 for value in (own, others, spearman(first, second))]
         found[one, other] = Comparison(
-            correlation,
             own,
             others,
             difference,
@@ -158,7 +146,7 @@ def compare_all(
             tested,
             bootstrap_p(draws) if has_interval else None,
             williams(three[0], three[1], three[2], len(humans)),
-            steiger(three[0], three[1], three[2], len(humans), correlation),
+            steiger(three[0], three[1], three[2], len(humans)),
         )
     return found
 
@@ -169,7 +157,6 @@ def permutation_test(
     human: np.ndarray,
     units: np.ndarray,
     *,
-    correlation: Correlation = "spearman",
     permutations: int = 10_000,
     seed: int = 0,
 ) -> PermutationTest:
@@ -185,13 +172,12 @@ def permutation_test(
         second: Shape (n,), finite, not constant.
         human: Shape (n,), finite, not constant.
         units: Shape (n,), what is exchanged as a whole.
-        correlation: The measure of agreement.
         permutations: Random ones, at least 1.
         seed: Of the permutations.
     """
     if permutations < 1:
-        raise ValueError(f"permutations {permutations}; accepted: 1 or more")
-    x, y, z = (_standardised(values, correlation) for values in (first, second, human))
+        raise ValueError(f"permutations {permutations}; expected 1 or more")
+    x, y, z = (_standardised(values) for values in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
@@ -235,7 +221,7 @@ def williams(first: float, second: float, between: float, n: int) -> Significanc
     return Significance(t, float(2 * stats.t.sf(abs(t), n - 3)))
 
 
-def steiger(first: float, second: float, between: float, n: int, correlation: Correlation = "pearson") -> Significance:
+def steiger(first: float, second: float, between: float, n: int, *, ranks: bool = True) -> Significance:
     """Steiger's Z: Fisher's z of both correlations, covariance from their mean (Steiger, 1980, equations 3 and 14).
 
     It ignores groups: with correlated items its p values are too small. For Spearman the variance of z is (1 + r^2 / 2)
@@ -246,7 +232,7 @@ def steiger(first: float, second: float, between: float, n: int, correlation: Co
         second: Of the second judge with people.
         between: Of the judges with each other.
         n: Items.
-        correlation: Which one the three are.
+        ranks: The correlations are Spearman's, not Pearson's.
     """
     if n <= 3:
         return Significance(None, None, f"{n} items, at least 4 needed")
@@ -257,7 +243,7 @@ def steiger(first: float, second: float, between: float, n: int, correlation: Co
     spread = 2 - 2 * covariance / (1 - squared) ** 2
     if spread <= _ROUNDING:
         return Significance(None, None, "the judges' scores determine each other")
-    variance = (1 + squared / 2 if correlation == "spearman" else 1.0) / (n - 3)
+    variance = (1 + squared / 2 if ranks else 1.0) / (n - 3)
     z = (math.atanh(first) - math.atanh(second)) / math.sqrt(variance * spread)
     return Significance(z, float(2 * stats.norm.sf(abs(z))))
 
@@ -284,8 +270,8 @@ def _difference(first: Statistic, second: Statistic, dropped: int) -> Statistic:
     return replace(point, reason="; ".join(f"{side}: {one.reason}" for side, one in sides if one.value is None))
 
 
-def _standardised(values: np.ndarray, correlation: Correlation) -> np.ndarray:
-    values = stats.rankdata(values) if correlation == "spearman" else np.asarray(values, dtype=np.float64)
+def _standardised(values: np.ndarray) -> np.ndarray:
+    values = stats.rankdata(values)
     centred = values - values.mean()
     return centred / np.sqrt((centred**2).mean())
 

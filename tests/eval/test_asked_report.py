@@ -21,11 +21,10 @@ from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
 from empathy_judge.eval.lengths import count_words, response_lengths
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.orders import orders
-from empathy_judge.eval.statistics.repeats import repeats
+from empathy_judge.eval.statistics.repeats import orders, repeats
 from scipy.stats import spearmanr
 
-from .test_evaluate import assert_has_type
+from .test_evaluate import undocumented
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -177,20 +176,20 @@ def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six: PairData
 
 
 class Comparing:
-    """Compares every two neighbours of a group; says the first is better with probability `taste`, else the longer."""
+    """Compares every two neighbours of a group; says the first is better with probability `bias`, else the longer."""
 
     name, dimensions = "comparing", ("empathy",)
     only_given: str | None = None
 
-    def __init__(self, taste: float) -> None:
-        self._taste = taste
+    def __init__(self, bias: float) -> None:
+        self._bias = bias
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         rng = np.random.default_rng(0)
         seen: list[list[list[float]]] = [[] for _ in pairs]
         for place, (one, other) in enumerate(pairwise(pairs)):
             if one.group_id == other.group_id:  # the other one is longer
-                seen[place].append([1.0 if rng.random() < self._taste else wins for wins in (-1.0, 1.0)])
+                seen[place].append([1.0 if rng.random() < self._bias else wins for wins in (-1.0, 1.0)])
         metas = [
             told() | {"samples": {}, "sample_versions": {}, "questions": 2 * len(own), "requests": 2 * len(own)}
             | {"orders": {"empathy": own}} for own in seen
@@ -198,18 +197,18 @@ class Comparing:
         return score_table(pairs, self.dimensions, np.arange(len(pairs))[:, None], metas=metas)
 
 
-@pytest.mark.parametrize("taste", [0.0, 0.5, 1.0])
-def test_a_taste_for_the_first_place(make_dataset: MakeDataset, taste: float) -> None:
-    """Where it follows its taste, the order in which the better one comes first is right all the same."""
+@pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
+def test_position_bias(make_dataset: MakeDataset, bias: float) -> None:
+    """Where it follows its bias, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
-    found = evaluate(Comparing(taste), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
+    found = evaluate(Comparing(bias), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
     inconsistent, first = found["inconsistent"], found["first_preferred"]
     assert inconsistent["n"] == 45 * 4
-    assert inconsistent["value"] == pytest.approx(taste, abs=0.1)
-    assert first["value"] == pytest.approx((1 + taste) / 2, abs=0.05)
-    assert inconsistent["low"] <= taste <= inconsistent["high"]
-    assert first["low"] <= (1 + taste) / 2 <= first["high"]
-    assert (first["low"] > 0.5) == (taste > 0)
+    assert inconsistent["value"] == pytest.approx(bias, abs=0.1)
+    assert first["value"] == pytest.approx((1 + bias) / 2, abs=0.05)
+    assert inconsistent["low"] <= bias <= inconsistent["high"]
+    assert first["low"] <= (1 + bias) / 2 <= first["high"]
+    assert (first["low"] > 0.5) == (bias > 0)
 
 
 def test_ties_in_one_order_alone_are_inconsistent() -> None:
@@ -279,11 +278,9 @@ def test_each_distinct_clip_is_opened_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_report_of_an_asked_judge_follows_its_schema(six: PairDataset) -> None:
-    from empathy_judge.eval.report_schema import AgreementReport
-
     for judge in (Asked(ANSWERS), Comparing(0.5), LongIsGood(0.1)):
         report = evaluate(judge, six, split="test").report
-        assert_has_type(json.loads(json.dumps(report, allow_nan=False)), AgreementReport, "report")
+        assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
 
 
 def test_lengths_are_measured_once_for_all_judges(make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.asking_words import asked_rows, dollars, length_sentences, notes, seconds_in_words
 from empathy_judge.eval.compare import Comparison, compare
-from empathy_judge.eval.compare_view import comparison_views
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.compare_page import write_comparison
 from empathy_judge.eval.pages.report import write_report
+from empathy_judge.eval.views import comparison_views
 from rich.console import Console
 
 from .test_asked_report import ANSWERS, Asked, Comparing, LongIsGood, told
@@ -101,7 +101,7 @@ def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_p
 
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "more"), (-1, "less")])
-def test_a_taste_for_length_is_said_where_it_is_certain(make_dataset: MakeDataset, sign: int, more: str) -> None:
+def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign: int, more: str) -> None:
     class Lengthy(LongIsGood):
         def score(self, pairs: Any) -> Any:
             table = super().score(pairs)

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
 from empathy_judge.eval.pages.report import render_page, terminal_table
-from empathy_judge.eval.pages.uncertainty_words import slices_off
+from empathy_judge.eval.pages.wording import slices_off
 from empathy_judge.models.model_card import render_card
 from rich.console import Console
 from scipy.stats import spearmanr

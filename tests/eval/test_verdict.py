@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.annotations import read_annotations
-from empathy_judge.eval.verdict import Agreement, few_raters, verdict
+from empathy_judge.eval.verdict import few_raters, verdict
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
@@ -105,7 +105,7 @@ def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
     ],
 )
 def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kind: str) -> None:
-    own: Agreement = {**table["judges"]["good"], **changes}
+    own = {**table["judges"]["good"], **changes}
     found = verdict(own)
     assert (found.kind, found.tone) == (kind, "none")
     assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found.text

@@ -14,9 +14,8 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import numerals
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.constant import ConstantJudge
-from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
-from empathy_judge.eval.pages.comparison_words import comparison_words
-from empathy_judge.eval.report_schema import ComparisonReport, RankingReport
+from empathy_judge.eval.pages.compare_page import comparison_words, render_comparison, write_comparison
+from empathy_judge.eval.report_schema import RankingReport
 
 MakeDataset = Callable[..., PairDataset]
 HOSTILE = "<script>alert('1')</script>\"&"
@@ -87,7 +86,7 @@ def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 
         "second": judges[-1][0],
         "p_adjusted": 0.3,
     }
-    comparisons: list[ComparisonReport] = [own] if len(judges) > 1 else []
+    comparisons: list[dict[str, Any]] = [own] if len(judges) > 1 else []
     found: Any = [
         {"judge": name, "cluster": cluster, "spearman": spearman, "reason": None if cluster else "constant"}
         for name, cluster, spearman in judges

@@ -44,6 +44,7 @@ def test_draws_do_not_depend_on_the_size_of_the_blocks(name: str, monkeypatch: p
     resamples = Resamples.draw(groups, 40, seed=3)
     whole = statistic_draws(name, x, y, resamples)
     monkeypatch.setattr("empathy_judge.eval.statistics.bootstrap._BLOCK_VALUES", 7 * 60)
+    monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", 7 * 60)
     np.testing.assert_allclose(statistic_draws(name, x, y, resamples), whole, rtol=0, atol=1e-12)
 
 

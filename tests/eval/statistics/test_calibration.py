@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import Statistic, mae
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.calibration import calibration_curve, calibration_line, expected_calibration_error
-from empathy_judge.eval.statistics.scale_use import scale_use
+from empathy_judge.eval.statistics.calibration import (
+    calibration_curve,
+    calibration_line,
+    expected_calibration_error,
+    scale_use,
+)
 from empathy_judge.eval.statistics.score_mapping import MAPPINGS, Mapping, mapped_scores
 from scipy import stats
 

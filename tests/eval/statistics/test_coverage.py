@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.coverage import coverage, error_ratio, mean_width
+from empathy_judge.eval.statistics.calibration import coverage, error_ratio, mean_width
 
 HUMAN = np.array([1.0, 2.0, 3.0, 4.0, np.nan, 2.5])
 LOW = np.array([1.0, 2.5, 2.0, np.nan, 0.0, 2.0])

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from empathy_judge.eval.statistics import tie_calibration as calibrating
+from empathy_judge.eval.statistics import pairwise
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.pair_counts import count_pairs
 from empathy_judge.eval.statistics.pairwise import (
     concordance_estimate,
     concordance_index,
+    count_pairs,
     pairwise_accuracy,
     pairwise_accuracy_estimate,
+    tie_calibration,
 )
-from empathy_judge.eval.statistics.tie_calibration import tie_calibration
 from scipy import stats
 
 NAN = float("nan")
@@ -37,49 +37,45 @@ def accuracy(epsilon: float) -> Rule:
     return rule
 
 
-def by_loop(x: np.ndarray, y: np.ndarray, groups: np.ndarray, rule: Rule, origin: np.ndarray | None = None) -> float:
-    """Over all pairs within groups; items of the same origin are no pair."""
+def by_loop(x: np.ndarray, y: np.ndarray, rule: Rule, origin: np.ndarray | None = None) -> float:
+    """Over all pairs; items of the same origin are no pair."""
     above = below = 0.0
     for i in range(len(x)):
         for j in range(i):
-            if groups[i] == groups[j] and (origin is None or origin[i] != origin[j]):
+            if origin is None or origin[i] != origin[j]:
                 one, every = rule(x[i] - x[j], y[i] - y[j])
                 above, below = above + one, below + every
     return above / below if below else NAN
 
 
-def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Judge with some ties, people with many, and 4 groups."""
+def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Judge with some ties, people with many."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n)
-    return x.round(1), (x + rng.normal(size=n)).round(0), rng.integers(0, 4, n)
+    return x.round(1), (x + rng.normal(size=n)).round(0)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_equals_a_double_loop(seed: int):
-    x, y, groups = scores(40, seed)
-    everybody = np.zeros(40)
-    assert concordance_index(x, y).value == pytest.approx(by_loop(x, y, everybody, concordance), abs=1e-12)
-    assert concordance_index(x, y, groups).value == pytest.approx(by_loop(x, y, groups, concordance), abs=1e-12)
-    for epsilon in (0.0, 0.3, float(x[3] - x[5]) if x[3] > x[5] else float(x[5] - x[3])):
-        found = pairwise_accuracy(x, y, epsilon=epsilon), pairwise_accuracy(x, y, groups, epsilon)
-        assert found[0].value == pytest.approx(by_loop(x, y, everybody, accuracy(epsilon)), abs=1e-12)
-        assert found[1].value == pytest.approx(by_loop(x, y, groups, accuracy(epsilon)), abs=1e-12)
+    x, y = scores(40, seed)
+    assert concordance_index(x, y).value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
+    for epsilon in (0.0, 0.3, abs(float(x[3] - x[5]))):
+        assert pairwise_accuracy(x, y, epsilon).value == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
 
 
 def test_concordance_is_somers_d():
-    x, y, _ = scores(200, 7)
+    x, y = scores(200, 7)
     assert concordance_index(x, y).value == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
 
 
 def test_counts_give_kendalls_tau():
-    x, y, _ = scores(300, 8)
-    found = count_pairs(x, y, np.zeros(300, dtype=int))
-    pairs, judge_tied, human_tied = found.pairs[0], found.judge_tied[0], found.human_tied[0]
-    tau = (found.concordant[0] - found.discordant[0]) / np.sqrt(float((pairs - judge_tied) * (pairs - human_tied)))
+    x, y = scores(300, 8)
+    found = count_pairs(x, y)
+    pairs, judge_tied, human_tied = found.pairs, found.judge_tied, found.human_tied
+    tau = (found.concordant - found.discordant) / np.sqrt(float((pairs - judge_tied) * (pairs - human_tied)))
     assert tau == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
     assert pairs == 300 * 299 // 2
-    assert found.concordant[0] + found.discordant[0] + judge_tied + human_tied - found.both_tied[0] == pairs
+    assert found.concordant + found.discordant + judge_tied + human_tied - found.both_tied == pairs
 
 
 @pytest.mark.parametrize(
@@ -95,26 +91,19 @@ def test_tie_calibration_of_published_examples(human: list[float], epsilon: floa
     assert (found.epsilon, found.reason) == (epsilon, None)
 
 
-def best_by_loop(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    pairs = [(i, j) for i in range(len(x)) for j in range(i) if groups[i] == groups[j]]
-    candidates = sorted({0.0, *(float(abs(x[i] - x[j])) for i, j in pairs)})
-    values = [by_loop(x, y, groups, accuracy(epsilon)) for epsilon in candidates]
-    return candidates[int(np.argmax(values))], max(values)
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("bins", "batch"), [(1 << 16, 1 << 20), (3, 10)])
 def test_epsilon_is_the_best_of_all_differences(seed: int, bins: int, batch: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(calibrating, "_BINS", bins)
-    monkeypatch.setattr(calibrating, "_BATCH", batch)
+    monkeypatch.setattr(pairwise, "_BINS", bins)
+    monkeypatch.setattr(pairwise, "_BATCH", batch)
     rng = np.random.default_rng(seed)
     y = rng.choice([1.0, 2, 3], p=[0.15, 0.7, 0.15], size=24)
-    x, groups = y + rng.normal(size=24).round(2), rng.integers(0, 3, 24)
-    for within in (np.zeros(24), groups):
-        epsilon, value = best_by_loop(x, y, within)
-        found = tie_calibration(x, y, within)
-        assert found.epsilon == epsilon
-        assert found.accuracy.value == pytest.approx(value, abs=1e-12)
+    x = y + rng.normal(size=24).round(2)
+    candidates = sorted({0.0, *(float(abs(one - other)) for one in x for other in x)})
+    values = [by_loop(x, y, accuracy(epsilon)) for epsilon in candidates]
+    found = tie_calibration(x, y)
+    assert found.epsilon == candidates[int(np.argmax(values))]
+    assert found.accuracy.value == pytest.approx(max(values), abs=1e-12)
 
 
 def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch):
@@ -122,7 +111,7 @@ def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.Monk
     y = rng.choice([1.0, 2, 3], p=[0.1, 0.8, 0.1], size=600)
     x = y + 0.3 * rng.normal(size=600)
     whole = tie_calibration(x, y)
-    monkeypatch.setattr(calibrating, "MAX_PAIRS", 600 * 599 // 8)
+    monkeypatch.setattr(pairwise, "MAX_PAIRS", 600 * 599 // 8)
     part = tie_calibration(x, y)
     assert part.reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
     assert part == tie_calibration(x, y, seed=0)
@@ -139,41 +128,27 @@ def test_epsilon_beats_no_epsilon_where_people_tie():
     assert found.accuracy.value > 0.95 > 0.5 > pairwise_accuracy(x, y).value
 
 
-@pytest.mark.parametrize("kind", ["all", "nested", "spanning"])
 @pytest.mark.parametrize("epsilon", [None, 0.0, 0.35])
-def test_draws_are_the_statistic_of_repeated_items(kind: str, epsilon: float | None):
-    x, y, groups = scores(30, 3)
-    clusters = {"all": groups, "nested": groups, "spanning": np.arange(30) % 6}[kind]
-    within = None if kind == "all" else groups
-    resamples = Resamples.draw(clusters, 12, 5)
+def test_draws_are_the_statistic_of_repeated_items(epsilon: float | None, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the size of the blocks."""
+    x, y = scores(30, 3)
+    resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
     rule = concordance if epsilon is None else accuracy(epsilon)
-    if epsilon is None:
-        found = concordance_estimate(x, y, resamples, within)
-    else:
-        found = pairwise_accuracy_estimate(x, y, resamples, within, epsilon)
     expected = []
     for counts in resamples.counts:
         origin = np.repeat(np.arange(30), counts[resamples.codes].astype(int))
-        copy = np.concatenate([np.arange(times) for times in counts[resamples.codes].astype(int)])
-        own = {"all": np.zeros(len(origin)), "nested": groups[origin] + 100 * copy, "spanning": groups[origin]}[kind]
-        expected.append(by_loop(x[origin], y[origin], own, rule, origin))
-    np.testing.assert_allclose(found.draws, expected, rtol=0, atol=1e-12)
-
-
-def test_draws_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.MonkeyPatch):
-    x, y, groups = scores(60, 4)
-    for clusters, within in ((groups, None), (groups, groups), (np.arange(60) % 7, groups)):
-        resamples = Resamples.draw(clusters, 20, 0)
-        whole = concordance_estimate(x, y, resamples, within)
-        with monkeypatch.context() as patch:
-            patch.setattr("empathy_judge.eval.statistics.pairwise._BLOCK_VALUES", 130)
-            small = concordance_estimate(x, y, resamples, within)
-        np.testing.assert_allclose(small.draws, whole.draws, rtol=0, atol=1e-12)
-        assert small.statistic.value == whole.statistic.value
+        expected.append(by_loop(x[origin], y[origin], rule, origin))
+    for block in (1 << 20, 70):
+        monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
+        if epsilon is None:
+            found = concordance_estimate(x, y, resamples)
+        else:
+            found = pairwise_accuracy_estimate(x, y, resamples, epsilon)
+        np.testing.assert_allclose(found.draws, expected, rtol=0, atol=1e-12)
 
 
 def test_interval_holds_the_value_and_nan_is_dropped():
-    x, y, _ = scores(120, 5)
+    x, y = scores(120, 5)
     clusters = np.arange(120) // 4
     gaps = x.copy()
     gaps[::10] = NAN
@@ -185,7 +160,7 @@ def test_interval_holds_the_value_and_nan_is_dropped():
 
 def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("empathy_judge.eval.statistics.pairwise.MAX_PAIRS", 100)
-    x, y, _ = scores(20, 0)
+    x, y = scores(20, 0)
     found = concordance_estimate(x, y, Resamples.draw(np.arange(20), 50, 0)).statistic
     assert found.value == concordance_index(x, y).value
     assert (found.low, found.reason) == (None, "no interval: 190 pairs, at most 100 are resampled")
@@ -193,21 +168,17 @@ def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("statistic", [concordance_index, pairwise_accuracy])
 def test_undefined_values_have_a_reason(statistic):
-    def reason(x: list[float], y: list[float], within: list[int] | None = None) -> str | None:
-        found = statistic(np.array(x), np.array(y), None if within is None else np.array(within))
+    def reason(x: list[float], y: list[float]) -> str | None:
+        found = statistic(np.array(x), np.array(y))
         assert found.value is None
         return found.reason
 
     assert reason([], []) == "0 items"
     assert reason([NAN], [1.0]) == "0 items, 1 dropped as NaN"
     assert reason([1.0], [1.0]) == "no pair: 1 items"
-    assert reason([1.0, 2], [1.0, 2], [0, 1]) == "no pair within groups: 2 items"
     assert reason([1.0, 1], [1.0, 2]) == "the judge scores are constant"
     assert reason([1.0, 1], [2.0, 2]) == "the judge and the human scores are constant"
-    assert reason([1.0, 2, 5, 6], [3.0, 3, 4, 4], [0, 0, 1, 1]) == "the human scores are constant within groups"
     assert reason([1.0, np.inf], [1.0, 2]) == "1 item with an infinite score"
-    with pytest.raises(ValueError, match="accepted: one per item"):
-        reason([1.0, 2], [1.0, 2], [0])
 
 
 def test_two_items_are_a_pair_and_undefined_calibration_has_no_epsilon():

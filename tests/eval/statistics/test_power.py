@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.power import groups_needed, power, separation
+from empathy_judge.eval.statistics.ranking import groups_needed, power, separation
 from empathy_judge.eval.statistics.significance import Comparison, compare_all, permutation_test
 
 NAN = float("nan")

@@ -195,7 +195,7 @@ def test_nobody_is_fast_among_honest_raters_of_different_speed() -> None:
     assert flags(timed(short)) == {}
 
 
-def test_haste_needs_times_items_and_others() -> None:
+def test_rapid_responding_needs_times_items_and_others() -> None:
     seconds = np.full((4, 30), 9.0)
     seconds[0] = 1.0
     assert flags(timed(seconds)) == {"r0": ["fast"]}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.system_level import SYSTEM_STATISTICS, system_agreement, system_means
+from empathy_judge.eval.statistics.systems import SYSTEM_STATISTICS, system_agreement, system_means
 from scipy import stats
 
 

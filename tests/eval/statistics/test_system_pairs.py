@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.system_pairs import soft_pairwise_accuracy, system_pairwise_accuracy
+from empathy_judge.eval.statistics.systems import soft_pairwise_accuracy, system_pairwise_accuracy
 from scipy import stats
 
 NAN = float("nan")
@@ -113,7 +113,7 @@ def test_a_missing_answer_leaves_its_prompt_out_and_several_are_averaged():
 def test_blocks_of_prompts_change_nothing(monkeypatch: pytest.MonkeyPatch):
     table = complete_table(4, 9, 8)
     whole = soft_pairwise_accuracy(*table)
-    monkeypatch.setattr("empathy_judge.eval.statistics.system_pairs._BLOCK_PROMPTS", 10)
+    monkeypatch.setattr("empathy_judge.eval.statistics.systems._BLOCK_PROMPTS", 10)
     assert soft_pairwise_accuracy(*table) == whole
 
 
