@@ -84,7 +84,7 @@ class Gemma3n(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma3n:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         unquantized = ["audio_tower", "embed_audio", "altup"]
         network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
