@@ -30,8 +30,9 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import ccc, spearman
 from empathy_judge.models.artifact import load_run
+from empathy_judge.models.calibration import Calibrated
 from empathy_judge.models.heads import HeadName
-from empathy_judge.models.scoring import PairScorer, Scored
+from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import train
 from empathy_judge.train.objective import OWN_LOSS
 from rich.console import Console
@@ -160,7 +161,7 @@ def measured(cell: Cell, seed: int, data: str, folder: Path, run: Path) -> dict[
     (means,) = part.mean_scores().to_numpy().T
     loaded = load_run(run)
     scorer = PairScorer(loaded.judge, calibration=loaded.calibration)
-    scored = [found for _, found in scorer.score(part.pairs) if isinstance(found, Scored)]
+    scored = [found for _, found in scorer.score(part.pairs) if isinstance(found, Calibrated)]
     score, error, low, high = (
         np.array([float(getattr(found, name)[0]) for found in scored])
         for name in ("score", "standard_error", "low", "high")

@@ -25,7 +25,8 @@ from empathy_judge.data_modules.schema import PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.scoring import PairScorer, Scored
+from empathy_judge.models.calibration import Calibrated
+from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import train
 from rich.console import Console
 from rows import append_row, rows_of, spread
@@ -168,7 +169,7 @@ def measured(way: Way, seed: int, work: Path, folder: Path, run: Path) -> dict[s
     seconds = time.process_time() - start
     test = PairDataset.load(whole_sample(work, seed)).subset("test")
     found = PairScorer(load_run(run).judge).score(test.pairs)
-    scores = {pair.pair_id: float(one.score[0]) for pair, one in found if isinstance(one, Scored)}
+    scores = {pair.pair_id: float(one.score[0]) for pair, one in found if isinstance(one, Calibrated)}
     decided = [item for item in human_comparisons(test) if item.strength[0] > 0]
     leads = np.array([scores[item.chosen.pair_id] - scores[item.rejected.pair_id] for item in decided])
     means = test.mean_scores().iloc[:, 0]

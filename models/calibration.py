@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, assert_never
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -33,6 +33,7 @@ from .validation import STRICT, read_json, validated
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Coverages that an interval can have."""
 DEFAULT_LEVEL = 0.9
+Values = TypeVar("Values")
 MappingName = Literal["none", "isotonic", "temperature"]
 
 _EDGE = 1e-6  # of the normalised scale: distance that a score keeps from its ends, where a logit is infinite
@@ -234,8 +235,8 @@ class DimensionCalibration:
         )
 
 
-class Calibrated(NamedTuple):
-    """Scores and what is known of their errors, all of one shape `(..., dimensions)`.
+class Calibrated(NamedTuple, Generic[Values]):
+    """Scores and what is known of their errors, arrays or tensors of one shape `(..., dimensions)`.
 
     Attributes:
         score: Rating points, after the mapping.
@@ -245,11 +246,11 @@ class Calibrated(NamedTuple):
         abstained: True where the standard error is above the threshold; False where there is no threshold.
     """
 
-    score: np.ndarray
-    standard_error: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    abstained: np.ndarray
+    score: Values
+    standard_error: Values
+    low: Values
+    high: Values
+    abstained: Values
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ class Calibration:
 
     def apply(
         self, score: np.ndarray, deviation: np.ndarray | None, dimensions: Sequence[Dimension], level: float
-    ) -> Calibrated:
+    ) -> Calibrated[np.ndarray]:
         """Calibrate what a head predicts.
 
         Args:
@@ -323,7 +324,7 @@ class Calibration:
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
 
 
-def uncalibrated(score: np.ndarray) -> Calibrated:
+def uncalibrated(score: np.ndarray) -> Calibrated[np.ndarray]:
     """Scores of which nothing else is known."""
     unknown = np.full(score.shape, np.nan)
     return Calibrated(score, unknown, unknown, unknown, np.zeros(score.shape, dtype=bool))
@@ -331,7 +332,7 @@ def uncalibrated(score: np.ndarray) -> Calibrated:
 
 def _apply(
     own: DimensionCalibration, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float
-) -> Calibrated:
+) -> Calibrated[np.ndarray]:
     """One column of `Calibration.apply`."""
     if own.uses_deviation and deviation is None:
         raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")

@@ -102,8 +102,7 @@ def hidden_states(backbone: Backbone, inputs: Inputs, moved: Inputs) -> Tensor:
     Returns:
         `(batch, tokens, hidden)`; zeros at padding where prefixes were shared.
     """
-    plan = _plan(backbone, inputs) if isinstance(backbone, AudioLanguageModel) else None
-    if plan is None:
+    if not isinstance(backbone, AudioLanguageModel) or (plan := _plan(backbone, inputs)) is None:
         return backbone.hidden_states(moved)
     device, audio = moved.input_ids.device, moved.audio_states
     with kv_cache(backbone.language_model) as cache:

@@ -17,7 +17,7 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from . import prefix_caching
 from .artifact import LoadedJudge
 from .auto_batch import AutoBatch
-from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .calibration import DEFAULT_LEVEL, Calibrated, Calibration, uncalibrated
 from .cautions import ClipFacts
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .feature_cache import FeatureStore
@@ -29,24 +29,6 @@ _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
-
-
-class Scored(NamedTuple):
-    """Scores of one pair with what is known of their errors, each `(dimensions,)`, float32, on the CPU.
-
-    Attributes:
-        score: Rating points; calibrated where the judge is.
-        standard_error: Rating points; NaN = unknown.
-        low: Lower end of the interval, rating points; NaN = unknown.
-        high: Its upper end.
-        abstained: True where the judge abstains.
-    """
-
-    score: Tensor
-    standard_error: Tensor
-    low: Tensor
-    high: Tensor
-    abstained: Tensor
 
 
 class Judged(NamedTuple):
@@ -94,7 +76,9 @@ class PairScorer:
         self._batches = AutoBatch(batch_size)
         self._turn = threading.Lock()
 
-    def score(self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL) -> Iterator[tuple[Pair, Scored | AudioError]]:
+    def score(
+        self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
+    ) -> Iterator[tuple[Pair, Calibrated[Tensor] | AudioError]]:
         """Yield each pair, in order, with its scores.
 
         A pair whose audio cannot be used comes with the error instead of scores; the others are not affected.
@@ -114,8 +98,8 @@ class PairScorer:
         for pair, judged in self.run(pairs):
             yield pair, judged.outcome
 
-    def calibrated(self, outcome: Prediction | AudioError, level: float) -> Scored | AudioError:
-        """What a prediction means in rating points; errors stay what they are.
+    def calibrated(self, outcome: Prediction | AudioError, level: float) -> Calibrated[Tensor] | AudioError:
+        """What a prediction means in rating points, each `(dimensions,)`, float32; errors stay what they are.
 
         Raises:
             UserError: If there are no intervals of that level.
@@ -128,7 +112,7 @@ class PairScorer:
         if self.calibration is not None:
             found = self.calibration.apply(raw, deviation, self.judge.dimensions, level)
         score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
-        return Scored(score, error, low, high, torch.from_numpy(found.abstained))
+        return Calibrated(score, error, low, high, torch.from_numpy(found.abstained))
 
     def run(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Judged]]:
         """Yield each pair, in order, with all that was found of it."""

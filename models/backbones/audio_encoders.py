@@ -97,7 +97,7 @@ class Wav2Vec2(WaveEncoder):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Wav2Vec2:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         config = _config(checkpoint)
         config.add_adapter = False  # it follows the states that are read
         # of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
@@ -118,7 +118,7 @@ class Hubert(WaveEncoder):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Hubert:
-        """See `load_backbone`.
+        """See `Backbone`.
 
         Raises:
             UserError: Also if its positions go through a batch norm.
@@ -139,7 +139,7 @@ class WavLM(WaveEncoder):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> WavLM:
-        """See `load_backbone`.
+        """See `Backbone`.
 
         Raises:
             UserError: Also if another attention kernel than eager or sdpa is asked for: both mean the one below.
@@ -175,7 +175,7 @@ class Wav2Vec2Bert(PairEncoder):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Wav2Vec2Bert:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         config = _config(checkpoint)
         config.add_adapter = config.use_intermediate_ffn_before_adapter = False  # both follow all layers
         tower = load_tower(Wav2Vec2BertModel, checkpoint, config)
@@ -210,7 +210,7 @@ class Whisper(PairEncoder):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Whisper:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         decoder, prefix = r"^(model\.)?decoder\.|^proj_out\.", {r"^(model\.)?encoder\.": ""}
         tower = load_tower(WhisperEncoder, checkpoint, _config(checkpoint), ignored_keys=decoder, key_mapping=prefix)
         return cls(tower, load_feature_extractor(checkpoint), checkpoint)

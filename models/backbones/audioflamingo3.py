@@ -29,7 +29,7 @@ class AudioFlamingo3(WhisperTowerModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> AudioFlamingo3:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         unquantized = ["audio_tower", "multi_modal_projector"]
         model = load_model(AudioFlamingo3ForConditionalGeneration, checkpoint, unquantized=unquantized)
         processor = load_processor(checkpoint)

@@ -176,6 +176,15 @@ class Backbone(ABC):
     layout: Layout
     reads_text: bool = True
 
+    @classmethod
+    @abstractmethod
+    def load(cls, checkpoint: Checkpoint) -> Backbone:
+        """Load weights and processor from the hub or a folder; an LM head is ignored.
+
+        Raises:
+            UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
+        """
+
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:
         """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""

@@ -12,7 +12,7 @@ The vision tower needs the package timm: it is neither made nor read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -84,15 +84,15 @@ class Gemma3n(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma3n:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         unquantized = ["audio_tower", "embed_audio", "altup"]
         network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
     def __init__(self, network: Gemma3nForAudio, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
-        config: Any = self.tower.config
-        self._states: int = network.config.audio_soft_tokens_per_image  # of every clip, padding included
+        config, whole = self.tower.config, cast(Any, network.config)
+        self._states: int = whole.audio_soft_tokens_per_image  # of every clip, padding included
         frames = self._states * config.conf_reduction_factor
         for time_stride, _ in config.sscp_conv_stride_size:
             frames *= time_stride

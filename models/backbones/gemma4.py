@@ -43,7 +43,7 @@ class Gemma4(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma4:
-        """See `load_backbone`.
+        """See `Backbone`.
 
         Raises:
             UserError: Also if the model has no audio tower.

@@ -47,7 +47,7 @@ class GraniteSpeech(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> GraniteSpeech:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         model = load_model(cls.model_class, checkpoint, unquantized=["encoder", "projector"], own_adapter=True)
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)

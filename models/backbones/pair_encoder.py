@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -69,11 +68,6 @@ class PairEncoder(Backbone):
     def tower(self) -> Any:
         """The audio encoder."""
         return self.network["encoder"]  # pyright: ignore[reportIndexIssue]
-
-    @classmethod
-    @abstractmethod
-    def load(cls, checkpoint: Checkpoint) -> PairEncoder:
-        """See `load_backbone`."""
 
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str

@@ -63,7 +63,7 @@ class Phi4Multimodal(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Phi4Multimodal:
-        """See `load_backbone`; the speech adapter is merged, all vision is ignored.
+        """See `Backbone`; the speech adapter is merged, all vision is ignored.
 
         Raises:
             UserError: Also if the files are in the layout that needs code of its own.

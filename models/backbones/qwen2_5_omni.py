@@ -91,7 +91,7 @@ class Qwen2_5Omni(WhisperTowerModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Qwen2_5Omni:
-        """See `load_backbone`; the thinker of a whole Omni checkpoint, or one that was saved alone."""
+        """See `Backbone`; the thinker of a whole Omni checkpoint, or one that was saved alone."""
         network: Any = load_thinker(Thinker, checkpoint)
         tower = network.audio_tower
         network.projector, tower.proj = tower.proj, nn.Identity()

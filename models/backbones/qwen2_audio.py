@@ -21,7 +21,7 @@ class Qwen2Audio(WhisperTowerModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Qwen2Audio:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         unquantized = ["audio_tower", "multi_modal_projector"]
         model = load_model(Qwen2AudioForConditionalGeneration, checkpoint, unquantized=unquantized)
         return cls(model.model, load_processor(checkpoint), checkpoint)

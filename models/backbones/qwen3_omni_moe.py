@@ -69,7 +69,7 @@ class Qwen3OmniMoe(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Qwen3OmniMoe:
-        """See `load_backbone`; the thinker of a whole Omni checkpoint, or one that was saved alone."""
+        """See `Backbone`; the thinker of a whole Omni checkpoint, or one that was saved alone."""
         network: Any = load_thinker(Thinker, checkpoint)
         # of a type that it knows as mixture of experts, PEFT 0.21 makes names of a pattern; the tower has them too
         network.config.model_type = "thinker"

@@ -41,7 +41,7 @@ class Voxtral(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Voxtral:
-        """See `load_backbone`."""
+        """See `Backbone`."""
         unquantized = ["audio_tower", "multi_modal_projector"]
         model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=unquantized)
         # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt

@@ -142,18 +142,6 @@ def test_a_joiner_is_the_same_for_the_same_seed(encoder):
     assert not torch.equal(first(1), first(2))
 
 
-def test_shapes_alone_take_no_memory(encoder):
-    real = load_backbone(Checkpoint(str(encoder.folder))).network.state_dict()
-    empty = load_backbone(Checkpoint(str(encoder.folder), weights=False)).network.state_dict()
-    assert {key: weight.shape for key, weight in empty.items()} == {key: weight.shape for key, weight in real.items()}
-    assert all(weight.is_meta for weight in empty.values())
-
-
-def test_four_bits_are_refused(encoder):
-    with pytest.raises(UserError, match=r"quantization nf4 .* expected none"):
-        load_backbone(Checkpoint(str(encoder.folder), quantization="nf4"))
-
-
 def test_a_pickle_is_not_opened(encoder, tmp_path):
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "pickled"))
     (folder / "model.safetensors").unlink()

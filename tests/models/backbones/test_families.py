@@ -347,6 +347,29 @@ def test_a_foreign_layout_is_refused(family, tmp_path):
         load_backbone(Checkpoint(str(folder)))
 
 
+def test_a_weight_too_few_or_too_many_is_refused_by_name(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "changed"))
+    tensors = load_file(folder / "model.safetensors")
+    of_tower = re.compile(r"^(?!talker|code2wav|token2wav).*(?:audio|encoder).*(?:layers?|conformer|encoders)\.0\.")
+    key = next(key for key in sorted(tensors) if of_tower.search(key))
+    weight = tensors.pop(key)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    end = re.escape(key.rpartition(".0.")[2])
+    with pytest.raises(UserError, match=rf"missing \['.*{end}"):
+        load_backbone(Checkpoint(str(folder)))
+    surplus = {**tensors, key: weight, key.replace(".0.", ".97.", 1): weight.clone()}
+    save_file(surplus, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"unexpected \['.*97.*{end}"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+def test_without_weights_nothing_is_allocated(family):
+    loaded = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    counted = load_backbone(Checkpoint(str(family.folder), weights=False)).network.state_dict()
+    assert {key: weight.shape for key, weight in counted.items()} == {key: w.shape for key, w in loaded.items()}
+    assert all(weight.is_meta for weight in counted.values())
+
+
 def test_shards_are_read(family, tmp_path):
     folder = Path(shutil.copytree(family.folder, tmp_path / "shards"))
     tensors = load_file(folder / "model.safetensors")

@@ -112,8 +112,3 @@ def test_how_positions_are_scaled_depends_on_the_length_of_the_pair_alone(make_f
     for row, pair in enumerate(pairs):
         _, expected = family.official(pair)
         assert same(hidden[row][inputs.attention_mask[row].bool()], expected[0]), pair.pair_id
-
-
-def test_without_weights_nothing_is_allocated(folder):
-    backbone = load_backbone(Checkpoint(str(folder), weights=False))
-    assert all(weight.is_meta for weight in backbone.network.parameters())

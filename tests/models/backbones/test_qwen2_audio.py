@@ -16,7 +16,6 @@ from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Backbone, Checkpoint
 from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.lora import LoraSettings
-from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 RATE, WINDOW = 16_000, 160_000
@@ -68,14 +67,6 @@ def test_audio_states_on_the_real_length_equal_the_official_ones(backbone, offic
         assert states.shape == torch.cat(expected[group]).shape
         assert (states - torch.cat(expected[group])).abs().max() <= 1e-5
     assert torch.cat(expected).std() > 0.1  # the comparison is not one of zeros
-
-
-@torch.no_grad()
-def test_states_of_a_short_clip_do_not_depend_on_the_longest_in_the_batch(backbone):
-    short = noise(9_000)
-    alone = backbone.encode_audio(backbone.prepare_clips([short]))
-    beside = backbone.encode_audio(backbone.prepare_clips([short, noise(100_000, 1)]))[: len(alone)]
-    assert (alone - beside).abs().max() <= 1e-5
 
 
 @torch.no_grad()
@@ -139,26 +130,6 @@ def test_a_situation_may_not_stand_for_audio(make_judge):
 
 def broken(backbone_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(backbone_folder, tmp_path / "broken"))
-
-
-def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_name(backbone_folder, tmp_path):
-    folder = broken(backbone_folder, tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    (gone,) = [key for key in tensors if key.endswith("audio_tower.layers.1.fc1.weight")]
-    del tensors[gone]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"missing \['model\.audio_tower\.layers\.1\.fc1\.weight'\]"):
-        load_backbone(Checkpoint(str(folder)))
-
-
-def test_a_checkpoint_with_a_foreign_tensor_is_refused_by_name(backbone_folder, tmp_path):
-    folder = broken(backbone_folder, tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    prefix = next(iter(tensors)).split("audio_tower")[0].split("language_model")[0].split("multi_modal")[0]
-    tensors[f"{prefix}audio_tower.surplus"] = torch.zeros(3)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match="surplus"):
-        load_backbone(Checkpoint(str(folder)))
 
 
 def test_unknown_backbones_are_refused(backbone_folder, tmp_path):
