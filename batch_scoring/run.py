@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Literal
 
 from rich.console import Console
@@ -65,69 +65,10 @@ class Summary:
         return "\n".join([*lines, *(f"without scores: {count:,} ({kind})" for kind, count in self.failed.items())])
 
 
-class Meter:
-    """Shows on standard error how far a job is: a bar in a terminal, otherwise one line a minute."""
-
-    def __init__(self, parts: Parts, quiet: bool) -> None:
-        """Begin to count what is done, by whomever.
-
-        Args:
-            parts: Of the job.
-            quiet: Show nothing.
-        """
-        self._parts, self._quiet = parts, quiet
-        self._failed: dict[Chunk, int] = {}
-        self._rows = 0
-        self._bar: Progress | None = None
-        self._start = self._said = self._looked = time.monotonic()
-        self._count()
-        self._before = self._rows
-
-    def __enter__(self) -> Meter:
-        if not self._quiet and sys.stderr.isatty():
-            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[more]}"))
-            self._bar = Progress(TextColumn("scoring"), *columns, console=Console(stderr=True))
-            self._bar.add_task("scoring", total=self._parts.rows, completed=self._before, more="")
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._show(time.monotonic())
-            self._bar.stop()
-
-    def look(self) -> int:
-        """Show how far the job is, if it is time to; returns the number of chunks that were done at the last look."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK:
-            self._looked = now
-            self._count()
-            self._show(now)
-        return len(self._failed)
-
-    def _count(self) -> None:
-        for chunk in self._parts.done():
-            if chunk not in self._failed:
-                part = None if self._quiet else self._parts.read(chunk)
-                self._failed[chunk] = sum(part.failed.values()) if part else 0
-                self._rows += chunk.rows
-
-    def _show(self, now: float) -> None:
-        rate, failed = (self._rows - self._before) / max(now - self._start, 1e-9), sum(self._failed.values())
-        more = f"{rate:.1f} per second" + (f", {failed:,} without scores" if failed else "")
-        total = self._parts.rows
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._rows, more=more)
-        elif not self._quiet and now - self._said >= _EVERY:
-            self._said = now
-            left = f"{(total - self._rows) / rate / 60:.0f} min left" if rate else "no telling when it ends"
-            print(f"scoring: {self._rows:,} of {total:,} rows, {more}, {left}", file=sys.stderr)
-
-
-Engine = Callable[[Parts, Meter], None]
-"""Scores what is missing of a job that was planned; returns when every part is there."""
+Look = Callable[[], int]
+"""Shows how far a job is, if it is time to; returns how many chunks were done at the last look."""
+Engine = Callable[[Parts, Look], None]
+"""Scores what is missing of a job that was planned, looking again and again; returns when every part is there."""
 
 
 def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | None, workers: int | None) -> Engine:
@@ -145,9 +86,9 @@ def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | Non
     if name == "ray":
         from .ray_data import run_ray
 
-        return lambda parts, meter: run_ray(parts, meter.look, workers, device)
+        return lambda parts, look: run_ray(parts, look, workers, device)
     devices = worker_devices(launch, device, workers)
-    return lambda parts, meter: run_workers(parts, launch, devices, meter.look)
+    return lambda parts, look: run_workers(parts, launch, devices, look)
 
 
 def score_manifest(
@@ -189,8 +130,8 @@ def score_manifest(
             before = done if before is None else before
             try:
                 if done < parts.rows:
-                    with Meter(parts, quiet=launch.rank > 0) as meter:
-                        engine(parts, meter)
+                    with _progress(parts, quiet=launch.rank > 0) as look:
+                        engine(parts, look)
             except BaseException:
                 if fresh and launch.world == 1 and not parts.entries():
                     parts.remove()
@@ -215,17 +156,14 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
             "is done"
         )
     if plan is None or different is not None:
+        rows = manifest.check()
         known = _known(job)
+        if known is not None and known.identity == parts.identity and (launch.world > 1 or again):
+            return known  # several processes leave a file that is complete, a single one begins anew
         if known is None and job.out.exists() and not overwrite:
             raise UserError(
                 f"{job.out}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
             )
-        takes_it = launch.world > 1 or again  # else a file that is complete is scored anew
-        if takes_it and _is_finished(known, parts):
-            return known
-        rows = manifest.check()
-        if takes_it and _is_finished(known := _known(job), parts):  # by others, while the manifest was read
-            return known
         parts.plan(rows)
     else:
         parts.rows = plan["rows"]
@@ -286,10 +224,6 @@ def _known(job: Job) -> Summary | None:
         return None
 
 
-def _is_finished(known: Summary | None, parts: Parts) -> bool:
-    return known is not None and first_difference(known.identity, parts.identity) is None
-
-
 def _facts(path: Path) -> dict[str, str | int]:
     with open(path, "rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
@@ -297,6 +231,48 @@ def _facts(path: Path) -> dict[str, str | int]:
 
 def _summary_file(job: Job) -> Path:
     return job.out.with_name(f"{job.out.name}.summary.json")
+
+
+@contextmanager
+def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
+    """What shows on standard error how far a job is: a bar in a terminal, otherwise one line a minute."""
+    failed: dict[Chunk, int] = {}  # of each part that is there
+    rows = before = 0
+    begin = said = looked = time.monotonic()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[more]}"))
+    console, hidden = Console(stderr=True), quiet or not sys.stderr.isatty()
+    bar = Progress(TextColumn("scoring"), *columns, console=console, disable=hidden)
+
+    def count() -> None:
+        nonlocal rows
+        for chunk in parts.done():
+            if chunk not in failed:
+                part = None if quiet else parts.read(chunk)
+                failed[chunk] = sum(part.failed.values()) if part else 0
+                rows += chunk.rows
+
+    def look() -> int:
+        nonlocal looked, said
+        now = time.monotonic()
+        if now - looked >= _LOOK:
+            looked = now
+            count()
+            rate, without = (rows - before) / (now - begin), sum(failed.values())
+            more = f"{rate:.1f} per second" + (f", {without:,} without scores" if without else "")
+            bar.update(task, completed=rows, more=more)
+            if hidden and not quiet and now - said >= _EVERY:
+                said = now
+                left = f"{(parts.rows - rows) / rate / 60:.0f} min left" if rate else "no telling when it ends"
+                print(f"scoring: {rows:,} of {parts.rows:,} rows, {more}, {left}", file=sys.stderr)
+        return len(failed)
+
+    count()
+    before = rows
+    task = bar.add_task("scoring", total=parts.rows, completed=before, more="")
+    with bar:
+        yield look
+        looked = 0.0
+        look()
 
 
 @contextmanager

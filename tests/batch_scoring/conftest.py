@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from empathy_judge import Scorer
 from empathy_judge.batch_scoring.job import Job, Parts
-from empathy_judge.batch_scoring.run import Engine, Meter
+from empathy_judge.batch_scoring.run import Engine, Look
 from empathy_judge.batch_scoring.worker import Worker
 
 RATE = 16_000
@@ -29,7 +29,7 @@ def scorer(judge_folder: Path) -> Scorer:
 def in_process(scorer: Scorer) -> Engine:
     """An engine with one worker in this process: starting one takes longer than all these tests."""
 
-    def run(parts: Parts, meter: Meter) -> None:
+    def run(parts: Parts, look: Look) -> None:
         Worker(parts, scorer).run()
 
     return run

@@ -36,7 +36,7 @@ def test_two_actors_write_the_same_bytes(cluster, write, make_job, in_process):
     manifest = write(rows, "m.jsonl")
     one, two = (make_job(manifest, name, settings={"batch_size": 8}) for name in ("one.parquet", "two.parquet"))
     first = score_manifest(one, in_process)
-    second = score_manifest(two, lambda parts, meter: run_ray(parts, meter.look, workers=2, device="cpu"))
+    second = score_manifest(two, lambda parts, look: run_ray(parts, look, workers=2, device="cpu"))
     assert first is not None
     assert second is not None
     assert (second.rows, second.failed) == (first.rows, first.failed) == (2_000, second.failed)
@@ -90,8 +90,8 @@ def test_a_job_of_one_engine_is_finished_by_the_other(cluster, write, make_job, 
 
     job: Job = make_job(write([row(number) for number in range(150)]), settings={"batch_size": 8})
 
-    def begun(parts, meter):
-        run_ray(parts, meter.look, workers=1, device="cpu")
+    def begun(parts, look):
+        run_ray(parts, look, workers=1, device="cpu")
         parts.path(parts.chunks()[1]).unlink()
         raise KeyboardInterrupt
 

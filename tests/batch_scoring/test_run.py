@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ class Killed(BaseException):
 def stopping_after(scorer, chunks, error=Killed):
     """An engine that ends in the middle of a chunk, after so many whole ones."""
 
-    def run(parts, meter):
+    def run(parts, look):
         worker, done = Worker(parts, scorer), []
         plain = worker._scored
 
@@ -128,7 +129,7 @@ def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_proce
     (folder / ".part-000002.0123.tmp").write_text("half")  # of a process that was killed while it wrote
     missing = []
 
-    def last(parts, meter):
+    def last(parts, look):
         missing.extend(parts.missing())
         Worker(parts, scorer).run()
 
@@ -169,9 +170,9 @@ def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job,
     damage(path)
     missing = []
 
-    def disturbed(parts, meter):
+    def disturbed(parts, look):
         missing.append([chunk.number for chunk in parts.missing()])
-        in_process(parts, meter)
+        in_process(parts, look)
         if name != "plan.json" and len(missing) == 1:
             damage(path)
 
@@ -270,7 +271,7 @@ def score_done(job, engine, before: list[int]) -> None:
 def test_who_comes_while_another_is_at_work_finishes_the_job_for_both(write, make_job, in_process, scorer):
     job = make_job(write(rows_with_bad_ones()))
 
-    def slow(parts, meter):
+    def slow(parts, look):
         worker = Worker(parts, scorer)
         worker.score(parts.chunks()[0])
         found.append(score_manifest(job, in_process))
@@ -290,10 +291,10 @@ def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(writ
     expected = make_job(other.manifest, "expected.csv")
     score_manifest(expected, in_process)
 
-    def disturbed(parts, meter):
-        def disturbing(others, meter):
+    def disturbed(parts, look):
+        def disturbing(others, look):
             Worker(parts, scorer)._parts.write(parts.chunks()[1], (), [], "")  # has not noticed yet
-            in_process(others, meter)
+            in_process(others, look)
 
         Worker(parts, scorer).score(parts.chunks()[0])
         with pytest.raises(UserError, match="begun with another manifest"):
@@ -310,11 +311,11 @@ def once(engine):
     """An engine that is killed when it is asked again."""
     calls = []
 
-    def run(parts, meter):
+    def run(parts, look):
         calls.append(1)
         if len(calls) > 1:
             raise Killed
-        engine(parts, meter)
+        engine(parts, look)
 
     return run
 
@@ -324,7 +325,7 @@ def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_sever
     assert score_manifest(job, in_process).failed == {"not a sound file": 1}
     (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
 
-    def never(parts, meter):
+    def never(parts, look):
         raise AssertionError
 
     late = score_manifest(job, never, Launch(1, 2, 1))
@@ -355,20 +356,14 @@ def test_a_file_that_this_command_did_not_write_is_not_replaced(launch, write, m
 
 
 def test_a_failure_before_anything_is_done_leaves_nothing_and_the_old_scores(write, make_job, clips):
-    job = make_job(write([row(0)]), "scores.csv")
+    job, twice = make_job(write([row(0)]), "scores.csv"), make_job(write([row(0), row(0)], "twice.csv"))
     job.out.write_text("old")
     before = sorted(clips.iterdir())
     with pytest.raises(Killed):
         score_manifest(job, _fail, overwrite=True)
-    assert job.out.read_text() == "old"
-    assert sorted(clips.iterdir()) == before
-
-
-def test_a_manifest_that_cannot_be_scored_leaves_nothing(write, make_job, clips):
-    job = make_job(write([row(0), row(0)]), "scores.csv")
-    before = sorted(clips.iterdir())
     with pytest.raises(UserError, match="stands there twice"):
-        score_manifest(job, _fail)
+        score_manifest(twice, _fail)
+    assert job.out.read_text() == "old"
     assert sorted(clips.iterdir()) == before
 
 
@@ -378,7 +373,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process
     def full(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def run(parts, meter):
+    def run(parts, look):
         worker = Worker(parts, scorer)
         worker.score(parts.chunks()[0])
         with monkeypatch.context() as patch:
@@ -393,7 +388,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process
 def test_a_failure_leaves_the_folder_of_another_process(write, make_job):
     job = make_job(write([row(0)]), "scores.csv")
 
-    def run(parts, meter):
+    def run(parts, look):
         with pytest.raises(Killed):
             score_manifest(job, _fail)
         assert parts.under_way()
@@ -404,7 +399,7 @@ def test_a_failure_leaves_the_folder_of_another_process(write, make_job):
     assert not Parts(job).folder.exists()
 
 
-def _fail(parts, meter):
+def _fail(parts, look):
     raise Killed
 
 
@@ -419,77 +414,44 @@ def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_j
         score_manifest(job, _fail)
 
 
-def test_rows_that_kill_are_passed_over_after_a_few_tries(write, make_job, scorer, clips, monkeypatch):
+@pytest.mark.parametrize(
+    ("killers", "deaths", "named"),
+    [
+        ({1, 8}, 2 * (3 + 2), {1, 8}),  # per chunk: a start and two retries, then the row twice
+        ({*range(8)}, 3 + 2 * 4, {0, 1, 2, 3}),  # after four rows the rest of the chunk is not tried
+    ],
+)
+def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job, in_process, monkeypatch):
     """An error in this process stands for the death of a worker: both leave the same notes."""
-    (clips / "killer.wav").write_bytes((clips / "r1.wav").read_bytes())
-    rows = [row(number) for number in range(10)]
-    rows[1]["response_audio"] = rows[8]["response_audio"] = "killer.wav"
-    job = make_job(write(rows), "scores.jsonl")
-    plain = type(scorer).assess_pairs
-
-    def deadly(self, pairs, level):
-        def passed():
-            for pair in pairs:
-                if str(pair.response).endswith("killer.wav"):
-                    raise MemoryError
-                yield pair
-
-        yield from plain(self, passed(), level)
-
-    monkeypatch.setattr(type(scorer), "assess_pairs", deadly)
-
-    def run(parts, meter):
-        Worker(parts, scorer).run()
-
-    deaths = 0
-    while True:
-        try:
-            summary = score_manifest(job, run, Launch(0, 2, 0))
-        except MemoryError:
-            deaths += 1
-            assert deaths < 20
-        else:
-            break
-    assert deaths == 2 * (3 + 2)  # per chunk: a start and two retries, then the row twice
-    assert summary.failed == {"process died": 2}
-    found = read(job.out)
-    assert [number for number, one in enumerate(found) if one["status"] != "ok"] == [1, 8]
-    assert found[1]["status"] == "the process that scored this row died each time"
-    expected = plain(scorer, [pair_of(clips, rows[0])], 0.9)
-    assert found[0]["warmth"] == pytest.approx(next(iter(expected))[1].points["warmth"], abs=1e-5)
-
-
-def pair_of(clips, one):
-    from empathy_judge.audio_inputs import make_pair
-
-    return make_pair("x", clips / one["context_audio"], clips / one["response_audio"])
-
-
-def test_a_chunk_full_of_rows_that_kill_fails_as_a_whole(write, make_job, in_process, monkeypatch):
-    job, deaths = make_job(write([row(number) for number in range(8)]), "scores.jsonl"), []
+    manifest = write([row(number) for number in range(10)])
+    job, whole = make_job(manifest, "scores.jsonl"), make_job(manifest, "whole.jsonl")
+    score_manifest(whole, in_process)
+    plain, died = Worker._scored, []
 
     def deadly(self, rows):
-        if any(row.pair is not None for row in rows):
-            deaths.append(1)
-            raise MemoryError
-        return iter(plain(self, rows))
+        for one in rows:
+            if one.pair is not None and int(one.pair_id[1:]) in killers:
+                died.append(one.pair_id)
+                raise MemoryError
+            yield one
 
-    plain = Worker._scored
-    monkeypatch.setattr(Worker, "_scored", lambda self, rows: deadly(self, list(rows)))
-    while True:
-        try:
-            summary = score_manifest(job, in_process)
-        except MemoryError:
-            continue
-        break
-    assert len(deaths) == 3 + 2 * 4
-    assert summary.failed == {"process died": 8}
-    texts = [one["status"].removeprefix("the process that scored ") for one in read(job.out)]
-    assert texts == ["this row died each time"] * 4 + ["several rows near this one died each time"] * 4
+    monkeypatch.setattr(Worker, "_scored", lambda self, rows: plain(self, deadly(self, rows)))
+    summary = None
+    while summary is None:
+        with suppress(MemoryError):
+            summary = score_manifest(job, in_process, Launch(0, 2, 0))
+    assert len(died) == deaths
+    assert summary.failed == {"process died": len(killers)}
+    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
+        if number in killers:
+            whose = "this row" if number in named else "several rows near this one"
+            assert found["status"] == f"the process that scored {whose} died each time"
+        else:
+            assert found["warmth"] == pytest.approx(expected["warmth"], abs=1e-5)
 
 
 def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job):
-    def look(parts, meter):
+    def look(parts, look):
         (chunk,) = parts.chunks()
         for owner, words, careful in (
             ("0", ["start", "stop"] * 4, False),
@@ -516,7 +478,7 @@ def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_p
     job = make_job(write([row(number) for number in range(8 * 5)]))
     order = []
 
-    def run(parts, meter):
+    def run(parts, look):
         worker = Worker(parts, scorer, 1, 3)
         plain = worker.score
         worker.score = lambda chunk: (order.append(chunk.number), plain(chunk))
@@ -527,7 +489,7 @@ def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_p
     assert sorted(order) == [0, 1, 2, 3, 4]
     assert not job.out.exists()
 
-    def never(parts, meter):
+    def never(parts, look):
         raise AssertionError
 
     assert score_manifest(job, never, Launch(0, 3, 0)).rows == 40
@@ -546,7 +508,7 @@ def test_a_chunk_that_another_worker_finishes_is_left(write, make_job, scorer, m
     monkeypatch.setattr("empathy_judge.batch_scoring.worker._LOOK", 0.0)
     job = make_job(write([row(number) for number in range(8)]))
 
-    def run(parts, meter):
+    def run(parts, look):
         (chunk,), worker = parts.chunks(), Worker(parts, scorer)
         plain = worker._scored
 
@@ -568,7 +530,7 @@ def test_a_signal_ends_with_a_word_how_to_go_on(write, make_job, in_process, sco
     job = make_job(write(rows_with_bad_ones()))
     before = signal.getsignal(signal.SIGTERM)
 
-    def run(parts, meter):
+    def run(parts, look):
         Worker(parts, scorer).score(parts.chunks()[0])
         os.kill(os.getpid(), signal.SIGTERM)
 
