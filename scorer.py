@@ -213,8 +213,8 @@ class Scorer:
     def assess_table(
         self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
     ) -> pd.DataFrame:
-        """Score each row of a DataFrame or of a Hugging Face data set; see `manifests.frames.score_table`."""
-        from .manifests.frames import score_table
+        """Score each row of a DataFrame or of a Hugging Face data set; see `batch_scoring.scores.score_table`."""
+        from .batch_scoring.scores import score_table
 
         return score_table(self, table, level)
 

@@ -27,15 +27,16 @@ def score(options: argparse.Namespace) -> int:
     not grow with the manifest.
 
     With --out what is done is kept in OUT.parts: after a kill, a crash or a signal (exit code 75) the same command goes
-    on, and scores again what was made of audio files that changed since. There is a worker for each GPU. Any number of
-    processes on any number of machines that see the folder share the work: start the command with torchrun, accelerate
-    launch or srun, or just several times (see launch/).
+    on, and scores again what is damaged or was made of audio files that changed since. There is a worker for each GPU.
+    Processes on any number of machines that see the folder share the work by their ranks: start the command with
+    torchrun, accelerate launch or srun (see launch/), or with RANK and WORLD_SIZE in the environment. A file that this
+    command did not write is replaced with --overwrite alone.
 
     Exit code: 0 = all rows have scores, 1 = some have none, 75 = asked to stop.
     """
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
-        raise UserError("score: accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+        raise UserError("score: expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
     if options.manifest is None:
         return _score_pair(options)
     if options.out is not None:
@@ -44,7 +45,7 @@ def score(options: argparse.Namespace) -> int:
 
 
 def _score_pair(options: argparse.Namespace) -> int:
-    from ..manifests.columns import flat_scores, score_columns
+    from ..batch_scoring.scores import flat_scores, score_columns
     from ..models.calibration import DEFAULT_LEVEL
 
     scorer, level = _scorer(options), options.level or DEFAULT_LEVEL
@@ -63,14 +64,14 @@ def _score_pair(options: argparse.Namespace) -> int:
 
 
 def _print_scores(options: argparse.Namespace) -> int:
-    from ..manifests.places import find_place
-    from ..manifests.stream import print_scores
+    from ..batch_scoring.local import find_launch
+    from ..batch_scoring.scores import print_scores
 
-    for name in ("workers", "restart", "checksums", "json"):
+    for name in ("workers", "restart", "overwrite", "checksums", "json"):
         if getattr(options, name):
-            raise UserError(f"score: --{name} without --out; accepted: JUDGE --manifest FILE --out FILE --{name}")
-    if find_place().world > 1 or options.engine != "local":
-        raise UserError("score: in several processes; accepted: JUDGE --manifest FILE --out FILE")
+            raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
+    if find_launch().world > 1 or options.engine != "local":
+        raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
     failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level)
     return FAILED_CHECKS if failed else DONE
 
@@ -78,42 +79,29 @@ def _print_scores(options: argparse.Namespace) -> int:
 def _scorer(options: argparse.Namespace) -> Scorer:
     from ..scorer import Scorer
 
-    scorer = Scorer.from_pretrained(
-        options.judge,
-        backbone=options.backbone,
-        device=options.device,
-        quantization=options.quantization,
-        batch_size=options.batch_size,
-        cache=options.cache,
-    )
+    scorer = Scorer.from_pretrained(options.judge, device=options.device, **_settings(options))
     if options.level is not None:
         scorer.require_calibration()
     return scorer
 
 
-def _score_into_file(options: argparse.Namespace) -> int:
-    from ..manifests.engines import engine
-    from ..manifests.job import Job
-    from ..manifests.places import find_place
-    from ..manifests.run import score_manifest, stopped_by_signals
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("backbone", "quantization", "batch_size", "cache")}
 
-    job = Job(
-        Path(options.judge),
-        Path(options.manifest),
-        Path(options.out),
-        level=options.level,
-        backbone=options.backbone,
-        quantization=options.quantization,
-        batch_size=options.batch_size,
-        cache=options.cache,
-        checksums=options.checksums,
-    )
-    place = find_place()
-    with stopped_by_signals(job):
-        summary = score_manifest(
-            job, engine(options.engine, place, options.device, options.workers), place, options.restart
-        )
-    if place.rank == 0:
+
+def _score_into_file(options: argparse.Namespace) -> int:
+    from ..batch_scoring.job import Job
+    from ..batch_scoring.local import find_launch
+    from ..batch_scoring.run import make_engine, score_manifest
+
+    paths = (Path(path) for path in (options.judge, options.manifest, options.out))
+    job = Job(*paths, level=options.level, checksums=options.checksums, settings=_settings(options))
+    launch = find_launch()
+    engine = make_engine(options.engine, launch, options.device, options.workers)
+    summary = score_manifest(job, engine, launch, options.restart, options.overwrite)
+    if summary is None:  # rank 0 says what became of it
+        return DONE
+    if launch.rank == 0:
         print(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if options.json else summary.in_words())
     return FAILED_CHECKS if summary.failed else DONE
 

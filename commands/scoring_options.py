@@ -93,6 +93,7 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
     )  # fmt: skip
     one.add_argument("--restart", action="store_true", help="delete what an earlier command has done and begin anew")
+    one.add_argument("--overwrite", action="store_true", help="replace an --out that this command did not write")
     one.add_argument(
         "--checksums", action="store_true",
         help="tell by their content, not by size and modification time, which files changed since an earlier command",

@@ -250,9 +250,9 @@ def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys)
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
-    assert "accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, "score", str(judge_folder))
+    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, "score", str(judge_folder))
     words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
-    assert "accepted: JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, *words)
+    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, *words)
 
 
 def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
@@ -280,8 +280,9 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     [
         (["--workers", "2"], "score: --workers without --out"),
         (["--restart"], "score: --restart without --out"),
+        (["--overwrite"], "score: --overwrite without --out"),
         (["--json"], "score: --json without --out"),
-        (["--engine", "ray"], "score: in several processes; accepted: JUDGE --manifest FILE --out FILE"),
+        (["--engine", "ray"], "score: in several processes; expected JUDGE --manifest FILE --out FILE"),
     ],
 )
 def test_what_makes_sense_for_a_file_alone_is_refused_without_one(words, text, clips, capsys):

@@ -32,14 +32,14 @@ SEED, SCRIPTS, PAIRS = 7, 4, 40
 BATCH_SIZES = (1, 7, 16)
 
 
-def _run(*words: object) -> str:
-    """Standard output of a command that must succeed."""
+def _run(*words: object, expected: int = 0) -> str:
+    """Standard output of a command that must end with this exit code."""
     from empathy_judge.cli import main
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = main([str(word) for word in words])
-    if code != 0:
+    if code != expected:
         raise RuntimeError(f"empathy-judge {' '.join(map(str, words))}: exit code {code}")
     return out.getvalue()
 
@@ -104,6 +104,31 @@ def rank(folder: Path) -> Any:
     responses = list(dict.fromkeys(str(pair.response) for pair in pairs))[:5]
     found = _run("rank", JUDGE, pairs[0].context[0].audio, *responses, "--json", "--device", "cpu")
     return json.loads(found.replace(f"{folder}/", ""))
+
+
+def manifest(folder: Path) -> Any:
+    """What `score --manifest` writes for forty pairs, of which one has no file and one no audio."""
+    home = folder / "sample"
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "context_audio": [
+                {"role": turn.role, "audio": str(Path(turn.audio).relative_to(home))} for turn in pair.context
+            ],
+            "response_audio": str(Path(pair.response).relative_to(home)),
+            "situation": pair.situation,
+        }
+        for pair in _pairs(folder)
+    ]
+    (home / "text.wav").write_text("no audio")
+    rows[3]["response_audio"], rows[7]["response_audio"] = "absent.wav", "text.wav"
+    (home / "m.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ("score", JUDGE, "--manifest", home / "m.jsonl", "--device", "cpu", "--json")
+    summary = json.loads(_run(*words, "--out", folder / "scores.jsonl", expected=1))
+    scored = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    for row in scored:
+        row["status"] = row["status"].replace(f"{folder}/", "").partition(";")[0]
+    return {"scores": scored, **{name: summary[name] for name in ("rows", "scored", "failed", "done_before")}}
 
 
 def answers(folder: Path) -> Any:
@@ -334,7 +359,20 @@ def _noise(samples: int, seed: int) -> Any:
 
 GOLDEN: dict[str, Callable[[Path], Any]] = {
     made.__name__: made
-    for made in (scores, rank, answers, demo_report, probes, kumar, mushra, splits, importers, losses, hidden_states)
+    for made in (
+        scores,
+        rank,
+        manifest,
+        answers,
+        demo_report,
+        probes,
+        kumar,
+        mushra,
+        splits,
+        importers,
+        losses,
+        hidden_states,
+    )
 }
 NEEDS_REAL_DATA = ("kumar", "mushra", "splits")
 

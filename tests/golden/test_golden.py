@@ -26,7 +26,7 @@ NETWORK, ARITHMETIC = 1e-5, 1e-9
 MONTE_CARLO = 0.05
 """How far the end of an interval, or a p-value, may move when it is drawn in another way."""
 DRAWN = {"low", "high", "p_value", "interval"}
-OF_NETWORKS = {"scores", "rank", "answers", "demo_report", "probes", "losses", "hidden_states"}
+OF_NETWORKS = {"scores", "rank", "manifest", "answers", "demo_report", "probes", "losses", "hidden_states"}
 
 
 def differences(found: Any, expected: Any, tolerance: float, where: str = "") -> list[str]:

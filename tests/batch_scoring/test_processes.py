@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from empathy_judge.batch_scoring.job import Job, Parts
+from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
-from empathy_judge.manifests.job import Job
-from empathy_judge.manifests.parts import Parts
-from empathy_judge.manifests.run import score_manifest
 
 from .conftest import read, row
 
@@ -94,11 +94,13 @@ def test_a_command_that_is_stopped_goes_on(number, write, make_job, in_process, 
     stopped = {**environment, "SLOW": "5"}
     process = subprocess.Popen(words(job), env=stopped, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until(lambda: part_count(job) >= 1 or process.poll() is not None)
-    if number == signal.SIGTERM:
-        process.send_signal(number)
-    else:
+    workers = psutil.Process(process.pid).children(recursive=True)
+    if number == signal.SIGINT:
         os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     said = process.communicate(timeout=60)[1]
+    assert psutil.wait_procs(workers, timeout=60)[1] == []  # workers whose main process was killed end by themselves
     assert process.returncode == (-number if number == signal.SIGKILL else ASKED_TO_STOP)
     assert ("parts are done; the same command goes on from there" in said) == (number != signal.SIGKILL)
     assert not job.out.exists()
@@ -116,27 +118,35 @@ def same(job: Job, other: Job) -> None:
     """Rows are the same; scores to what batches of another size make of them."""
     for found, expected in zip(read(job.out), read(other.out), strict=True):
         assert (found["pair_id"], found["status"]) == (expected["pair_id"], expected["status"])
-        assert float(found["warmth"]) == pytest.approx(float(expected["warmth"]), abs=1e-5)
+        assert float(found["warmth"] or 0) == pytest.approx(float(expected["warmth"] or 0), abs=1e-5)
 
 
 def test_two_processes_of_accelerate_with_a_worker_each_write_one_file(write, make_job, in_process, environment):
     rows = slow_rows()
     rows[20]["response_audio"] = "text.wav"
-    job = make_job(write(rows))
+    job, whole = make_job(write(rows)), make_job(write(rows), "whole.csv")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     done = subprocess.run(
         [*launch, *words(job)[1:]], env={**environment, "SLOW": "3"}, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 1, done.stderr  # a row has no scores
-    whole = make_job(job.manifest, "whole.csv")
     score_manifest(whole, in_process)
-    found, expected = read(job.out), read(whole.out)
-    assert [one["status"] for one in found] == [one["status"] for one in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert (one["warmth"] == other["warmth"] == "") or float(one["warmth"]) == pytest.approx(
-            float(other["warmth"]), abs=1e-5
-        )
+    same(job, whole)
+    assert not Parts(job).folder.exists()
+
+
+def test_two_commands_at_once_end_with_the_right_file(write, make_job, in_process, environment):
+    job, whole = make_job(write(slow_rows())), make_job(write(slow_rows()), "whole.csv")
+    both = [
+        subprocess.Popen(words(job), env={**environment, "SLOW": "1"}, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in both:
+        assert process.communicate(timeout=500)[1] == ""
+        assert process.returncode == 0
+    score_manifest(whole, in_process)
+    same(job, whole)
     assert not Parts(job).folder.exists()
 
 
@@ -153,6 +163,5 @@ def test_two_workers_that_meet_an_error_say_it_once(write, make_job, environment
 
 
 def test_a_process_that_only_waits_loads_no_torch():
-    modules = "empathy_judge.manifests.run, empathy_judge.manifests.engines, empathy_judge.manifests.pool"
-    code = f"import sys, {modules}; print([name for name in ('torch', 'ray') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    code = "import sys, empathy_judge.batch_scoring.run; print({'torch', 'ray'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

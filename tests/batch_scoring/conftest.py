@@ -13,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from empathy_judge import Scorer
-from empathy_judge.manifests.job import Job
-from empathy_judge.manifests.meter import Meter
-from empathy_judge.manifests.parts import Parts
-from empathy_judge.manifests.run import Engine
-from empathy_judge.manifests.work import Worker
+from empathy_judge.batch_scoring.job import Job, Parts
+from empathy_judge.batch_scoring.run import Engine, Look
+from empathy_judge.batch_scoring.worker import Worker
 
 RATE = 16_000
 
@@ -31,8 +29,8 @@ def scorer(judge_folder: Path) -> Scorer:
 def in_process(scorer: Scorer) -> Engine:
     """An engine with one worker in this process: starting one takes longer than all these tests."""
 
-    def run(parts: Parts, meter: Meter) -> None:
-        Worker(parts, scorer, meter.tell).run()
+    def run(parts: Parts, look: Look) -> None:
+        Worker(parts, scorer).run()
 
     return run
 

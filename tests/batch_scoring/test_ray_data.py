@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from empathy_judge.manifests.job import Job
-from empathy_judge.manifests.parts import Parts
-from empathy_judge.manifests.run import score_manifest
+from empathy_judge.batch_scoring.job import Job, Parts
+from empathy_judge.batch_scoring.run import score_manifest
 
 from .conftest import read, row
 
@@ -29,15 +28,17 @@ def cluster() -> Iterator[None]:
 
 
 def test_two_actors_write_the_same_bytes(cluster, write, make_job, in_process):
-    from empathy_judge.manifests.ray_engine import run_ray
+    from empathy_judge.batch_scoring.ray_data import run_ray
 
     rows = [row(number, context_audio="c.wav" if number % 3 else None) for number in range(2_000)]
     for number, name in ((5, "cut.wav"), (700, "absent.wav"), (1_999, "../outside.wav")):
         rows[number]["response_audio"] = name
     manifest = write(rows, "m.jsonl")
-    one, two = (make_job(manifest, name, batch_size=8) for name in ("one.parquet", "two.parquet"))
+    one, two = (make_job(manifest, name, settings={"batch_size": 8}) for name in ("one.parquet", "two.parquet"))
     first = score_manifest(one, in_process)
-    second = score_manifest(two, lambda parts, meter: run_ray(parts, meter, workers=2, device="cpu"))
+    second = score_manifest(two, lambda parts, look: run_ray(parts, look, workers=2, device="cpu"))
+    assert first is not None
+    assert second is not None
     assert (second.rows, second.failed) == (first.rows, first.failed) == (2_000, second.failed)
     assert second.failed == {"the file is cut off": 1, "no such file": 1, "leaves the folder": 1}
     assert one.out.read_bytes() == two.out.read_bytes()
@@ -45,7 +46,7 @@ def test_two_actors_write_the_same_bytes(cluster, write, make_job, in_process):
 
 
 def test_a_step_of_a_pipeline_adds_columns(cluster, judge_folder, clips, scorer):
-    from empathy_judge.manifests.ray_engine import ScoreBatch
+    from empathy_judge.batch_scoring.ray_data import ScoreBatch
 
     rows = [
         {"name": f"n{number}", "response_audio": (clips / f"r{number % 4}.wav").read_bytes()} for number in range(20)
@@ -71,7 +72,7 @@ def test_a_step_of_a_pipeline_adds_columns(cluster, judge_folder, clips, scorer)
 
 
 def test_paths_need_a_folder(judge_folder, clips, scorer):
-    from empathy_judge.manifests.ray_engine import ScoreBatch
+    from empathy_judge.batch_scoring.ray_data import ScoreBatch
 
     batch = {"response_audio": np.array(["r0.wav", "../outside.wav"], dtype=object)}
     without, within = (ScoreBatch(judge_folder, folder, device="cpu")(batch) for folder in (None, clips))
@@ -85,16 +86,18 @@ def test_paths_need_a_folder(judge_folder, clips, scorer):
 
 
 def test_a_job_of_one_engine_is_finished_by_the_other(cluster, write, make_job, in_process):
-    from empathy_judge.manifests.ray_engine import run_ray
+    from empathy_judge.batch_scoring.ray_data import run_ray
 
-    job: Job = make_job(write([row(number) for number in range(150)]), batch_size=8)
+    job: Job = make_job(write([row(number) for number in range(150)]), settings={"batch_size": 8})
 
-    def begun(parts, meter):
-        run_ray(parts, meter, workers=1, device="cpu")
+    def begun(parts, look):
+        run_ray(parts, look, workers=1, device="cpu")
         parts.path(parts.chunks()[1]).unlink()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         score_manifest(job, begun)
-    assert score_manifest(job, in_process).done_before == 150 - 64
+    summary = score_manifest(job, in_process)
+    assert summary is not None
+    assert summary.done_before == 150 - 64
     assert {one["status"] for one in read(job.out)} == {"ok"}

@@ -64,5 +64,5 @@ def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, 
 
 def test_a_table_without_responses_is_refused(scorer, clips):
     for table in (pd.DataFrame({"audio": clips}), pd.DataFrame({"response_audio": [None]})):
-        with pytest.raises(UserError, match="row 1: no response_audio; accepted: columns pair_id, context_audio"):
+        with pytest.raises(UserError, match="row 1: no response_audio; expected columns pair_id, context_audio"):
             scorer.assess_table(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,26 @@ try:
 except ImportError as error:
     from ..data_modules.errors import UserError
 
-    raise UserError("ray is not installed; accepted: pip install 'empathy-judge[ray]', or another engine") from error
+    raise UserError("ray is not installed; expected pip install 'empathy-judge[ray]', or another engine") from error
 
 from ..scorer import Scorer
-from .columns import Column, score_columns
-from .index import Chunk
-from .job import Job
-from .meter import Meter
-from .parts import Parts
-from .progress import Progress
-from .rows import RowReader
-from .scoring import score_rows
-from .work import Worker, free_chunks
+from .job import Chunk, Parts
+from .manifest import RowReader
+from .scores import Column, score_columns, score_rows
+from .worker import Worker
 
 _MOST_BLOCKS = 1000
 
 
-def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None) -> None:
-    """Score what is left of a job on the Ray cluster that `RAY_ADDRESS` names, or on this machine.
+def run_ray(parts: Parts, look: Callable[[], object], workers: int | None, device: str | None) -> None:
+    """Score what is missing of a job on the Ray cluster that `RAY_ADDRESS` names, or on this machine.
 
     Chunks and parts are those of the other engine, in a folder that all nodes see, so that the file is the same and
     either engine goes on where the other was stopped.
 
     Args:
         parts: Of a job that was planned.
-        meter: Is told what was done.
+        look: Is called after each chunk.
         workers: Actors, each with a judge; None = one for each GPU of the cluster, or one.
         device: Of the judges; None = a GPU for each if there are some.
     """
@@ -52,8 +47,8 @@ def run_ray(parts: Parts, meter: Meter, workers: int | None, device: str | None)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
-        while left := parts.left():
-            _run(parts, left, meter, workers, device)
+        while missing := parts.missing():
+            _run(parts, missing, look, workers, device)
     finally:
         if started:
             ray.shutdown()
@@ -72,43 +67,35 @@ def _start() -> None:
         os.close(shown)
 
 
-def _run(parts: Parts, left: Sequence[Chunk], meter: Meter, workers: int | None, device: str | None) -> None:
-    gpus = 0 if device == "cpu" else _gpus()
-    items = [{"chunk": chunk.number} for chunk in left]
+def _run(
+    parts: Parts, missing: Sequence[Chunk], look: Callable[[], object], workers: int | None, device: str | None
+) -> None:
+    resources: Mapping[str, float] = ray.cluster_resources()
+    gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
+    items = [{"chunk": chunk.number} for chunk in missing]
     scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
         _ScoreChunks,
-        fn_constructor_args=(parts.job, device),
+        fn_constructor_args=(parts, device),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(workers or gpus or 1, len(items))),
         num_gpus=1 if gpus else 0,
         num_cpus=1,
     )
-    for batch in scored.iter_batches(batch_size=None):
-        rows = np.asarray(batch["rows"])
-        meter.tell(Progress(int(rows.sum()), {}, len(rows)))
-
-
-def _gpus() -> int:
-    resources: Mapping[str, float] = ray.cluster_resources()
-    return int(resources.get("GPU", 0))
+    for _ in scored.iter_batches(batch_size=None):
+        look()
 
 
 class _ScoreChunks:
     """An actor: scores chunks of a job and writes their parts."""
 
-    def __init__(self, job: Job, device: str | None) -> None:
-        self._parts = Parts(job)
-        self._chunks = self._parts.chunks()
-        self._worker = Worker(self._parts, job.load(device), lambda progress: None)
+    def __init__(self, parts: Parts, device: str | None) -> None:
+        self._chunks = parts.chunks()
+        self._worker = Worker(parts, parts.job.load(device), owner="ray")
 
-    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        rows = [self._score(self._chunks[int(number)]) for number in batch["chunk"]]
-        return {"rows": np.array(rows)}
-
-    def _score(self, chunk: Chunk) -> int:
-        for free in free_chunks(self._parts, (chunk,)):
-            self._worker.score(free)
-        return chunk.rows
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        for number in batch["chunk"]:
+            self._worker.score(self._chunks[int(number)])
+        return batch
 
 
 class ScoreBatch:
@@ -119,7 +106,7 @@ class ScoreBatch:
                        compute=ray.data.ActorPoolStrategy(size=8))
 
     A clip is bytes or a structure of `bytes` and `path`; a path if a folder is named, in which it lies and which it may
-    not leave. The columns are those of `columns.score_columns` and `status`: `ok`, or why a row has no scores. Unknown
+    not leave. The columns are those of `scores.score_columns` and `status`: `ok`, or why a row has no scores. Unknown
     numbers are NaN. Use a multiple of 64 as `batch_size`.
     """
 

@@ -1,0 +1,296 @@
+"""A manifest scored into a file, from the first row to the last, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..data_modules.errors import ASKED_TO_STOP, UserError
+from ..data_modules.folders import replace_file
+from ..data_modules.parallel import SCHEDULER_SIGNALS, listen, restore
+from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
+from .local import ALONE, Launch, run_workers, worker_devices
+from .manifest import Manifest, Record, RowReader
+
+_STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
+_THREADS = 16  # that ask for files
+_EVERY = 60.0  # seconds between two lines
+_LOOK = 1.0  # seconds between two looks at what all processes have done
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of a manifest; stands beside the scores in `OUT.summary.json`.
+
+    Attributes:
+        rows: How many there are.
+        scored: How many have scores.
+        failed: How many have none, by kind.
+        seconds: That the process took which put the file together, loading included.
+        pairs_per_second: Of the rows that were scored meanwhile, by whomever.
+        done_before: Rows that an earlier run had finished.
+        identity: What the scores depend on.
+        out: The file, as it was written: size in bytes and SHA-256.
+    """
+
+    rows: int
+    scored: int
+    failed: dict[str, int]
+    seconds: float
+    pairs_per_second: float
+    done_before: int
+    identity: dict[str, str]
+    out: dict[str, str | int] = field(default_factory=dict)
+
+    def in_words(self) -> str:
+        """One line, and one for each kind of failure."""
+        again = f" ({self.done_before:,} of them before)" if self.done_before else ""
+        lines = [
+            f"rows: {self.rows:,}{again}, with scores: {self.scored:,}, in {self.seconds:,.1f} s: "
+            f"{self.pairs_per_second:,.1f} pairs per second"
+        ]
+        return "\n".join([*lines, *(f"without scores: {count:,} ({kind})" for kind, count in self.failed.items())])
+
+
+Look = Callable[[], int]
+"""Shows how far a job is, if it is time to; returns how many chunks were done at the last look."""
+Engine = Callable[[Parts, Look], None]
+"""Scores what is missing of a job that was planned, looking again and again; returns when every part is there."""
+
+
+def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | None, workers: int | None) -> Engine:
+    """Who does the work: worker processes on this machine, or a Ray cluster.
+
+    Args:
+        name: Of the engine.
+        launch: This process among several.
+        device: As the user has it.
+        workers: As the user has it.
+
+    Raises:
+        UserError: If workers would be in each other's way, or Ray is not installed.
+    """
+    if name == "ray":
+        from .ray_data import run_ray
+
+        return lambda parts, look: run_ray(parts, look, workers, device)
+    devices = worker_devices(launch, device, workers)
+    return lambda parts, look: run_workers(parts, launch, devices, look)
+
+
+def score_manifest(
+    job: Job, engine: Engine, launch: Launch = ALONE, restart: bool = False, overwrite: bool = False
+) -> Summary | None:
+    """Score a manifest, or go on with it.
+
+    Every row of the manifest becomes a row of `job.out`, in the same order, with scores or with a status that says why
+    there are none. What is done is kept in `OUT.parts` until all is; the same call goes on after any end. Several
+    processes that see the folder share the work by their ranks, and rank 0 puts the parts together. Parts that are
+    damaged or were made of audio files that changed since are scored again. SIGTERM, SIGUSR1 and Ctrl-C end the program
+    with exit code `ASKED_TO_STOP`, workers first.
+
+    Args:
+        job: What to score with what.
+        engine: Does the work.
+        launch: This process. Several processes do nothing where `job.out` is complete; a single one begins anew.
+        restart: Delete what is done.
+        overwrite: Replace a file that this program did not write.
+
+    Returns:
+        What became of the job; None for a rank other than 0, which leaves when every part is there.
+
+    Raises:
+        UserError: If the manifest or the judge cannot be read, something else was begun in the folder, or `job.out` is
+            not ours to replace.
+    """
+    if restart and launch.world > 1:
+        raise UserError(f"--restart in several processes; expected {job.out}.parts to be deleted beforehand")
+    start, parts = time.monotonic(), Parts(job)
+    before: int | None = None
+    with _stopped_by_signals(parts):
+        while True:
+            fresh = not parts.under_way()
+            finished = _begin(parts, launch, restart, overwrite, again=before is not None)
+            if finished is not None:
+                return finished
+            done, restart = sum(chunk.rows for chunk in parts.done()), False
+            before = done if before is None else before
+            try:
+                if done < parts.rows:
+                    with _progress(parts, quiet=launch.rank > 0) as look:
+                        engine(parts, look)
+            except BaseException:
+                if fresh and launch.world == 1 and not parts.entries():
+                    parts.remove()
+                raise
+            if launch.rank > 0:
+                return None
+            with suppress(DamagedError):  # what is missing is scored, unless another process was faster
+                return _finish(parts, start, before)
+
+
+def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
+    """Plan what was not planned yet; returns what became of the job if there is nothing to do."""
+    job, manifest = parts.job, Manifest(parts.job.manifest)
+    if restart:  # the plan stays: a process at work on the same job does it again
+        for path in parts.entries():
+            path.unlink(missing_ok=True)
+    plan = parts.begun()
+    different = None if plan is None else first_difference(plan["identity"], parts.identity)
+    if different is not None and parts.entries():
+        raise UserError(
+            f"{parts.folder}: begun with {different}; expected the same command as before, or --restart to delete what "
+            "is done"
+        )
+    if plan is None or different is not None:
+        rows = manifest.check()
+        known = _known(job)
+        if known is not None and known.identity == parts.identity and (launch.world > 1 or again):
+            return known  # several processes leave a file that is complete, a single one begins anew
+        if known is None and job.out.exists() and not overwrite:
+            raise UserError(
+                f"{job.out}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
+            )
+        parts.plan(rows)
+    else:
+        parts.rows = plan["rows"]
+    if launch.rank == 0:  # which puts the parts together
+        _drop_outdated(parts, manifest)
+    return None
+
+
+def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
+    """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
+    reader, done = RowReader(manifest.path.parent), parts.done()
+
+    def look(chunk: Chunk, records: Sequence[Record]) -> None:
+        part = parts.read(chunk)
+        rows = [reader.of_record(record, manifest.path) for record in records]
+        if part is None or (rows and part.audio != audio_mark(rows, parts.job.checksums)):
+            parts.path(chunk).unlink(missing_ok=True)
+
+    def records_of(chunk: Chunk) -> list[Record]:  # clips in a manifest are known by its hash
+        return [] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows))
+
+    with ThreadPoolExecutor(_THREADS) as threads:  # what takes time is the answer of a network file system
+        for first in range(0, len(done), _THREADS):
+            some = done[first : first + _THREADS]
+            list(threads.map(look, some, [records_of(chunk) for chunk in some]))
+
+
+def _finish(parts: Parts, start: float, before: int) -> Summary:
+    """Put the parts together.
+
+    Raises:
+        DamagedError: If one is missing or damaged.
+    """
+    job, failed = parts.job, parts.join()
+    seconds = time.monotonic() - start
+    summary = Summary(
+        rows=parts.rows,
+        scored=parts.rows - failed.total(),
+        failed=dict(failed.most_common()),
+        seconds=round(seconds, 3),
+        pairs_per_second=round((parts.rows - before) / seconds, 3),
+        done_before=before,
+        identity=parts.identity,
+        out=_facts(job.out),
+    )
+    text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
+    replace_file(_summary_file(job), lambda path: path.write_text(f"{text}\n", encoding="utf-8"))
+    parts.remove()
+    return summary
+
+
+def _known(job: Job) -> Summary | None:
+    """What is known of the scores in `job.out`, if this program wrote them and nobody has changed them since."""
+    try:
+        summary = Summary(**json.loads(_summary_file(job).read_text(encoding="utf-8")))
+        return summary if summary.out == _facts(job.out) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _facts(path: Path) -> dict[str, str | int]:
+    with open(path, "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _summary_file(job: Job) -> Path:
+    return job.out.with_name(f"{job.out.name}.summary.json")
+
+
+@contextmanager
+def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
+    """What shows on standard error how far a job is: a bar in a terminal, otherwise one line a minute."""
+    failed: dict[Chunk, int] = {}  # of each part that is there
+    rows = before = 0
+    begin = said = looked = time.monotonic()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[more]}"))
+    console, hidden = Console(stderr=True), quiet or not sys.stderr.isatty()
+    bar = Progress(TextColumn("scoring"), *columns, console=console, disable=hidden)
+
+    def count() -> None:
+        nonlocal rows
+        for chunk in parts.done():
+            if chunk not in failed:
+                part = None if quiet else parts.read(chunk)
+                failed[chunk] = sum(part.failed.values()) if part else 0
+                rows += chunk.rows
+
+    def look() -> int:
+        nonlocal looked, said
+        now = time.monotonic()
+        if now - looked >= _LOOK:
+            looked = now
+            count()
+            rate, without = (rows - before) / (now - begin), sum(failed.values())
+            more = f"{rate:.1f} per second" + (f", {without:,} without scores" if without else "")
+            bar.update(task, completed=rows, more=more)
+            if hidden and not quiet and now - said >= _EVERY:
+                said = now
+                left = f"{(parts.rows - rows) / rate / 60:.0f} min left" if rate else "no telling when it ends"
+                print(f"scoring: {rows:,} of {parts.rows:,} rows, {more}, {left}", file=sys.stderr)
+        return len(failed)
+
+    count()
+    before = rows
+    task = bar.add_task("scoring", total=parts.rows, completed=before, more="")
+    with bar:
+        yield look
+        looked = 0.0
+        look()
+
+
+@contextmanager
+def _stopped_by_signals(parts: Parts) -> Iterator[None]:
+    """Within, signals end the program with `ASKED_TO_STOP`, and a line says how to go on."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _STOPS:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(ASKED_TO_STOP)
+
+    before = listen(stop, _STOPS)
+    try:
+        yield
+    except SystemExit:
+        if parts.under_way():
+            done = f"{len(parts.done())} of {len(parts.chunks())} parts are done"
+            print(f"asked to stop: {done}; the same command goes on from there", file=sys.stderr)
+        raise
+    finally:
+        restore(before)

@@ -1,0 +1,284 @@
+"""Scores as flat rows: their columns, how rows are scored, and how they are written, to a file or a DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..data_modules.errors import AudioError, UserError, shown
+from ..data_modules.schema import Pair
+from ..data_modules.tables import SUFFIXES
+from .manifest import COLUMNS, Manifest, Problem, Row, RowReader
+
+if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
+    import pandas as pd
+    from datasets import Dataset, IterableDataset
+
+    from ..assessment import Assessment
+    from ..scorer import Scorer
+
+Value = float | bool | str | None
+Pieces = Iterable[Sequence[Sequence[Value]]]
+"""Rows of values, some at a time."""
+_DECIMALS = 6
+_GROUP_ROWS = 2**16  # of a row group in Parquet, at least
+_ARROW = {"number": pa.float64(), "flag": pa.bool_(), "text": pa.string()}
+
+
+class Column(NamedTuple):
+    """A column of scores.
+
+    Attributes:
+        name: Its name.
+        kind: `number`: rating points, None = unknown; `flag`; or `text`.
+    """
+
+    name: str
+    kind: Literal["number", "flag", "text"]
+
+
+class ScoredRow(NamedTuple):
+    """A row of scores.
+
+    Attributes:
+        values: Those of `row_columns`.
+        problem: Why there are no scores; None = there are.
+    """
+
+    values: list[Value]
+    problem: Problem | None
+
+
+def score_columns(scorer: Scorer) -> tuple[Column, ...]:
+    """What a judge says of a response.
+
+    Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
+    may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
+    where scores are no rating points; and `warnings`, codes of `assessment.Caution` joined by `;`, mostly empty.
+    """
+    names = [dimension.name for dimension in scorer.dimensions]
+    known: list[Column] = []
+    if scorer.calibration is not None:
+        for name in names:
+            known += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
+            known += [Column(f"{name}_abstained", "flag")] if scorer.calibration.abstains else []
+    labels = [Column(f"{name}_label", "text") for name in names]
+    return (*(Column(name, "number") for name in names), *known, *labels, Column("warnings", "text"))
+
+
+def row_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns of a file of scores: `pair_id`, these, and `status`: `ok`, or why there are no scores."""
+    return (Column("pair_id", "text"), *columns, Column("status", "text"))
+
+
+def flat_scores(found: Assessment, columns: Sequence[Column]) -> dict[str, Value]:
+    """The values of `score_columns`; numbers are rounded to six decimals."""
+    values: dict[str, Value] = {"warnings": ";".join(caution.code for caution in found.warnings)}
+    for name, own in found.scores.items():
+        numbers = {"": own.score, "_standard_error": own.standard_error, "_low": own.low, "_high": own.high}
+        for kind, value in numbers.items():
+            values[f"{name}{kind}"] = None if value is None else round(value, _DECIMALS)
+        values[f"{name}_abstained"], values[f"{name}_label"] = own.abstained, own.label
+    return {column.name: values[column.name] for column in columns}
+
+
+def score_rows(
+    scorer: Scorer, rows: Iterable[Row], columns: Sequence[Column], level: float | None = None
+) -> Iterator[ScoredRow]:
+    """Score rows, in order.
+
+    Args:
+        scorer: The judge.
+        rows: Taken a few batches at a time.
+        columns: `score_columns` of the judge.
+        level: Of the intervals of a calibrated judge; None = the usual one.
+    """
+    from ..models.calibration import DEFAULT_LEVEL
+
+    waiting: deque[Row] = deque()  # rows that were taken and have no scores yet, in order
+
+    def pairs() -> Iterator[Pair]:
+        for row in rows:
+            waiting.append(row)
+            if row.pair is not None:
+                yield row.pair
+
+    for pair, found in scorer.assess_pairs(pairs(), DEFAULT_LEVEL if level is None else level):
+        while waiting[0].pair is not pair:
+            yield _without_scores(waiting.popleft(), columns)
+        row = waiting.popleft()
+        problem = Problem(found.kind, str(found)) if isinstance(found, AudioError) else _not_finite(found)
+        if isinstance(found, AudioError) or problem is not None:
+            yield _without_scores(row._replace(problem=problem), columns)
+        else:
+            yield ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
+    for row in waiting:
+        yield _without_scores(row, columns)
+
+
+def _without_scores(row: Row, columns: Sequence[Column]) -> ScoredRow:
+    assert row.problem is not None
+    return ScoredRow([row.pair_id, *[None] * len(columns), row.problem.text], row.problem)
+
+
+def _not_finite(found: Assessment) -> Problem | None:
+    for name, score in found.points.items():
+        if not math.isfinite(score):
+            return Problem("no finite score", f"{name}: the judge's score is {score}; expected a finite number")
+    return None
+
+
+def check_out(out: Path) -> None:
+    """Scores can be written to such a file.
+
+    Raises:
+        UserError: If it has another suffix.
+    """
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{out}: suffix {shown(out.suffix)}; expected {', '.join(SUFFIXES)}")
+
+
+def write_scores(suffix: str, columns: Sequence[Column], pieces: Pieces, file: BinaryIO) -> None:
+    """Write a file of scores.
+
+    Args:
+        suffix: Of the file. CSV and TSV: None is empty, flags are `true` and `false`, numbers have six decimals. JSONL:
+            an object per row, None is null. Parquet: numbers as float64, flags as booleans, text as strings.
+        columns: `row_columns`.
+        pieces: The rows.
+        file: The file, which stays open.
+    """
+    if suffix == ".parquet":
+        _write_parquet(columns, pieces, file)
+        return
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    if suffix == ".jsonl":
+        names = [column.name for column in columns]
+        for row in itertools.chain.from_iterable(pieces):
+            values = dict(zip(names, row, strict=True))
+            text.write(f"{json.dumps(values, ensure_ascii=False, allow_nan=False)}\n")
+    else:
+        _write_separated(columns, pieces, text, "\t" if suffix == ".tsv" else ",")
+    text.detach()  # writes what waits
+
+
+def _write_separated(columns: Sequence[Column], pieces: Pieces, text: TextIO, delimiter: str) -> None:
+    writer = csv.writer(text, delimiter=delimiter)
+    writer.writerow([column.name for column in columns])
+    for rows in pieces:
+        writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _write_parquet(columns: Sequence[Column], pieces: Pieces, file: BinaryIO) -> None:
+    schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
+    waiting: list[Sequence[Value]] = []
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows in itertools.chain(pieces, [[]]):
+            waiting += rows
+            if len(waiting) >= _GROUP_ROWS or (waiting and not rows):  # a row group is full, or this is the end
+                values = zip(*waiting, strict=True)
+                arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                waiting = []
+
+
+def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None = None) -> int:
+    """Score a manifest and write CSV as scores come, for pipes; a run that ends early begins anew.
+
+    Args:
+        scorer: The judge.
+        path: The manifest.
+        file: Where to.
+        level: Of the intervals of a calibrated judge; None = the usual one.
+
+    Returns:
+        How many rows have no scores.
+
+    Raises:
+        DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
+    """
+    manifest, reader, failed = Manifest(path), RowReader(path.parent), 0
+    columns, count = score_columns(scorer), manifest.check()
+
+    def pieces() -> Iterator[list[list[Value]]]:
+        nonlocal failed
+        rows = (reader.of_record(record, path) for record in manifest.read(0, count))
+        for row in score_rows(scorer, rows, columns, level):
+            failed += row.problem is not None
+            yield [row.values]
+
+    _write_separated(row_columns(columns), pieces(), file, ",")
+    return failed
+
+
+def score_table(scorer: Scorer, table: pd.DataFrame | Dataset | IterableDataset, level: float) -> pd.DataFrame:
+    """Score each row of a table in memory.
+
+    Args:
+        scorer: The judge.
+        table: With `response_audio`, and optionally `pair_id`, `context_audio` and `situation`. A clip is whatever
+            `Scorer.score` takes; missing values are no context, no situation.
+        level: Of the intervals of a calibrated judge.
+
+    Returns:
+        A row for each row, with the index of a DataFrame: the columns of `row_columns`. Rows whose audio cannot be used
+        have no scores, and `status` says why.
+
+    Raises:
+        UserError: If there is no column `response_audio`, or a row has no response or something else than a clip.
+    """
+    import pandas as pd
+
+    from ..audio_inputs import clip, make_pair
+
+    def rows() -> Iterator[Row]:
+        for number, row in enumerate(_rows_of(table), start=1):
+            cells = {name: row[name] for name in COLUMNS if name in row and not _is_missing(row[name])}
+            if "response_audio" not in cells:
+                raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
+            response, context = clip(cells["response_audio"]), cells.get("context_audio")
+            context = None if context is None else clip(context)
+            pair = make_pair(str(cells.get("pair_id", number)), context, response, cells.get("situation"))
+            yield Row(pair.pair_id, pair, None)
+
+    columns = score_columns(scorer)
+    scored = [row.values for row in score_rows(scorer, rows(), columns, level)]
+    index = table.index if isinstance(table, pd.DataFrame) else None
+    return pd.DataFrame(scored, columns=[column.name for column in row_columns(columns)], index=index)
+
+
+def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mapping[str, Any]]:
+    """Clips of data sets come as they are stored, since decoding them there takes another library."""
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        names = [str(name) for name in table.columns]
+        return (dict(zip(names, values, strict=True)) for values in table.itertuples(index=False, name=None))
+    from datasets import Audio
+
+    for name, feature in (table.features or {}).items():
+        if isinstance(feature, Audio):
+            table = table.cast_column(name, Audio(decode=False))
+    return map(dict, table)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,1 +1,0 @@
-"""Scores for manifests: tables with one pair in a row, from one row to ten million."""

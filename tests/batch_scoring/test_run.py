@@ -1,0 +1,593 @@
+"""A manifest scored into a file: rows and columns, what is kept when it ends early, and who may go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from empathy_judge.batch_scoring.job import Parts
+from empathy_judge.batch_scoring.local import Launch, find_launch, worker_devices
+from empathy_judge.batch_scoring.run import score_manifest
+from empathy_judge.batch_scoring.worker import Tries, Worker
+from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
+
+from .conftest import read, row
+
+NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "status"]
+BAD = {
+    1: ("cut.wav", "the file is cut off"),
+    9: ("text.wav", "not a sound file"),
+    12: ("empty.wav", "the file is empty"),
+    13: ("absent.wav", "no such file"),
+    19: ("../outside.wav", "leaves the folder"),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Of 8 rows."""
+    monkeypatch.setattr("empathy_judge.batch_scoring.job._STEP", 8)
+
+
+def rows_with_bad_ones():
+    rows = [row(number, context_audio="c.wav" if number % 3 else None) for number in range(20)]
+    for number, (name, _) in BAD.items():
+        rows[number]["response_audio"] = name
+    return rows
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, scorer, clips):
+    job = make_job(write(rows_with_bad_ones(), f"m.{suffix}"), f"deep/scores.{suffix}")
+    summary = score_manifest(job, in_process)
+    assert (summary.rows, summary.scored, summary.done_before) == (20, 15, 0)
+    assert summary.failed == {kind: 1 for _, kind in BAD.values()}
+    assert summary.pairs_per_second == pytest.approx(20 / summary.seconds, rel=1e-2)
+    found = read(job.out)
+    assert list(found[0]) == NAMES
+    assert [one["pair_id"] for one in found] == [f"p{number}" for number in range(20)]
+    for number, one in enumerate(found):
+        if number in BAD:
+            name, kind = BAD[number]
+            assert name in one["status"]
+            assert kind in one["status"]
+            assert all(one[column] in ("", None) for column in NAMES[1:-1])
+        else:
+            assert one["status"] == "ok"
+    for number in (0, 2, 18):
+        context = clips / "c.wav" if number % 3 else None
+        expected = scorer.assess(context, clips / f"r{number % 4}.wav")
+        for name, own in expected.scores.items():
+            assert float(found[number][name]) == pytest.approx(own.score, abs=1e-5)
+            assert found[number][f"{name}_label"] == own.label
+    assert sorted(path.name for path in job.out.parent.iterdir()) == [job.out.name, f"{job.out.name}.summary.json"]
+    assert json.loads((job.out.parent / f"{job.out.name}.summary.json").read_text()) == dataclasses.asdict(summary)
+
+
+def test_clips_may_stand_in_the_table(write, make_job, in_process, clips):
+    def inside(name):
+        return {"bytes": (clips / name).read_bytes(), "path": name}
+
+    rows = [row(number, situation="Late.") for number in range(9)]
+    embedded = [
+        {**one, "context_audio": inside("c.wav"), "response_audio": inside(one["response_audio"])} for one in rows
+    ]
+    embedded[3]["response_audio"] = inside("text.wav")
+    found = []
+    for name, own in (("plain", rows), ("embedded", embedded)):
+        job = make_job(write(own, f"{name}.parquet"), f"{name}.jsonl")
+        score_manifest(job, in_process)
+        found.append(read(job.out))
+    assert "bytes of audio>: not a sound file" in found[1][3]["status"]
+    for plain, inner in zip(*found, strict=True):
+        if inner["pair_id"] != "p3":
+            assert inner["status"] == "ok"
+            assert inner["warmth"] == pytest.approx(plain["warmth"], abs=1e-5)
+
+
+class Killed(BaseException):
+    """As if the process were no more."""
+
+
+def stopping_after(scorer, chunks, error=Killed):
+    """An engine that ends in the middle of a chunk, after so many whole ones."""
+
+    def run(parts, look):
+        worker, done = Worker(parts, scorer), []
+        plain = worker._scored
+
+        def scored(rows):
+            for number, one in enumerate(plain(rows)):
+                if len(done) == chunks and number == 3:
+                    raise error
+                yield one
+            done.append(1)
+
+        worker._scored = scored
+        worker.run()
+
+    return run
+
+
+def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_process, scorer):
+    manifest = write(rows_with_bad_ones())
+    whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
+    score_manifest(whole, in_process)
+    for chunks in (1, 1):
+        with pytest.raises(Killed):
+            score_manifest(job, stopping_after(scorer, chunks))
+        assert not job.out.exists()
+    folder = Parts(job).folder
+    assert sorted(path.name[:11] for path in folder.glob("part-*")) == ["part-000000", "part-000001"]
+    (folder / ".part-000002.0123.tmp").write_text("half")  # of a process that was killed while it wrote
+    missing = []
+
+    def last(parts, look):
+        missing.extend(parts.missing())
+        Worker(parts, scorer).run()
+
+    summary = score_manifest(job, last)
+    assert [chunk.number for chunk in missing] == [2]
+    assert (summary.done_before, summary.rows, summary.scored) == (16, 20, 15)
+    assert job.out.read_bytes() == whole.out.read_bytes()
+    assert not folder.exists()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def add_a_line(path):
+    path.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[-1])
+
+
+def change_a_digit(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-60] + content[-60:].replace(b"0.", b"1.", 1).replace(b"3", b"4"))
+
+
+def change_the_head(path):
+    path.write_bytes(path.read_bytes().replace(b'"rows": ', b'"rows": 1', 1))
+
+
+@pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
+@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, lambda path: path.unlink()])
+def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, scorer):
+    """Between two commands, and, of parts, while one is at work."""
+    manifest = write(rows_with_bad_ones())
+    whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
+    score_manifest(whole, in_process)
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    (path,) = Parts(job).folder.glob(name)
+    damage(path)
+    missing = []
+
+    def disturbed(parts, look):
+        missing.append([chunk.number for chunk in parts.missing()])
+        in_process(parts, look)
+        if name != "plan.json" and len(missing) == 1:
+            damage(path)
+
+    summary = score_manifest(job, disturbed)
+    assert missing == ([[2]] if name == "plan.json" else [[1, 2], [1]])
+    assert summary.done_before == (16 if name == "plan.json" else 8)
+    assert job.out.read_bytes() == whole.out.read_bytes()
+    assert not path.parent.exists()
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(write, make_job, in_process, monkeypatch):
+    job, events = make_job(write([row(0)]), "scores.csv"), []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append("sync"), sync(number)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (events.append(Path(new).name[:11]), replace(old, new)))
+    score_manifest(job, in_process)
+    assert events == ["sync", "plan.json", "sync", "part-000000", "sync", "scores.csv", "scores.csv."]
+
+
+def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
+    write, make_job, in_process, scorer, tmp_path
+):
+    rows = rows_with_bad_ones()
+    job = make_job(write(rows))
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 1))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "judge.json").write_text("{}")
+    write([*rows, row(20)], "longer.csv")
+    for changed, text in (
+        ({"level": 0.5}, r"begun with another level \(usual, now 0\.5\)"),
+        ({"judge": other}, r"begun with another judge \([0-9a-f]{16}, now [0-9a-f]{16}\)"),
+        ({"settings": {"backbone": "org/model"}}, r"another backbone \(as in training, now org/model\)"),
+        ({"checksums": True}, r"another files \(by size and time, now by content\)"),
+        ({"settings": {"quantization": "nf4"}}, r"another quantization \(as in training, now nf4\)"),
+        ({"manifest": job.manifest.with_name("longer.csv")}, r"another manifest \([0-9a-f]{16}"),
+    ):
+        with pytest.raises(UserError, match=text) as found:
+            score_manifest(dataclasses.replace(job, **changed), in_process)
+        assert "expected the same command as before, or --restart" in str(found.value)
+        assert "\n" not in str(found.value)
+    assert len(Parts(job).entries()) == 2  # a part, and notes of a start
+    changed = dataclasses.replace(job, manifest=job.manifest.with_name("longer.csv"))
+    assert score_manifest(changed, in_process, restart=True).rows == 21
+
+
+def test_a_backbone_with_other_files_is_another(write, make_job, in_process, scorer, backbone_folder, tmp_path):
+    own = Path(shutil.copytree(backbone_folder, tmp_path / "own"))
+    job = make_job(write(rows_with_bad_ones()), settings={"backbone": str(own)})
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 1))
+    elsewhere = tmp_path / "elsewhere"
+    own.rename(elsewhere)
+    moved = dataclasses.replace(job, settings={"backbone": str(elsewhere)})
+    with pytest.raises(Killed):  # the same files in another place
+        score_manifest(moved, stopping_after(scorer, 1))
+    (elsewhere / "processor_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"begun with another backbone \([0-9a-f]{16}, now [0-9a-f]{16}\)"):
+        score_manifest(moved, _fail)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_what_was_made_of_audio_that_changed_is_scored_again(checksums, write, make_job, in_process, scorer, clips):
+    rows = [row(number, response_audio=f"r{number // 8}.wav") for number in range(24)]
+    rows[9]["response_audio"] = "late.wav"
+    manifest = write(rows)
+    job = make_job(manifest, checksums=checksums)
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    for name in ("r0.wav", "r1.wav"):  # their times alone
+        os.utime(clips / name, ns=(1, 1))
+    if checksums:
+        score_done(job, in_process, [16])
+        with pytest.raises(Killed):
+            score_manifest(job, stopping_after(scorer, 2))
+        shutil.copyfile(clips / "r3.wav", clips / "r0.wav")
+        os.utime(clips / "r0.wav", ns=(1, 1))
+        score_done(job, in_process, [8])
+    else:
+        score_done(job, in_process, [0])
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 2))
+    shutil.copyfile(clips / "r3.wav", clips / "late.wav")  # its row can be scored now, and is in the second part
+    score_done(job, in_process, [8])
+    whole = make_job(manifest, "whole.csv")
+    score_manifest(whole, in_process)
+    assert job.out.read_bytes() == whole.out.read_bytes()
+
+
+def score_done(job, engine, before: list[int]) -> None:
+    """Score a job that was begun, of which so many rows are taken as done."""
+    assert [score_manifest(job, engine).done_before] == before
+
+
+def test_who_comes_while_another_is_at_work_finishes_the_job_for_both(write, make_job, in_process, scorer):
+    job = make_job(write(rows_with_bad_ones()))
+
+    def slow(parts, look):
+        worker = Worker(parts, scorer)
+        worker.score(parts.chunks()[0])
+        found.append(score_manifest(job, in_process))
+        worker.score(parts.chunks()[1])
+        worker.run()
+
+    found = []
+    found.append(score_manifest(job, slow))
+    assert found[0] == found[1]
+    assert (found[0].done_before, found[0].rows) == (8, 20)
+    assert not Parts(job).folder.exists()
+
+
+def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(write, make_job, in_process, scorer):
+    job = make_job(write(rows_with_bad_ones()))
+    other = make_job(write([row(number) for number in range(12)], "other.csv"))
+    expected = make_job(other.manifest, "expected.csv")
+    score_manifest(expected, in_process)
+
+    def disturbed(parts, look):
+        def disturbing(others, look):
+            Worker(parts, scorer)._parts.write(parts.chunks()[1], (), [], "")  # has not noticed yet
+            in_process(others, look)
+
+        Worker(parts, scorer).score(parts.chunks()[0])
+        with pytest.raises(UserError, match="begun with another manifest"):
+            score_manifest(other, in_process)
+        score_manifest(other, disturbing, restart=True)
+        Worker(parts, scorer).run()
+
+    with pytest.raises(Killed):  # begins anew, since its folder is gone
+        score_manifest(job, once(disturbed))
+    assert other.out.read_bytes() == expected.out.read_bytes()
+
+
+def once(engine):
+    """An engine that is killed when it is asked again."""
+    calls = []
+
+    def run(parts, look):
+        calls.append(1)
+        if len(calls) > 1:
+            raise Killed
+        engine(parts, look)
+
+    return run
+
+
+def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_several(write, make_job, in_process, clips):
+    job = make_job(write([row(0), row(1, response_audio="text.wav")]))
+    assert score_manifest(job, in_process).failed == {"not a sound file": 1}
+    (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
+
+    def never(parts, look):
+        raise AssertionError
+
+    late = score_manifest(job, never, Launch(1, 2, 1))
+    assert late.failed == {"not a sound file": 1}
+    assert not Parts(job).folder.exists()
+    assert score_manifest(job, in_process).failed == {}
+    with pytest.raises(UserError, match=r"--restart in several processes; expected .*scores\.csv\.parts to be deleted"):
+        score_manifest(job, in_process, Launch(0, 2, 0), restart=True)
+
+
+@pytest.mark.parametrize("launch", [Launch(), Launch(0, 2, 0)])
+def test_a_file_that_this_command_did_not_write_is_not_replaced(launch, write, make_job, in_process, scorer):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    job.out.write_text("mine")
+    with pytest.raises(UserError, match=r"scores\.csv: exists, and is not what .* wrote there; .*or --overwrite"):
+        score_manifest(job, _fail, launch)
+    assert job.out.read_text() == "mine"
+    assert not Parts(job).folder.exists()
+    with pytest.raises(Killed):
+        score_manifest(job, stopping_after(scorer, 1), launch, overwrite=True)
+    assert job.out.read_text() == "mine"
+    assert score_manifest(job, in_process, launch).done_before == 8  # its own job goes on
+    other = dataclasses.replace(job, checksums=True)
+    assert score_manifest(other, in_process, launch).rows == 20  # what it wrote it may replace
+    job.out.write_text(job.out.read_text().replace("p7,", "p8,"))
+    with pytest.raises(UserError, match="exists, and is not what"):
+        score_manifest(job, _fail, launch)
+
+
+def test_a_failure_before_anything_is_done_leaves_nothing_and_the_old_scores(write, make_job, clips):
+    job, twice = make_job(write([row(0)]), "scores.csv"), make_job(write([row(0), row(0)], "twice.csv"))
+    job.out.write_text("old")
+    before = sorted(clips.iterdir())
+    with pytest.raises(Killed):
+        score_manifest(job, _fail, overwrite=True)
+    with pytest.raises(UserError, match="stands there twice"):
+        score_manifest(twice, _fail)
+    assert job.out.read_text() == "old"
+    assert sorted(clips.iterdir()) == before
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process, scorer, monkeypatch):
+    job = make_job(write(rows_with_bad_ones()))
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run(parts, look):
+        worker = Worker(parts, scorer)
+        worker.score(parts.chunks()[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            worker.score(parts.chunks()[1])
+
+    with pytest.raises(UserError, match=r"part-000001-\w+: cannot be written \(No space left on device\)"):
+        score_manifest(job, run)
+    assert score_manifest(job, in_process).done_before == 8
+
+
+def test_a_failure_leaves_the_folder_of_another_process(write, make_job):
+    job = make_job(write([row(0)]), "scores.csv")
+
+    def run(parts, look):
+        with pytest.raises(Killed):
+            score_manifest(job, _fail)
+        assert parts.under_way()
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(job, run)
+    assert not Parts(job).folder.exists()
+
+
+def _fail(parts, look):
+    raise Killed
+
+
+def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_job, clips):
+    manifest = write([row(0)])
+    with pytest.raises(UserError, match=r"suffix '\.txt'; expected \.csv, \.tsv, \.jsonl, \.parquet"):
+        make_job(manifest, "scores.txt")
+    with pytest.raises(UserError, match=r"manifest\.csv: is the manifest; expected another file"):
+        make_job(manifest, "manifest.csv")
+    job = dataclasses.replace(make_job(manifest), judge=clips / "absent")
+    with pytest.raises(UserError, match=r"absent: expected a judge folder \(with judge\.json\)"):
+        score_manifest(job, _fail)
+
+
+@pytest.mark.parametrize(
+    ("killers", "deaths", "named"),
+    [
+        ({1, 8}, 2 * (3 + 2), {1, 8}),  # per chunk: a start and two retries, then the row twice
+        ({*range(8)}, 3 + 2 * 4, {0, 1, 2, 3}),  # after four rows the rest of the chunk is not tried
+    ],
+)
+def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job, in_process, monkeypatch):
+    """An error in this process stands for the death of a worker: both leave the same notes."""
+    manifest = write([row(number) for number in range(10)])
+    job, whole = make_job(manifest, "scores.jsonl"), make_job(manifest, "whole.jsonl")
+    score_manifest(whole, in_process)
+    plain, died = Worker._scored, []
+
+    def deadly(self, rows):
+        for one in rows:
+            if one.pair is not None and int(one.pair_id[1:]) in killers:
+                died.append(one.pair_id)
+                raise MemoryError
+            yield one
+
+    monkeypatch.setattr(Worker, "_scored", lambda self, rows: plain(self, deadly(self, rows)))
+    summary = None
+    while summary is None:
+        with suppress(MemoryError):
+            summary = score_manifest(job, in_process, Launch(0, 2, 0))
+    assert len(died) == deaths
+    assert summary.failed == {"process died": len(killers)}
+    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
+        if number in killers:
+            whose = "this row" if number in named else "several rows near this one"
+            assert found["status"] == f"the process that scored {whose} died each time"
+        else:
+            assert found["warmth"] == pytest.approx(expected["warmth"], abs=1e-5)
+
+
+def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job):
+    def look(parts, look):
+        (chunk,) = parts.chunks()
+        for owner, words, careful in (
+            ("0", ["start", "stop"] * 4, False),
+            ("0", ["start", "start"], False),
+            ("1", ["start", "3"], False),  # of another: at work
+            ("1", ["start"], True),  # it died in its third row, and was started again
+        ):
+            tries = Tries(parts, chunk, owner)
+            for word in words:
+                tries.note(word)
+            assert Tries(parts, chunk, "0").careful == careful
+        for _ in range(2):
+            Tries(parts, chunk, "1").note("3")
+            Tries(parts, chunk, "1").note("start")
+        assert Tries(parts, chunk, "2").culprits == {3}
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(make_job(write([row(0)])), look)
+
+
+def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_process):
+    """Rank 1 of 3 begins with its share, goes on with what the others have not done, and leaves the rest to rank 0."""
+    job = make_job(write([row(number) for number in range(8 * 5)]))
+    order = []
+
+    def run(parts, look):
+        worker = Worker(parts, scorer, 1, 3)
+        plain = worker.score
+        worker.score = lambda chunk: (order.append(chunk.number), plain(chunk))
+        worker.run()
+
+    assert score_manifest(job, run, Launch(1, 3, 1)) is None
+    assert order[:2] == [1, 4]
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert not job.out.exists()
+
+    def never(parts, look):
+        raise AssertionError
+
+    assert score_manifest(job, never, Launch(0, 3, 0)).rows == 40
+    assert len(read(job.out)) == 40
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, {1}), (1_024, {8}), (1_025, {16, 1}), (10**7 + 1, {128, 1})])
+def test_chunks_grow_with_the_manifest_up_to_a_limit(rows, sizes, write, make_job):
+    parts = Parts(make_job(write([row(0)])))
+    parts.rows = rows
+    assert {chunk.rows for chunk in parts.chunks()} == sizes
+    assert sum(chunk.rows for chunk in parts.chunks()) == rows
+
+
+def test_a_chunk_that_another_worker_finishes_is_left(write, make_job, scorer, monkeypatch):
+    monkeypatch.setattr("empathy_judge.batch_scoring.worker._LOOK", 0.0)
+    job = make_job(write([row(number) for number in range(8)]))
+
+    def run(parts, look):
+        (chunk,), worker = parts.chunks(), Worker(parts, scorer)
+        plain = worker._scored
+
+        def scored(rows):
+            for number, one in enumerate(plain(rows)):
+                assert number < 4
+                if number == 3:
+                    Worker(parts, scorer, owner="other").score(chunk)
+                yield one
+
+        worker._scored = scored
+        worker.score(chunk)
+        assert [path.name[:4] for path in parts.entries()] == ["part"]
+
+    assert score_manifest(job, run).scored == 8
+
+
+def test_a_signal_ends_with_a_word_how_to_go_on(write, make_job, in_process, scorer, capsys):
+    job = make_job(write(rows_with_bad_ones()))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(parts, look):
+        Worker(parts, scorer).score(parts.chunks()[0])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as stopped:
+        score_manifest(job, run)
+    assert stopped.value.code == ASKED_TO_STOP
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "asked to stop: 1 of 3 parts are done; the same command goes on from there" in capsys.readouterr().err
+    assert score_manifest(job, in_process).done_before == 8
+
+
+@pytest.mark.parametrize(
+    ("environment", "launch"),
+    [
+        ({}, Launch()),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Launch(3, 4, 1)),
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, Launch()),
+        (
+            {"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16"},
+            Launch(9, 16, 1),
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, Launch()),
+    ],
+    ids=["alone", "torchrun", "torchrun of one", "srun", "a batch script that starts one process"],
+)
+def test_who_is_who(environment, launch):
+    assert find_launch(environment) == launch
+
+
+@pytest.mark.parametrize(
+    ("gpus", "launch", "device", "workers", "devices"),
+    [
+        (0, Launch(), None, None, [None]),
+        (0, Launch(), "cpu", 2, ["cpu", "cpu"]),
+        (4, Launch(), "cpu", None, ["cpu"]),
+        (2, Launch(), None, None, ["cuda:0", "cuda:1"]),
+        (2, Launch(), "cuda", 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        (2, Launch(), "cuda:1", None, ["cuda:1"]),
+        (8, Launch(), "auto", None, ["auto"]),
+        (8, Launch(11, 16, 3), None, None, ["cuda:3"]),
+        (1, Launch(3, 4, 3), None, None, ["cuda:0"]),
+        (0, Launch(1, 2, 1), None, None, [None]),
+    ],
+)
+def test_each_worker_has_a_device(gpus, launch, device, workers, devices, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert worker_devices(launch, device, workers) == devices
+
+
+@pytest.mark.parametrize(
+    ("launch", "device", "workers", "text"),
+    [
+        (Launch(0, 2, 0), "cuda:0", None, "--device cuda:0 for several workers.*expected no --device, cuda, or cpu"),
+        (Launch(), "auto", 2, "--device auto for several workers"),
+        (Launch(), None, 0, "--workers 0; expected at least 1"),
+    ],
+)
+def test_workers_that_would_be_in_each_others_way_are_refused(launch, device, workers, text):
+    with pytest.raises(UserError, match=text):
+        worker_devices(launch, device, workers)
