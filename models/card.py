@@ -23,7 +23,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         *_whose_ratings(origin),
         "",
         "Scores how a spoken response sounds for its context (voice, not words), on the scale that its raters used.",
-        *_use(description),
+        *_use(),
         "",
         "## What it predicts",
         "",
@@ -85,8 +85,7 @@ def _whose_ratings(origin: Mapping[str, Any]) -> list[str]:
     return [f"> **Human ratings.** Trained on ratings that people gave ({origin['dataset']})."]
 
 
-def _use(description: Mapping[str, Any]) -> Iterator[str]:
-    export = description.get("export")
+def _use() -> Iterator[str]:
     yield from (
         "",
         "```python",
@@ -96,21 +95,6 @@ def _use(description: Mapping[str, Any]) -> Iterator[str]:
         'print(scorer.score("context.wav", "response.wav"))',
         "```",
     )
-    if export is not None and export["form"] == "huggingface":
-        yield from (
-            "",
-            "With `transformers`, where the package `empathy-judge` is installed as well (the code in this folder only looks",
-            "for it):",
-            "",
-            "```python",
-            "from transformers import AutoModel, pipeline",
-            "",
-            'model = AutoModel.from_pretrained("this folder", trust_remote_code=True)',
-            'print(model.score("context.wav", "response.wav"))',
-            'judge = pipeline(model="this folder", trust_remote_code=True)',
-            'print(judge({"context": "context.wav", "response": "response.wav"}))',
-            "```",
-        )
 
 
 def _calibration(description: Mapping[str, Any]) -> Iterator[str]:

@@ -29,7 +29,7 @@ def header(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> 
     data = ModelCardData(
         license="other",
         license_name="that-of-backbone-and-data",
-        library_name="transformers" if export is not None and export["form"] == "huggingface" else "empathy-judge",
+        library_name="empathy-judge",
         pipeline_tag=_TASK,
         tags=list(_tags(description)),
         base_model=backbone_on_hub(description),
@@ -67,8 +67,6 @@ def _tags(description: Mapping[str, Any]) -> Iterator[str]:
         yield "lora"
     else:
         yield from {"none": (), "int8": ("8-bit",), "nf4": ("4-bit",)}[export["quantization"]]
-        if export["form"] == "huggingface":
-            yield "custom_code"
 
 
 def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:

@@ -14,7 +14,7 @@ from ..file_names import JUDGE_FILE
 from .backbone_folder import BACKBONE, check_backbone
 
 OwnForm = Literal["merged", "huggingface"]
-"""Forms of a judge with its backbone in its folder; the second opens with `transformers` too."""
+"""Forms of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from ..lora import trained_in_full
 from ..weight_files import fingerprints, write_weights
 from .backbone_folder import BACKBONE, hashes, write_backbone
 from .check import Check, CheckSet, bounds_of, compare, score_all
-from .huggingface_form import write_model_code
 from .merge import merge_adapter
 from .own_backbone import OwnForm
 
@@ -58,7 +57,7 @@ def write_whole(
     Args:
         loaded: A single judge of adapter and head; its weights are gone afterwards.
         out: Appears complete and checked, or not at all.
-        form: "huggingface" opens with `transformers` too.
+        form: Its name in `judge.json`; both are the same.
         quantization: Of the language model's linear layers as they are stored.
         chosen: What scores are compared on.
         report: An agreement report, for the model card.
@@ -141,8 +140,6 @@ def _write(loaded: LoadedJudge, folder: Path, form: OwnForm, quantization: Weigh
         whole = Checkpoint(str(folder / _WHOLE), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(whole), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(folder / _WHOLE)
-    if form == "huggingface":
-        write_model_code(folder)
     description["sha256"] = {**written, **hashes(folder)}
     return description
 
