@@ -28,7 +28,7 @@ def test_what_is_not_installed_is_named(
 
     monkeypatch.setattr(importlib, "import_module", pretend)
     assert main(["serve", "judge"]) == 2
-    expected = f"error: serve: {missing} is not installed; accepted: pip install 'empathy-judge[serve]'\n"
+    expected = f"error: serve: {missing} is not installed; pip install 'empathy-judge[serve]'\n"
     assert capsys.readouterr().err == expected
 
 
