@@ -180,6 +180,19 @@ def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: A
     assert found.startswith(message)
 
 
+def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer: FakeScorer) -> None:
+    """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()  # whoever gets to the judge waits
+        long = [pool.submit(service.score, wav(), situation="\N{BOUQUET}" * 4000) for _ in range(4)]
+        answers = [error_of(future.result(20)) for future in long]
+        assert {answer[:2] for answer in answers} == {(422, "invalid")}
+        assert 'stage="decode"' not in service("GET", "/metrics").text
+        scorer.open.set()
+        assert service.score(wav(), situation="x" * 4000).status_code == 200
+    assert len(scorer.heard) == 1
+
+
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
