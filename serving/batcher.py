@@ -15,7 +15,7 @@ from ..data_modules.schema import Pair
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
-"""Bytes of a situation beyond which a pair is not scored with others, which would be padded to its length."""
+"""Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
 _OLD_SHARE = 0.8  # of what was known before in the running mean of seconds per pair
 
 
@@ -40,9 +40,9 @@ class Job:
     waited: float = 0.0
 
     @property
-    def group(self) -> tuple[bool, float]:
-        """Only jobs of one group are scored together; those with short texts come first."""
-        return len((self.pair.situation or "").encode()) > LONG_TEXT, self.level
+    def is_long(self) -> bool:
+        """It is scored alone."""
+        return len((self.pair.situation or "").encode()) > LONG_TEXT
 
 
 class Full(Exception):
@@ -52,8 +52,9 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's. As long as others are on their way (`coming`) it waits a
-    moment for them, but never longer than `max_wait`: a client that is alone never waits.
+    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts, so that nobody waits
+    for all of those. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
+    `max_wait`: a client that is alone never waits.
 
     Args:
         scorer: The judge.
@@ -67,6 +68,7 @@ class Batcher:
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._coming = 0
+        self._takes_long = False
         self._closed = False
         self._seconds_per_pair = 0.05
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
@@ -125,7 +127,7 @@ class Batcher:
             begun = time.monotonic()
             for job in jobs:
                 job.batch, job.waited = len(jobs), begun - job.entered
-            waiting = [[job for job in jobs if job.group == group] for group in sorted({job.group for job in jobs})]
+            waiting = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
             while waiting:
                 some = waiting.pop(0)
                 try:
@@ -151,11 +153,17 @@ class Batcher:
                 if self._waiting:
                     left = self._waiting[0].entered + self._max_wait - time.monotonic()
                     self._changed.wait_for(lambda: self._enough(size), max(0.0, left))
-                taken = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
-                closed = self._closed
+                taken, closed = self._take(size), self._closed
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
                 return jobs
+
+    def _take(self, size: int) -> list[Job]:
+        kinds = {job.is_long for job in self._waiting}
+        self._takes_long = kinds == {True} or (len(kinds) == 2 and not self._takes_long)
+        some = [job for job in self._waiting if job.is_long == self._takes_long][: 1 if self._takes_long else size]
+        self._waiting = deque(job for job in self._waiting if job not in some)
+        return some
 
     def _enough(self, size: int) -> bool:
         return len(self._waiting) >= size or not self._coming or self._closed
