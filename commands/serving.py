@@ -41,9 +41,8 @@ def serve(options: argparse.Namespace) -> int:
         open_metrics=options.open_metrics,
     )
     from ..scorer import Scorer
-    from ..serving.app import create_app
+    from ..serving.app import create_app, run
     from ..serving.records import log_json
-    from ..serving.running import run
 
     def load() -> Scorer:
         return Scorer.from_pretrained(

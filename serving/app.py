@@ -1,374 +1,45 @@
-"""The service: its life, its routes, and the way of a request through it (`Service.answer`)."""
+"""The routes of the service and its page, and what runs it until everybody who was let in has an answer."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import base64
+import functools
 import hashlib
 import hmac
-import json
-import threading
+import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import numpy as np
+import uvicorn
 from fastapi import Depends, FastAPI, Request, Response, Security
 from fastapi.responses import HTMLResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from markupsafe import Markup
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
-from ..assessment import Assessment, Scale, in_order
-from ..audio_inputs import make_pair
-from ..data_modules.audio import Clip
+from ..assessment import Scale, in_order
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.schema import Pair, Turn
-from ..models.calibration import DEFAULT_LEVEL
+from ..eval.pages.page import STYLE, render
 from ..scorer import Scorer
 from . import schemas
-from .batcher import Batcher, Full
-from .decoding import Decoders
-from .forms import Form, FormT, RankForm, ScoreForm, check_head, receive, request_body
-from .page import Page
-from .records import LOGGER, Metrics, Record, Recorder, record_of
-from .schemas import ClientGone, Problem, responses
-from .settings import Settings
+from .forms import RankForm, ScoreForm, request_body
+from .records import LOGGER, Recorder, record_of
+from .schemas import Problem, responses
+from .service import Service, ranked_by
+from .settings import MAX_SITUATION, Settings
 
-_WINDOWS = 10
-"""Clips of a judge that hears long ones in windows may be so many times as long as one window."""
+_KEEP_ALIVE_SECONDS = 15
+_BACKLOG = 2048
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
 is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
-
-
-@dataclass(frozen=True)
-class Judge:
-    """A judge at work.
-
-    Attributes:
-        scorer: The judge.
-        id: As answers name it.
-        max_seconds: Longest clip.
-        decoders: Make samples.
-        batcher: Calls the judge.
-    """
-
-    scorer: Scorer
-    id: schemas.JudgeId
-    max_seconds: float
-    decoders: Decoders
-    batcher: Batcher
-
-
-@dataclass(frozen=True)
-class Heard(Generic[FormT]):
-    """What became of a request.
-
-    Attributes:
-        judge: Who judged.
-        form: What was sent.
-        assessments: Of each response.
-        seconds: Durations of the clips.
-    """
-
-    judge: Judge
-    form: FormT
-    assessments: Sequence[Assessment]
-    seconds: schemas.Seconds
-
-
-class Service:
-    """A judge that is loaded, asked by many at once, and stopped without losing a request.
-
-    Args:
-        source: The judge, or what loads it: then requests are answered with 503 until it is there.
-        settings: Limits.
-
-    Attributes:
-        settings: Limits.
-        metrics: Counters.
-        starting: `_start`, as the application runs it.
-        is_stopping: New requests are not let in any more.
-        let_in: Requests so far.
-        under_way: Requests that were let in and have no answer yet.
-    """
-
-    def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
-        self._source, self.settings = source, settings
-        self.metrics = Metrics(lambda: self._judge.batcher.waiting if self._judge else 0)
-        self.starting: asyncio.Task[None] | None = None
-        self._judge: Judge | None = None
-        self.is_stopping = False
-        self.let_in = self.under_way = self._uploads = 0
-
-    @property
-    def state(self) -> Literal["loading", "ready", "stopping"]:
-        """Where it is in its life."""
-        if self.is_stopping:
-            return "stopping"
-        return "ready" if self._judge else "loading"
-
-    @property
-    def judge(self) -> Judge:
-        """The judge at work.
-
-        Raises:
-            Problem: If it is not loaded yet, or is stopping.
-        """
-        if self.is_stopping:
-            raise Problem("stopping", "the service is stopping; ask another one", {"Retry-After": "5"})
-        if self._judge is None:
-            raise Problem("loading", "the judge is being loaded; ask again soon", {"Retry-After": "5"})
-        return self._judge
-
-    @asynccontextmanager
-    async def lifespan(self, app: FastAPI) -> AsyncGenerator[None, None]:
-        """Start, meanwhile answering where the judge is still to be loaded; in the end stop threads and processes."""
-        self.starting = asyncio.create_task(self._start())
-        if isinstance(self._source, Scorer) or not callable(self._source):
-            await self.starting
-        yield
-        self.is_stopping = True
-        self.starting.cancel()
-        if self._judge is not None:
-            await asyncio.to_thread(self._judge.batcher.close)
-            await self._judge.decoders.stop()
-
-    async def _start(self) -> None:
-        """Load the judge and try it on half a second of noise.
-
-        Raises:
-            UserError: If it cannot be loaded, or the limits do not fit it.
-        """
-        begun, settings, scorer = time.monotonic(), self.settings, self._source
-        if not isinstance(scorer, Scorer) and callable(scorer):
-            scorer = await _in_daemon_thread(scorer)
-        max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
-        version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
-        judge = Judge(
-            scorer,
-            schemas.JudgeId(name=settings.name, version=version),
-            max_seconds,
-            Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored),
-        )
-        await judge.decoders.start()
-        samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
-        (trial,) = judge.batcher.submit(
-            [make_pair("trial", None, Clip(samples.astype(np.float32), rate))], DEFAULT_LEVEL
-        )
-        await asyncio.wrap_future(trial.future)
-        self._judge = judge
-        LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
-
-    async def answer(self, request: Request, kind: type[FormT]) -> Heard[FormT]:
-        """The way of a request: head checked, let in, received, decoded, queued, scored.
-
-        Raises:
-            Problem: If it is not what is expected, there is no place for it, or time is over.
-            AudioError: If a clip cannot be used.
-            ClientGone: If the client hung up.
-        """
-        record, settings = record_of(request.scope), self.settings
-        check_head(request, settings)
-        judge = self._admit(record)
-        with ExitStack() as upload:
-            upload.enter_context(self._uploading())
-            form, size = await receive(request, kind, settings)
-            self._stage(record, "receive", record.seconds)
-            record.facts["bytes"] = size
-            if "level" in form.model_fields_set and judge.scorer.calibration is None:
-                raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
-            if isinstance(form, RankForm):
-                _dimension(judge, form)
-            async with _patient(request, settings):
-                clips = await self._decode(judge, form, record)
-                upload.close()
-                return await self._score(judge, form, clips, record)
-
-    def _admit(self, record: Record) -> Judge:
-        """Let a request in, if there is a place for it.
-
-        Raises:
-            Problem: If there is none.
-        """
-        judge = self.judge
-        if judge.batcher.is_full or self._uploads >= self.settings.concurrency:
-            raise _busy(judge)
-        record.admitted = True
-        self.under_way += 1
-        self.let_in += 1
-        self.metrics.accepted.inc()
-        return judge
-
-    @contextmanager
-    def _uploading(self) -> Iterator[None]:
-        """Holds a place among the requests that are received and decoded."""
-        self._uploads += 1
-        self.metrics.uploads.inc()
-        try:
-            yield
-        finally:
-            self._uploads -= 1
-            self.metrics.uploads.dec()
-
-    async def _decode(self, judge: Judge, form: Form, record: Record) -> list[tuple[Clip, float]]:
-        """The clips of a request, context first, each with its seconds."""
-        begun, files = time.monotonic(), {"context": form.context, "response": form.responses}
-        judge.batcher.announce(len(form.responses))
-        try:
-            clips = [
-                await judge.decoders.decode(data, name if len(own) == 1 else f"{name} {number}")
-                for name, own in files.items()
-                for number, data in enumerate(own, start=1)
-            ]
-        finally:
-            judge.batcher.announce(-len(form.responses))
-        self._stage(record, "decode", time.monotonic() - begun)
-        seconds = sum(seconds for _, seconds in clips)
-        record.facts["audio_seconds"] = round(seconds, 3)
-        return clips
-
-    async def _score(
-        self, judge: Judge, form: FormT, clips: Sequence[tuple[Clip, float]], record: Record
-    ) -> Heard[FormT]:
-        """Wait for a place in a batch and for the scores."""
-        last = len(form.context) - 1  # the last turn is the user's, and speakers alternate
-        turns = tuple(
-            Turn("assistant" if (last - number) % 2 else "user", clip)
-            for number, (clip, _) in enumerate(clips[: last + 1])
-        )
-        pairs = [
-            Pair(record.id, clip, turns, situation=form.situation or None, group_id=record.id)
-            for clip, _ in clips[last + 1 :]
-        ]
-        try:
-            jobs = judge.batcher.submit(pairs, form.level)
-        except Full:
-            raise _busy(judge) from None
-        try:
-            found = [await asyncio.wrap_future(job.future) for job in jobs]
-        finally:
-            judge.batcher.drop(jobs)  # does nothing to those that are done
-        assessments = []
-        for outcome in found:
-            if isinstance(outcome, AudioError):
-                raise outcome
-            assessments.append(outcome)
-        self._stage(record, "wait", max(job.waited for job in jobs))
-        self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
-        record.facts["batch"] = max(job.batch for job in jobs)
-        self.metrics.audio_seconds.inc(sum(seconds for _, seconds in clips))
-        seconds = [round(seconds, 3) for _, seconds in clips]
-        return Heard(
-            judge, form, assessments, schemas.Seconds(context=seconds[: last + 1], responses=seconds[last + 1 :])
-        )
-
-    def _stage(self, record: Record, name: str, seconds: float) -> None:
-        self.metrics.stages.labels(name).observe(seconds)
-        record.facts[f"{name}_ms"] = round(1000 * seconds, 1)
-
-    def finished(self, record: Record) -> None:
-        """The answer of a request was sent, or its client is gone."""
-        self.under_way -= record.admitted
-        self.metrics.answered(record)
-        record.write()
-
-
-def longest_clip(scorer: Scorer, settings: Settings) -> float:
-    """Longest clip that is accepted, in seconds.
-
-    Raises:
-        UserError: If the settings allow clips that the judge refuses.
-    """
-    hears, wanted = scorer.max_seconds, settings.max_seconds
-    in_windows = scorer.description["settings"]["long_clips"] != "refuse"
-    if wanted is None:
-        return hears * _WINDOWS if in_windows else hears
-    if wanted > hears and not in_windows:
-        raise UserError(f"--max-seconds {wanted:g}; expected at most {hears:g}, which the judge hears")
-    return wanted
-
-
-async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
-    """What a function returns; a service that is stopped meanwhile does not wait for it."""
-    loop = asyncio.get_running_loop()
-    loaded: asyncio.Future[Scorer] = loop.create_future()
-
-    def tell(set_value: Callable[..., None], value: object) -> None:
-        if not loaded.done():
-            set_value(value)
-
-    def run() -> None:
-        try:
-            outcome = loaded.set_result, load()
-        except Exception as error:
-            outcome = loaded.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the service has ended
-            loop.call_soon_threadsafe(tell, *outcome)
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
-    return await loaded
-
-
-@asynccontextmanager
-async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None, None]:
-    """Work that is given up when the client hangs up or time is over.
-
-    Raises:
-        ClientGone: If the client hung up.
-        Problem: If time is over.
-    """
-    gone = False
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        limit.reschedule(asyncio.get_running_loop().time())
-
-    try:
-        async with asyncio.timeout(settings.request_seconds) as limit:
-            watching = asyncio.create_task(watch())
-            try:
-                yield
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-    except TimeoutError:
-        if gone:
-            raise ClientGone from None
-        waited = f"{settings.request_seconds:g} s"
-        raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
-
-
-def _busy(judge: Judge) -> Problem:
-    """The refusal of a full service."""
-    wait = str(judge.batcher.retry_after())
-    return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
-
-
-def _dimension(judge: Judge, form: RankForm) -> str:
-    """What to rank by."""
-    known = [dimension.name for dimension in judge.scorer.dimensions]
-    if form.dimension in known or (len(known) == 1 and not form.dimension):
-        return form.dimension or known[0]
-    raise Problem("invalid", f"dimension; expected {', '.join(known)}")
-
-
-def _scale(judge: Judge) -> list[schemas.AboutDimension]:
-    return [
-        schemas.AboutDimension(name=own.name, scale=Scale(own.minimum, own.maximum, own.higher_is_better))
-        for own in judge.scorer.dimensions
-    ]
-
-
-# ---------------------------------------------------------------- routes
 
 
 def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None = None) -> FastAPI:
@@ -424,7 +95,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     )
     async def rank(request: Request) -> schemas.Ranking:
         heard = await service.answer(request, RankForm)
-        dimension = _dimension(heard.judge, heard.form)
+        dimension = ranked_by(heard.judge, heard.form)
         places = [own.index for own in in_order(heard.assessments, [dimension])]
         return schemas.Ranking(
             judge=heard.judge.id,
@@ -448,7 +119,13 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
         own = service.judge
         return schemas.About(
             judge=own.id,
-            dimensions=_scale(own),
+            dimensions=[
+                schemas.AboutDimension(
+                    name=dimension.name,
+                    scale=Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
+                )
+                for dimension in own.scorer.dimensions
+            ],
             calibrated=own.scorer.calibration is not None,
             max_seconds=own.max_seconds,
             max_bytes=settings.max_bytes,
@@ -520,3 +197,173 @@ async def _on_error(request: Request, error: Exception) -> Response:
         error = Problem("bad_audio" if isinstance(error, AudioError) else "invalid", str(error))
     record_of(request.scope).code = error.code
     return error.response()
+
+
+class Page:
+    """The page as it is sent.
+
+    Args:
+        needs_token: The service wants a token; the page asks for it and keeps it in memory.
+
+    Attributes:
+        html: The document.
+        headers: What it may do: its own script and style, its own server, clips made in the browser.
+    """
+
+    def __init__(self, needs_token: bool) -> None:
+        template, style, script = (_read(name) for name in ("page.html", "page.css", "page.js"))
+        self.html: str = render(
+            template,
+            style,
+            script=Markup(script),
+            needs_token=needs_token,
+            max_situation=MAX_SITUATION,
+        )
+        policy = {
+            "default-src": "'none'",
+            "script-src": _hash(script),
+            "style-src": _hash(STYLE + style),
+            "connect-src": "'self'",
+            "media-src": "blob:",
+            "img-src": "data:",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "frame-ancestors": "'none'",
+        }
+        self.headers: Mapping[str, str] = {
+            "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+            "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+        }
+
+
+def _read(name: str) -> str:
+    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(app: FastAPI, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then answer what was let in. A second signal ends the service at once.
+
+    Args:
+        app: Of `create_app`.
+        host: Address to listen on.
+        port: 0 = any that is free; the log says which.
+
+    Raises:
+        UserError: If nothing can listen there, or the judge cannot be loaded.
+        KeyboardInterrupt: After the second signal.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--host {host} --port {port}: {error}; expected an address of this machine and a free port"
+        ) from None
+    with listener:
+        asyncio.run(serve(app, listener))
+
+
+async def serve(app: FastAPI, listener: socket.socket) -> None:
+    """As `run`, on a socket that listens; `app.state.server` is uvicorn meanwhile.
+
+    uvicorn's own shutdown would refuse connections while the last requests are answered, so that a load balancer would
+    not learn why: here everybody who comes is answered with 503.
+    """
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        http=functools.partial(_PromptHeads, head_seconds=service.settings.idle_seconds),  # type: ignore[arg-type]
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        backlog=_BACKLOG,
+    )
+    server, told, loop = uvicorn.Server(config), asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(sig: int, frame: FrameType | None) -> None:
+        server.should_exit = server.force_exit = told.is_set()
+        loop.call_soon_threadsafe(told.set)
+
+    server.handle_exit, app.state.server = on_signal, server
+    host, port = listener.getsockname()[:2]
+    LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
+    ending = asyncio.create_task(_end(server, service, told))
+    await server.serve(sockets=[listener])
+    ending.cancel()
+    if (starting := service.starting) is not None and starting.done() and not starting.cancelled():
+        starting.result()  # why it never was ready
+    if server.force_exit:
+        raise KeyboardInterrupt
+    LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.under_way}})
+
+
+async def _end(server: uvicorn.Server, service: Service, told: asyncio.Event) -> None:
+    """Tell uvicorn to end: when the judge cannot be loaded, or after a signal and the last answer."""
+    hearing = asyncio.create_task(told.wait())
+    while not server.started:  # now the application has started to load the judge
+        await asyncio.sleep(0.01)
+    if service.starting is not None:
+        await asyncio.wait({service.starting, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    if service.starting is None or not service.starting.done() or service.starting.exception() is None:
+        await hearing
+        LOGGER.info("stopping")
+        least = time.monotonic() + (service.settings.drain_seconds if service.state == "ready" else 0.0)
+        service.is_stopping = True
+        while service.under_way or time.monotonic() < least:
+            await asyncio.sleep(0.02)
+    server.should_exit = True
+
+
+class _PromptHeads(H11Protocol):
+    """uvicorn's HTTP/1.1, which closes connections on which no head of a request comes in time (it has no such limit).
+
+    Args:
+        head_seconds: Longest time for a head.
+        *arguments: Of uvicorn.
+        **options: Of uvicorn.
+    """
+
+    def __init__(self, *arguments: Any, head_seconds: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_seconds = head_seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Time runs."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Time stops with the head of a request, and runs from the first byte of another."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Time stops."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _watch(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self._head_seconds, self._give_up)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            self.transport.close()

@@ -20,9 +20,8 @@ from empathy_judge.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Dimension, Pair
-from empathy_judge.serving.app import create_app
+from empathy_judge.serving.app import create_app, serve
 from empathy_judge.serving.decoding import decode_safely
-from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
 
 RATE = 16_000
@@ -113,7 +112,7 @@ class InThreads:
 
 
 def _without_processes() -> Any:
-    return mock.patch("empathy_judge.serving.app.Decoders", InThreads)
+    return mock.patch("empathy_judge.serving.service.Decoders", InThreads)
 
 
 @contextmanager

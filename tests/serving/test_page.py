@@ -8,7 +8,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from empathy_judge.serving.page import Page
+from empathy_judge.serving.app import Page
 from empathy_judge.serving.settings import MAX_SITUATION
 
 VOID = {"meta", "input", "link", "br"}

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.app import create_app
-from empathy_judge.serving.running import run
+from empathy_judge.serving.app import create_app, run
 
 from .services import FakeScorer, Live, get, live, post, until, wav
 
