@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .data_modules.schema import PairDataset
+    from .eval.compare import compare
+    from .eval.evaluate import evaluate
+    from .reward import EmpathyReward
     from .scorer import Scorer
+    from .train.fit import train
 
-__all__ = ["Scorer", "__version__"]
+__all__ = ["EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "evaluate", "train"]
 __version__ = "0.1.0"
+_MODULES = {
+    "EmpathyReward": "reward",
+    "PairDataset": "data_modules.schema",
+    "Scorer": "scorer",
+    "compare": "eval.compare",
+    "evaluate": "eval.evaluate",
+}
 
 
 def __getattr__(name: str) -> object:
     # Lazy (PEP 562): `empathy-judge --help` must not load torch
-    if name == "Scorer":
-        from .scorer import Scorer
-
-        return Scorer
+    if name in _MODULES:
+        return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    if name == "train":  # the package of this name, which can be called
+        return importlib.import_module(".train", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

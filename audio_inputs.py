@@ -40,7 +40,7 @@ def clip(audio: Audio) -> AudioSource:
     if callable(read) and isinstance(data := read(), bytes):
         return data
     raise UserError(
-        f"clip of type {type(audio).__name__}, samples without a rate, or a file opened as text?; accepted: a path, "
+        f"clip of type {type(audio).__name__}, samples without a rate, or a file opened as text?; expected a path, "
         "bytes of an audio file, a file opened in binary mode, (samples, rate in Hz), or a cell of a Hugging Face "
         "dataset"
     )
@@ -54,7 +54,7 @@ def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
     if isinstance(cell.get("path"), str):
         return cell["path"]
     raise UserError(
-        f"clip with {', '.join(map(str, cell)) or 'nothing'}; accepted: array and sampling_rate, bytes, or path"
+        f"clip with {', '.join(map(str, cell)) or 'nothing'}; expected array and sampling_rate, bytes, or path"
     )
 
 
@@ -74,7 +74,7 @@ def pair_of(number: int, question: Question) -> Pair:
         unknown = [name for name in question if name not in _NAMES]
         if unknown or question.get("response") is None:
             problem = f"{unknown[0]!r}" if unknown else "no response"
-            raise UserError(f"pair {number}: {problem}; accepted: {', '.join(_NAMES)}")
+            raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
         context, response, situation = question.get("context"), question["response"], question.get("situation")
     else:
         (context, response), situation = question, None
@@ -92,14 +92,14 @@ def pairs_of(
         UserError: If lists differ in length, or there is one response and a list of something else.
     """
     if not isinstance(response, list) and (isinstance(context, list) or isinstance(situation, list)):
-        raise UserError("one response with lists of contexts or situations; accepted: lists with a list of responses")
+        raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
     responses = response if isinstance(response, list) else [response]
     count = len(responses)
     contexts = context if isinstance(context, list) else [None if context is None else clip(context)] * count
     situations = situation if isinstance(situation, list) else [situation] * count
     if len(contexts) != count or len(situations) != count:
         raise UserError(
-            f"{count} responses with {len(contexts)} contexts and {len(situations)} situations; accepted: a list of as "
+            f"{count} responses with {len(contexts)} contexts and {len(situations)} situations; expected a list of as "
             "many, or one for all"
         )
     return [

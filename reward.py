@@ -16,7 +16,6 @@ from typing import Any
 
 from .assessment import Assessment
 from .audio_inputs import Audio, clip, make_pair
-from .best_of import chosen_dimensions, merit
 from .data_modules.audio import AudioSource, audio_hash
 from .data_modules.errors import AudioError, UserError
 from .scorer import Scorer
@@ -63,14 +62,14 @@ class EmpathyReward:
             UserError: If the judge has no such dimension, is not calibrated, or the limits are none.
         """
         if not 0 <= limits[0] < limits[1] <= 1:
-            raise UserError(f"limits {limits}; accepted: two rising numbers from 0 to 1")
+            raise UserError(f"limits {limits}; expected two rising numbers from 0 to 1")
         if not (math.isfinite(deviations) and deviations >= 0):
-            raise UserError(f"deviations {deviations}; accepted: a number from 0 on")
+            raise UserError(f"deviations {deviations}; expected a number from 0 on")
         if deviations:
             scorer.require_calibration()
         self.scorer = scorer
-        self.dimensions = chosen_dimensions(scorer, by)
-        self.__name__ = "_".join(dimension.name for dimension in self.dimensions)  # trainers log under this name
+        self.dimensions = scorer.dimension_names(by)
+        self.__name__ = "_".join(self.dimensions)  # trainers log under this name
         self._speak, self._context, self._situation = speak, context, situation
         self._deviations, self._limits = deviations, limits
         self._known: OrderedDict[_Key, float] = OrderedDict()
@@ -128,7 +127,7 @@ class EmpathyReward:
         situations: Sequence[str | None],
     ) -> list[float]:
         if len(responses) != count:
-            raise UserError(f"speak returned {len(responses)} clips for {count} completions; accepted: one for each")
+            raise UserError(f"speak returned {len(responses)} clips for {count} completions; expected one for each")
         heard = [None if context is None else clip(context) for context in contexts]
         spoken = [clip(response) for response in responses]
         keys = [
@@ -155,7 +154,7 @@ class EmpathyReward:
             return low
         if any(caution.code == "no_speech" and caution.about == "response" for caution in found.warnings):
             return low
-        return min(max(merit(found, self.dimensions, self._deviations), low), high)
+        return min(max(found.merit(self.dimensions, self._deviations), low), high)
 
 
 def _hash(source: AudioSource) -> str:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from .assessment import Assessment, UncertainScore
+from .assessment import Assessment, Ranked, Scale, Score, in_order
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
 from .data_modules.ratings import label
 from .data_modules.schema import Dimension, Pair
-from .models.artifact import Placement, load_any
+from .models.artifact import LoadedJudge, Placement, load_any
 from .models.backbones.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
 from .models.cautions import cautions
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
 from .models.layers import compile_layers
-from .models.scoring import SPREAD, Judged, PairScorer, placed
+from .models.scoring import SPREAD, PairScorer, placed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,34 +45,18 @@ class Scorer:
         max_seconds: Longest clip that it hears whole.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        backbone: str | None,
-        device: str | None,
-        quantization: Quantization | None,
-        batch_size: int | None,
-        cache: Path | None,
-        compiled: bool,
-        kept_bytes: int,
-        revision: str | None,
-    ) -> None:
-        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD), revision)
-        judge = placed(loaded, device)
-        if compiled:
-            compile_layers(judge.network, leave=[])
+    def __init__(self, loaded: LoadedJudge, scorer: PairScorer, name: str) -> None:
+        """Wrap a judge at work; see `from_pretrained`."""
+        judge = scorer.judge
         self.dimensions: tuple[Dimension, ...] = judge.dimensions
         self.description = loaded.description
         self.calibration = loaded.calibration
-        self.batch_size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
+        self.batch_size = scorer.batch_size
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
-        self._not_calibrated = f"{folder}: no intervals: {loaded.not_calibrated}"
+        self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
         # of a judge that learned from comparisons alone only the order of scores means something
         self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
-        store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(
-            judge, self.batch_size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes
-        )
+        self._scorer = scorer
 
     @classmethod
     def from_pretrained(
@@ -110,8 +94,14 @@ class Scorer:
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        kept = None if cache is None else Path(cache)
-        return cls(Path(folder), backbone, device, quantization, batch_size, kept, compiled, kept_bytes, revision)
+        loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
+        judge = placed(loaded, device)
+        if compiled:
+            compile_layers(judge.network, leave=[])
+        size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
+        store = None if cache is None else DiskStore(Path(cache))
+        scorer = PairScorer(judge, size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes)
+        return cls(loaded, scorer, str(folder))
 
     @overload
     def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...
@@ -170,9 +160,43 @@ class Scorer:
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        pairs = pairs_of(context, response, situation)
-        found = [_or_raise(own) for _, own in self.assess_pairs(pairs, level)]
+        found = []
+        for _, own in self.assess_pairs(pairs_of(context, response, situation), level):
+            if isinstance(own, AudioError):
+                raise own
+            found.append(own)
         return found if isinstance(response, list) else found[0]
+
+    def rank(
+        self,
+        context: Audio | None,
+        responses: Sequence[Audio],
+        *,
+        situation: str | None = None,
+        by: Sequence[str] | None = None,
+    ) -> list[Ranked]:
+        """Put responses to one context in order, the best first; the context is heard once.
+
+        Responses whose audio cannot be used come last, in the order in which they were given, as do those of equal
+        merit.
+
+        Args:
+            context: What they answer; None = they are judged alone.
+            responses: One or more.
+            situation: Text about the situation.
+            by: Dimensions that count, equally; None = all.
+
+        Raises:
+            UserError: If there is no response, or no such dimension.
+            AudioError: If the context cannot be used.
+        """
+        names = self.dimension_names(by)
+        if not responses:
+            raise UserError("best of 0 responses; expected at least one")
+        heard = None if context is None else clip(context)
+        if heard is not None:
+            self.check_clip(heard)  # otherwise every response would fail for it
+        return in_order([found for _, found in self.assess_pairs(pairs_of(heard, list(responses), situation))], names)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -207,8 +231,15 @@ class Scorer:
 
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
+        domain = None if self.calibration is None else self.calibration.domain
         for pair, judged in self._scorer.run(pairs):
-            yield pair, self._assessment(judged, level)
+            found = self._scorer.calibrated(judged.outcome, level)
+            if isinstance(found, AudioError):
+                yield pair, found
+                continue
+            rows = zip(*(values.tolist() for values in found), strict=True)
+            scores = {own.name: self._score(own, *row) for own, row in zip(self.dimensions, rows, strict=True)}
+            yield pair, Assessment(scores, cautions(judged.facts, domain))
 
     def assess_table(
         self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
@@ -230,6 +261,18 @@ class Scorer:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
         self._scorer.forget()
 
+    def dimension_names(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """These names of dimensions, or those of all.
+
+        Raises:
+            UserError: If the judge does not know one of them.
+        """
+        known = tuple(dimension.name for dimension in self.dimensions)
+        for name in names or ():
+            if name not in known:
+                raise UserError(f"dimension {name!r}; expected {', '.join(known)}")
+        return tuple(names or known)
+
     def require_calibration(self) -> None:
         """Something is known of the errors of this judge.
 
@@ -239,30 +282,19 @@ class Scorer:
         if self.calibration is None:
             raise UserError(self._not_calibrated)
 
-    def _assessment(self, judged: Judged, level: float) -> Assessment | AudioError:
-        found = self._scorer.calibrated(judged.outcome, level)
-        if isinstance(found, AudioError):
-            return found
-        columns = zip(*(values.tolist() for values in found), strict=True)
-        scores = {
-            dimension.name: UncertainScore(
-                score,
-                _known(error),
-                _known(low),
-                _known(high),
-                abstained,
-                label(dimension, score) if self._in_points else None,
-            )
-            for dimension, (score, error, low, high, abstained) in zip(self.dimensions, columns, strict=True)
-        }
-        domain = None if self.calibration is None else self.calibration.domain
-        return Assessment(scores, cautions(judged.facts, domain))
-
-
-def _or_raise(found: Assessment | AudioError) -> Assessment:
-    if isinstance(found, AudioError):
-        raise found
-    return found
+    def _score(
+        self, dimension: Dimension, score: float, error: float, low: float, high: float, abstained: bool
+    ) -> Score:
+        """Of one dimension; NaN, which stands for unknown in tensors, becomes None."""
+        return Score(
+            score,
+            Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
+            _known(error),
+            _known(low),
+            _known(high),
+            abstained,
+            label(dimension, score) if self._in_points else None,
+        )
 
 
 def _known(value: float) -> float | None:

@@ -13,8 +13,7 @@ from . import DONE, FAILED_CHECKS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..assessment import UncertainScore
-    from ..best_of import Ranked
+    from ..assessment import Ranked, Score
 
 
 def rank(options: argparse.Namespace) -> int:
@@ -25,14 +24,13 @@ def rank(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..best_of import rank as put_in_order
     from ..scorer import Scorer
 
     scorer = Scorer.from_pretrained(
         options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
     )
     context = None if options.context in ("", "-") else options.context
-    ranked = put_in_order(scorer, context, options.responses, situation=options.situation, by=options.by)
+    ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
     if options.json:
         print(json.dumps([_row(options.responses[own.index], place, own) for place, own in enumerate(ranked, 1)]))
     else:
@@ -73,6 +71,6 @@ def _table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[s
     return table
 
 
-def _in_words(own: UncertainScore) -> str:
+def _in_words(own: Score) -> str:
     text = f"{own.score:.2f}" + ("" if own.low is None or own.high is None else f" ({own.low:.2f} to {own.high:.2f})")
     return text if own.label is None else f"{text} {own.label}"

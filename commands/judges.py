@@ -148,8 +148,7 @@ def export(options: argparse.Namespace) -> int:
 
     small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
     of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved. huggingface:
-    as merged, and AutoModel.from_pretrained(FOLDER, trust_remote_code=True) and pipeline(model=FOLDER, ...) open it
-    where this package is installed.
+    another name for merged.
 
     --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
     (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them

@@ -146,7 +146,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
     one.add_argument(
         "--form", choices=["small", "merged", "huggingface"], default="small",
-        help="without the backbone, with it, or with it and for transformers too; see above (default: small)",
+        help="without the backbone, or with it; see above (default: small)",
     )  # fmt: skip
     one.add_argument(
         "--quantization", choices=["none", "int8", "int4"], default="none",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 from pathlib import Path
 
 from ..data_modules.errors import UserError
@@ -19,32 +18,14 @@ def serve(options: argparse.Namespace) -> int:
     POST /v1/score takes a form with the files `response` and `context` and answers with JSON; /openapi.json describes
     it and all the rest. Requests that come together are scored together. A full queue refuses (429), a slow or large
     upload is cut (408, 413). SIGTERM lets in nobody new (503) and ends when all the others have their answers.
-    If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token.
+    If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token: printable ASCII.
     """
     _require_extra()
-    from ..server.memory import return_memory
+    from ..serving.settings import read_settings, return_memory
 
     return_memory()  # before threads have heaps
-    from ..scorer import Scorer
-    from ..server.access import TOKEN_VARIABLE
-    from ..server.app import create_app
-    from ..server.running import log_json, run
-    from ..server.settings import Settings
-
     folder = Path(options.judge)
-
-    def load() -> Scorer:
-        return Scorer.from_pretrained(
-            folder,
-            backbone=options.backbone,
-            device=options.device,
-            quantization=options.quantization,
-            batch_size=options.batch_size,
-            cache=options.cache,
-            kept_bytes=options.kept_bytes,
-        )
-
-    settings = Settings(
+    settings = read_settings(
         name=folder.resolve().name,
         max_bytes=options.max_bytes,
         max_seconds=options.max_seconds,
@@ -57,9 +38,23 @@ def serve(options: argparse.Namespace) -> int:
         idle_seconds=options.idle_seconds,
         request_seconds=options.request_seconds,
         drain_seconds=options.drain_seconds,
-        token=os.environ.get(TOKEN_VARIABLE, "").strip() or None,
         open_metrics=options.open_metrics,
     )
+    from ..scorer import Scorer
+    from ..serving.app import create_app, run
+    from ..serving.records import log_json
+
+    def load() -> Scorer:
+        return Scorer.from_pretrained(
+            folder,
+            backbone=options.backbone,
+            device=options.device,
+            quantization=options.quantization,
+            batch_size=options.batch_size,
+            cache=options.cache,
+            kept_bytes=options.kept_bytes,
+        )
+
     log_json()
     run(create_app(load, settings), options.host, options.port)
     return DONE
@@ -70,4 +65,4 @@ def _require_extra() -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise UserError(f"serve: {name} is not installed; accepted: pip install 'empathy-judge[serve]'") from None
+            raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'") from None

@@ -19,9 +19,7 @@ import numpy as np
 import soundfile
 import torch
 from datasets import Dataset
-from empathy_judge import Scorer
-from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.reward import EmpathyReward
+from empathy_judge import EmpathyReward, PairDataset, Scorer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 from trl import GRPOConfig, GRPOTrainer

@@ -83,13 +83,11 @@ def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> M
     else:
         relation = "finetune" if export["quantization"] == "none" else "quantized"
         tags += {"none": (), "int8": ("8-bit",), "nf4": ("4-bit",)}[export["quantization"]]
-        if export["form"] == "huggingface":
-            tags.append("custom_code")
     results = [] if report is None else list(_results(report))
     return ModelCardData(
         license="other",
         license_name="that-of-backbone-and-data",
-        library_name="transformers" if export is not None and export["form"] == "huggingface" else "empathy-judge",
+        library_name="empathy-judge",
         pipeline_tag=_TASK,
         tags=tags,
         base_model=base,

@@ -25,7 +25,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.prompted.questions import sound_of
 
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
-from .server.services import live
+from .serving.services import live
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -16,12 +16,10 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
-from empathy_judge.assessment import Assessment, UncertainScore
-from empathy_judge.best_of import chosen_dimensions, merit, rank
+from empathy_judge.assessment import Assessment, Scale, Score
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.reward import EmpathyReward
 
 RATE = 16_000
@@ -116,7 +114,7 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
         ({"limits": (0.5, 0.5)}, "two rising numbers"),
         ({"deviations": math.nan}, "from 0 on"),
         ({"deviations": 1.0}, "not calibrated"),
-        ({"by": ["kindness"]}, "dimension 'kindness'; accepted: empathy, warmth"),
+        ({"by": ["kindness"]}, "dimension 'kindness'; expected empathy, warmth"),
     ):
         with pytest.raises(UserError, match=reason):
             reward_of(scorer, clips, **options)
@@ -124,13 +122,13 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
 
 
-def test_merit_is_the_place_on_the_scale_and_unsure_scores_count_less():
-    up, down = Dimension("empathy", 1, 5), Dimension("hostility", 0, 10, higher_is_better=False)
-    found = Assessment({"empathy": UncertainScore(4.0, 0.5), "hostility": UncertainScore(2.0)})
-    assert merit(found, [up]) == 0.75
-    assert merit(found, [down]) == 0.8
-    assert merit(found, [up, down]) == pytest.approx(0.775)
-    assert merit(found, [up, down], deviations=2.0) == pytest.approx((0.75 - 0.25 + 0.8) / 2)
+def test_merit_is_the_normalised_score_and_unsure_scores_count_less():
+    scores = {"empathy": Score(4.0, Scale(1, 5), 0.5), "hostility": Score(2.0, Scale(0, 10, higher_is_better=False))}
+    found = Assessment(scores)
+    assert found.merit(["empathy"]) == 0.75
+    assert found.merit(["hostility"]) == 0.8
+    assert found.merit(["empathy", "hostility"]) == pytest.approx(0.775)
+    assert found.merit(["empathy", "hostility"], deviations=2.0) == pytest.approx((0.75 - 0.25 + 0.8) / 2)
 
 
 def test_a_tiny_policy_takes_three_steps(scorer, voices):
@@ -174,7 +172,7 @@ def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_
 def test_responses_are_put_in_order(scorer, voices, tmp_path):
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"no sound")
-    ranked = rank(scorer, voices[3], [*voices[:3], broken, silence()], situation="Late.")
+    ranked = scorer.rank(voices[3], [*voices[:3], broken, silence()], situation="Late.")
     merits = [own.merit for own in ranked[:-1]]
     assert ranked[-1].index == 3
     assert ranked[-1].merit is None
@@ -183,13 +181,13 @@ def test_responses_are_put_in_order(scorer, voices, tmp_path):
     for own in ranked[:-1]:
         response = [*voices[:3], broken, silence()][own.index]
         assert own.merit == pytest.approx(share(scorer.score(voices[3], response, situation="Late.")), abs=1e-6)
-    by_warmth = rank(scorer, None, voices, by=["warmth"])
+    by_warmth = scorer.rank(None, voices, by=["warmth"])
     assert by_warmth[0].merit == max(scorer.score(None, clip)["warmth"] / 10 for clip in voices)
-    assert [dimension.name for dimension in chosen_dimensions(scorer, None)] == ["empathy", "warmth"]
+    assert scorer.dimension_names(None) == ("empathy", "warmth")
     with pytest.raises(UserError, match="best of 0 responses"):
-        rank(scorer, None, [])
+        scorer.rank(None, [])
     with pytest.raises(AudioError, match=r"broken\.wav: not a sound file"):
-        rank(scorer, broken, voices)
+        scorer.rank(broken, voices)
 
 
 def test_the_command_names_the_best(judge_folder, voices, tmp_path, capsys):

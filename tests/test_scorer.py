@@ -204,7 +204,7 @@ def test_an_endless_generator_is_read_as_far_as_it_is_asked_for(scorer, clips):
     assert all(isinstance(own, Assessment) for own in good)
     assert close(found[4].points, scorer.score(None, clips / "r0.wav"))
     assert close(found[7].points, scorer.score(clips / "c.wav", clips / "r3.wav"))
-    with pytest.raises(UserError, match="pair 0: 'reponse'; accepted: response, context, situation"):
+    with pytest.raises(UserError, match="pair 0: 'reponse'; expected response, context, situation"):
         next(scorer.assess_each([{"reponse": clips / "r0.wav"}]))
 
 

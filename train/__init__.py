@@ -1,0 +1,21 @@
+"""Training a judge. The package can be called: `empathy_judge.train(["--config", "nano.yaml"])` is `fit.train`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+
+class _Package(ModuleType):
+    """A name that is both a package and a public function."""
+
+    def __call__(self, arguments: Sequence[str]) -> Path | None:
+        """See `fit.train`."""
+        from .fit import train
+
+        return train(arguments)
+
+
+sys.modules[__name__].__class__ = _Package

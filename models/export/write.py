@@ -25,10 +25,9 @@ from ..model_card import render_card
 from ..weight_files import fingerprints, weights_hash, write_weights
 from .backbone_folder import hashes, write_backbone
 from .check import Check, CheckSet, bounds_of, compare, score_all
-from .huggingface_form import write_model_code
 
 ExportFormat = Literal["merged", "huggingface"]
-"""Formats of a judge with its backbone in its folder; the second opens with `transformers` too."""
+"""Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """By what a user calls them."""
 _LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
@@ -61,7 +60,7 @@ def write_whole(
     Args:
         loaded: A single judge of adapter and head; its weights are gone afterwards.
         out: Appears complete and checked, or not at all.
-        form: "huggingface" opens with `transformers` too.
+        form: Its name in `judge.json`; both are the same.
         quantization: Of the language model's linear layers as they are stored.
         chosen: What scores are compared on.
         report: An agreement report, for the model card.
@@ -144,8 +143,6 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         whole = Checkpoint(str(folder / _WHOLE), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(whole), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(folder / _WHOLE)
-    if form == "huggingface":
-        write_model_code(folder)
     description["sha256"] = {**written, **hashes(folder)}
     return description
 

@@ -135,7 +135,7 @@ def answers(folder: Path) -> Any:
     """What the service says to three requests and to one that is wrong."""
     from empathy_judge import Scorer
 
-    services = _module(HERE.parent / "server" / "services.py")
+    services = _module(HERE.parent / "serving" / "services.py")
     pairs = _pairs(folder)[:3]
     found: dict[str, Any] = {}
     with services.in_process(Scorer.from_pretrained(JUDGE, device="cpu")) as service:

@@ -112,11 +112,12 @@ def test_forms(description, tmp_path):
     text = render_card(description, None)
     found = read(text, tmp_path)
     assert (found["base_model"], found["base_model_relation"]) == ("Qwen/Qwen2-Audio-7B", "quantized")
-    assert found["library_name"] == "transformers"
-    assert {"8-bit", "custom_code"} <= set(found["tags"])
+    assert found["library_name"] == "empathy-judge"
+    assert "8-bit" in found["tags"]
+    assert "custom_code" not in found["tags"]
     assert "| empathy | 0.012 | 0.004 | 0.9991 | 0.7200 | - |" in text
     assert "LoRA of rank 4 on language_model; projector in full; the rest is frozen" in text
-    assert 'AutoModel.from_pretrained("this folder", trust_remote_code=True)' in text
+    assert 'Scorer.from_pretrained("this folder")' in text
     assert "as https://huggingface.co/Qwen/Qwen2-Audio-7B states it" in text
 
 

@@ -16,14 +16,13 @@ import anyio.from_thread
 import httpx
 import numpy as np
 import soundfile
-from empathy_judge.assessment import Assessment, Caution, UncertainScore
+from empathy_judge.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Dimension, Pair
-from empathy_judge.server.app import create_app
-from empathy_judge.server.decode_worker import decode_safely
-from empathy_judge.server.running import Server, config_of
-from empathy_judge.server.settings import Settings
+from empathy_judge.serving.app import create_app, serve
+from empathy_judge.serving.decoding import decode_safely
+from empathy_judge.serving.settings import Settings
 
 RATE = 16_000
 MAX_SECONDS = 10.0
@@ -60,8 +59,9 @@ class FakeScorer:
     def _assess(self, pair: Pair, level: float) -> Assessment:
         assert isinstance(pair.response, Clip)
         score = 1 + 4 * float(np.abs(pair.response.samples).max())
-        own = UncertainScore(score, 0.5, score - level, score + level, False, "fair")
-        return Assessment({dimension.name: own for dimension in self.dimensions}, self.warnings)
+        known = (0.5, score - level, score + level, False, "fair")
+        scales = {own.name: Scale(own.minimum, own.maximum, own.higher_is_better) for own in self.dimensions}
+        return Assessment({name: Score(score, scale, *known) for name, scale in scales.items()}, self.warnings)
 
     @property
     def heard(self) -> list[Pair]:
@@ -112,7 +112,7 @@ class InThreads:
 
 
 def _without_processes() -> Any:
-    return mock.patch("empathy_judge.server.loaded.Decoders", InThreads)
+    return mock.patch("empathy_judge.serving.service.Decoders", InThreads)
 
 
 @contextmanager
@@ -134,22 +134,13 @@ class Live:
         self.address: tuple[str, int] = self._listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
         self.app = app
-        self._ready = threading.Event()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self.thread = threading.Thread(target=lambda: asyncio.run(serve(app, self._listener)), daemon=True)
         self.thread.start()
-        assert self._ready.wait(60)
-
-    async def _run(self) -> None:
-        self.server = Server(config_of(self.app), self.app.state.service)
-        serving = asyncio.create_task(self.server.serve(sockets=[self._listener]))
-        while not self.server.started:
-            await asyncio.sleep(0.01)
-        self._ready.set()
-        await serving
+        until(lambda: hasattr(app.state, "server") and app.state.server.started, 60)
 
     def stop(self) -> None:
         """As SIGTERM does."""
-        self.server.handle_exit(15, None)
+        self.app.state.server.handle_exit(15, None)
 
     def raw(self, sent: bytes = b"") -> socket.socket:
         """A connection on which something was sent."""

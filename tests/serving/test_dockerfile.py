@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser
-from empathy_judge.server.records import ROUTES
+from empathy_judge.serving.records import ROUTES
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -59,8 +59,8 @@ def package_files() -> Iterator[str]:
 
 def test_the_image_gets_the_whole_package_and_little_else() -> None:
     files = [path for path in package_files() if not path.startswith(".")]
-    assert "server/app.py" in files
-    assert "server/page/page.html" in files
+    assert "serving/app.py" in files
+    assert "serving/page/page.html" in files
     assert "checkpoints/nano/model.safetensors" in files
     needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
     assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
@@ -71,7 +71,7 @@ def test_the_image_gets_the_whole_package_and_little_else() -> None:
         "checkpoints/mine/a.ckpt",
         "demo/judge/judge.json",
         "models/__pycache__/judge.pyc",
-        "server/.ruff_cache/x",
+        "serving/.ruff_cache/x",
     )
     assert [path for path in left_out if not ignored(path)] == []
 

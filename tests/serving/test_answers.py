@@ -14,12 +14,13 @@ from empathy_judge.assessment import Caution
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.scorer import Scorer
-from empathy_judge.server.records import JsonLines
+from empathy_judge.serving.records import JsonLines
 
 from .services import FakeScorer, InProcess, in_process, until, wav
 
 Shared = tuple[InProcess, FakeScorer]
 LEVELS = "0.5, 0.8, 0.9, 0.95"
+UNKNOWN = "a part of the form is not known; expected response, context, situation"
 PART = b'--a\r\nContent-Disposition: form-data; name="response"\r\n\r\n'
 FORM = {"Content-Type": "multipart/form-data; boundary=a"}
 
@@ -140,7 +141,7 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
     with in_process(scorer) as service:
         clips = (wav(0.2), wav(0.9))
         status, code, message = error_of(service.score(*clips, path="/v1/rank"))
-        assert (status, code, message) == (422, "invalid", "dimension; accepted: warmth, harshness")
+        assert (status, code, message) == (422, "invalid", "dimension; expected warmth, harshness")
         worst = service.score(*clips, path="/v1/rank", dimension="harshness").json()
         best = service.score(*clips, path="/v1/rank", dimension="warmth").json()
     assert [own["response"] for own in worst["ranking"]] == [1, 2]
@@ -153,23 +154,21 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data": {"situation": "x"}, "files": []}, "response: missing; accepted: an audio file"),
-        (
-            {"data": {"url": "http://a/b.wav"}},
-            "a part of the form is not known; accepted: response, context, situation",
-        ),
-        ({"data": {"dimension": "empathy"}}, "a part of the form is not known; accepted: response, context, situation"),
-        ({"data": {"level": "0.7"}}, f"level; accepted: {LEVELS} (default: 0.9)"),
-        ({"data": {"level": ["0.5", "0.5"]}}, "level: sent twice; accepted: once"),
-        ({"data": {"situation": "x" * 4001}}, "situation: 4001 characters; accepted: at most 4000"),
-        ({"data": {"situation": "\N{BOUQUET}" * 4001}}, "situation: more than 16000 bytes; accepted: less"),
-        ({"files": [("situation", ("a", b"\xff"))]}, "situation: no UTF-8; accepted: text"),
-        ({"files": [("response", ("a", wav()))] * 2}, "response: 2 files; accepted: one, or several at /v1/rank"),
-        ({"files": [("context", ("a", wav()))] * 9}, "context: 9 files; accepted: at most 8"),
-        ({"files": [("context", ("a", b"x"))] * 26}, "more than 26 parts; accepted: fewer"),
+        ({"data": {"situation": "x"}, "files": []}, "response: missing"),
+        ({"data": {"url": "http://a/b.wav"}}, UNKNOWN),
+        ({"data": {"dimension": "empathy"}}, UNKNOWN),
+        ({"data": {"level": "0.7"}}, f"level: expected {LEVELS} (default: 0.9)"),
+        ({"data": {"level": ["0.5", "0.5"]}}, "level: sent 2 times; expected once"),
+        ({"data": {"situation": "x" * 4001}}, "situation: expected at most 4000 characters"),
+        ({"data": {"situation": "\N{BOUQUET}" * 1001}}, "situation: 4004 bytes in UTF-8; expected at most 4000"),
+        ({"data": {"situation": "x" * 10**6}}, "situation: more than 8000 bytes; expected at most 4000"),
+        ({"files": [("situation", ("a", b"\xff"))]}, "situation: not UTF-8; expected text"),
+        ({"files": [("response", ("a", wav()))] * 2}, "response: 2 files; expected one, or several at /v1/rank"),
+        ({"files": [("context", ("a", wav()))] * 9}, "context: expected at most 8 items after validation, not 9"),
+        ({"files": [("context", ("a", b"x"))] * 27}, "more than 27 parts; expected fewer"),
     ],
 )
-def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: Any, message: str) -> None:
+def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: Any, message: str) -> None:
     service, _ = shared
     files = fields.get("files", [("response", ("a", wav()))])
     if not files:
@@ -181,6 +180,19 @@ def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: A
     assert found.startswith(message)
 
 
+def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer: FakeScorer) -> None:
+    """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()  # whoever gets to the judge waits
+        long = [pool.submit(service.score, wav(), situation="\N{BOUQUET}" * 4000) for _ in range(4)]
+        answers = [error_of(future.result(20)) for future in long]
+        assert {answer[:2] for answer in answers} == {(422, "invalid")}
+        assert 'stage="decode"' not in service("GET", "/metrics").text
+        scorer.open.set()
+        assert service.score(wav(), situation="x" * 4000).status_code == 200
+    assert len(scorer.heard) == 1
+
+
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
@@ -189,7 +201,7 @@ def test_a_form_that_is_wrong_is_told_what_is_accepted(shared: Shared, fields: A
         (wav(0.5, 10.5), "response: lasts 10.5 s; expected at most 10 s"),
         (wav(0.5, 0.02), "response: lasts 0.020 s; expected at least 0.05 s"),
         (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
-        (wav(0.5, 0.5, channels=9), "response: 9 channels; accepted: at most 8"),
+        (wav(0.5, 0.5, channels=9), "response: 9 channels; expected at most 8"),
     ],
 )
 def test_a_clip_that_cannot_be_used_is_told_why(shared: Shared, clip: bytes, message: str) -> None:
@@ -288,11 +300,11 @@ def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog:
     assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 200]
     assert [error_of(answer)[1] for answer in answers[1:4]] == ["internal", "invalid", "bad_audio"]
     assert scorer.sizes()[:2] == [1, 4]
-    lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.server"]
+    lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.serving"]
     assert not any("secret words" in line for line in lines)
     (bug,) = [json.loads(line) for line in lines if json.loads(line)["event"] == "bug"]
     assert bug["error"] == "ValueError"
-    assert any("batching.py" in place for place in bug["where"])
+    assert any("batcher.py" in place for place in bug["where"])
 
 
 def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
@@ -410,7 +422,7 @@ def test_a_request_is_written_down_without_what_was_said(shared: Shared, caplog:
     assert answer.status_code == 200
     assert answer.headers["x-request-id"] == "my-id.1"
     service("GET", "/secret/path", headers={"X-Request-ID": "not sensible\t{}"})
-    records = [record for record in caplog.records if record.name == "empathy_judge.server"]
+    records = [record for record in caplog.records if record.name == "empathy_judge.serving"]
     scored, missing = [json.loads(JsonLines().format(record)) for record in records]
     assert scored.pop("ms") >= scored["decode_ms"] + scored["score_ms"]
     assert scored.items() >= {
@@ -460,7 +472,7 @@ def test_the_judge_and_the_limits_can_be_asked_for(shared: Shared) -> None:
 
 def test_a_limit_beyond_what_the_judge_hears_is_refused() -> None:
     with (
-        pytest.raises(UserError, match=r"--max-seconds 20; accepted: at most 10"),
+        pytest.raises(UserError, match=r"--max-seconds 20; expected at most 10"),
         in_process(FakeScorer(), max_seconds=20.0),
     ):
         pass

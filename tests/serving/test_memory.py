@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, sys
-from empathy_judge.server.memory import return_memory
+from empathy_judge.serving.settings import return_memory
 if sys.argv[1] == "yes":
     return_memory()
 libc = ctypes.CDLL(None)

@@ -15,9 +15,8 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.errors import AudioError
-from empathy_judge.server import decode_worker
-from empathy_judge.server.decode_worker import decode_safely
-from empathy_judge.server.decoding import Decoders
+from empathy_judge.serving import decoding
+from empathy_judge.serving.decoding import Decoders, decode_safely
 
 from .services import RATE, wav
 
@@ -116,7 +115,7 @@ def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch: pytest.MonkeyPa
     (environment, limits), _ = with_decoders(use)
     assert b"sesame" not in environment
     (line,) = [line for line in limits.splitlines() if line.startswith("Max data size")]
-    assert line.split()[3] == str(decode_worker.MAX_MEMORY)
+    assert line.split()[3] == str(decoding.MAX_MEMORY)
 
 
 # ---------------------------------------------------------------- files that lie
@@ -151,7 +150,7 @@ def zipped() -> bytes:
         (lying_wav(2**30), "r: the file is cut off"),
         (lying_wav(2**32 - 1), None),  # as programs write that do not know the length
         (silence(11.0, 1, "FLAC"), "r: lasts 11.0 s; accepted: at most 10 s"),
-        (silence(0.2, 16, "OGG"), "r: 16 channels; accepted: at most 8"),
+        (silence(0.2, 16, "OGG"), "r: 16 channels; expected at most 8"),
         (zipped(), "r: not a sound file"),
         (b"RIFF\xff\xff\xff\xffWAVE", "r: "),
         (b"fLaC" + bytes(100), "r: "),
@@ -168,9 +167,9 @@ def test_files_that_lie_are_refused(data: bytes, message: str | None) -> None:
 
 
 def test_a_small_file_that_holds_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_worker, "MAX_SAMPLES", 48_000 * 8)
+    monkeypatch.setattr(decoding, "MAX_SAMPLES", 48_000 * 8)
     bomb = silence(2.0, 8, "FLAC")
     assert len(bomb) < 10_000
-    with pytest.raises(AudioError, match=r"^r: holds 768000 samples; accepted: at most 384000$"):
+    with pytest.raises(AudioError, match=r"^r: holds 768000 samples; expected at most 384000$"):
         decode_safely(bomb, "r", 10.0)
     assert len(decode_safely(silence(0.9, 8, "FLAC"), "r", 10.0).samples) == 43_200

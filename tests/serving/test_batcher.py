@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -10,21 +11,9 @@ import pytest
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.server.batching import Batcher, Full
+from empathy_judge.serving.batcher import Batcher, Full
 
 from .services import RATE, FakeScorer, until
-
-
-class Batches:
-    """Writes down how many pairs were scored at a time."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def scored(self, pairs: int, seconds: float) -> None:
-        """A batch was scored."""
-        assert seconds >= 0
-        self.sizes.append(pairs)
 
 
 def pairs(*names: str) -> list[Pair]:
@@ -34,15 +23,15 @@ def pairs(*names: str) -> list[Pair]:
 
 
 @pytest.fixture
-def batches() -> Batches:
-    """Nothing was scored yet."""
-    return Batches()
+def sizes() -> list[int]:
+    """How many pairs were scored at a time: nothing yet."""
+    return []
 
 
 @pytest.fixture
-def batcher(scorer: FakeScorer, batches: Batches) -> Iterator[Batcher]:
+def batcher(scorer: FakeScorer, sizes: list[int]) -> Iterator[Batcher]:
     """One with room for six pairs, which waits for ever for those who are coming."""
-    batcher = Batcher(scorer, 6, 1000.0, batches)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 6, 1000.0, lambda pairs, seconds: sizes.append(pairs))  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
     batcher.announce(-batcher._coming)
@@ -57,7 +46,7 @@ def test_who_is_alone_does_not_wait(batcher: Batcher) -> None:
     assert (job.batch, job.waited < 5) == (1, True)
 
 
-def test_those_who_are_coming_are_waited_for(batcher: Batcher, batches: Batches) -> None:
+def test_those_who_are_coming_are_waited_for(batcher: Batcher, sizes: list[int]) -> None:
     batcher.announce(2)
     first = batcher.submit(pairs("a"), 0.9)
     batcher.announce(-1)
@@ -66,18 +55,18 @@ def test_those_who_are_coming_are_waited_for(batcher: Batcher, batches: Batches)
     assert not first[0].future.done()
     batcher.announce(-1)  # the last one gave up
     assert [job.future.result(10).points["empathy"] for job in first + second] == [3.0, 3.0]
-    until(lambda: batches.sizes == [2])
+    until(lambda: sizes == [2])
 
 
-def test_nobody_is_waited_for_when_the_batch_is_full(batcher: Batcher, batches: Batches) -> None:
+def test_nobody_is_waited_for_when_the_batch_is_full(batcher: Batcher, sizes: list[int]) -> None:
     batcher.announce(1)
     jobs = batcher.submit(pairs(*"abcd"), 0.9)
     assert all(job.future.result(10) for job in jobs)
-    until(lambda: batches.sizes == [4])
+    until(lambda: sizes == [4])
 
 
-def test_waiting_ends(scorer: FakeScorer, batches: Batches) -> None:
-    batcher = Batcher(scorer, 6, 0.02, batches)  # type: ignore[arg-type]
+def test_waiting_ends(scorer: FakeScorer) -> None:
+    batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None)  # type: ignore[arg-type]
     batcher.announce(1)
     (job,) = batcher.submit(pairs("a"), 0.9)
     assert job.future.result(10)
@@ -102,6 +91,18 @@ def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher: Batcher,
     assert late.future.result(10)
     assert first.future.result(10)
     assert [pair.pair_id for some, _ in scorer.batches for pair in some] == ["first", "d", "e", "f", "late"]
+
+
+def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher: Batcher, scorer: FakeScorer) -> None:
+    scorer.open.clear()
+    batcher.submit(pairs("first"), 0.9)
+    until(lambda: scorer.batches)
+    long = [dataclasses.replace(pair, situation="word " * 300) for pair in pairs(*"abc")]
+    jobs = batcher.submit([*long, *pairs(*"xy")], 0.9)
+    scorer.open.set()
+    assert all(job.future.result(10) for job in jobs)
+    found = ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
+    assert found == ["first", "a", "xy", "b", "c"]
 
 
 def test_closing_scores_what_waits(batcher: Batcher, scorer: FakeScorer) -> None:

@@ -1,29 +1,22 @@
-"""Requests that wait together are scored together."""
+"""The micro-batcher: requests that wait together are scored together."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ..assessment import Assessment
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..scorer import Scorer
 
+LONG_TEXT = 1_000
+"""Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
 _OLD_SHARE = 0.8  # of what was known before in the running mean of seconds per pair
-
-
-class Watch(Protocol):
-    """Who is told what the judge does."""
-
-    def scored(self, pairs: int, seconds: float) -> None:
-        """A batch of so many pairs took so long."""
-        ...
 
 
 @dataclass(eq=False)
@@ -46,6 +39,11 @@ class Job:
     batch: int = 0
     waited: float = 0.0
 
+    @property
+    def is_long(self) -> bool:
+        """It is scored alone."""
+        return len((self.pair.situation or "").encode()) > LONG_TEXT
+
 
 class Full(Exception):
     """There is no place left."""
@@ -54,21 +52,23 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's. As long as others are on their way (`coming`) it waits a
-    moment for them, but never longer than `max_wait`: a client that is alone never waits.
+    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts, so that nobody waits
+    for all of those. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
+    `max_wait`: a client that is alone never waits.
 
     Args:
         scorer: The judge.
         max_queue: Pairs that may wait.
         max_wait: Seconds.
-        watch: Who is told.
+        on_batch: Told how many pairs were scored together, and in how many seconds.
     """
 
-    def __init__(self, scorer: Scorer, max_queue: int, max_wait: float, watch: Watch) -> None:
-        self._scorer, self._max_queue, self._max_wait, self._watch = scorer, max_queue, max_wait, watch
+    def __init__(self, scorer: Scorer, max_queue: int, max_wait: float, on_batch: Callable[[int, float], None]) -> None:
+        self._scorer, self._max_queue, self._max_wait, self._on_batch = scorer, max_queue, max_wait, on_batch
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._coming = 0
+        self._takes_long = False
         self._closed = False
         self._seconds_per_pair = 0.05
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
@@ -127,11 +127,22 @@ class Batcher:
             begun = time.monotonic()
             for job in jobs:
                 job.batch, job.waited = len(jobs), begun - job.entered
-            for level in sorted({job.level for job in jobs}):
-                self._score([job for job in jobs if job.level == level], level)
+            waiting = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
+            while waiting:
+                some = waiting.pop(0)
+                try:
+                    found = [own for _, own in self._scorer.assess_pairs([job.pair for job in some], some[0].level)]
+                except Exception as error:
+                    if len(some) == 1:
+                        some[0].future.set_exception(error)
+                    else:  # what is wrong with one is no fault of the others
+                        waiting = [*([job] for job in some), *waiting]
+                    continue
+                for job, outcome in zip(some, found, strict=True):
+                    job.future.set_result(outcome)
             seconds = time.monotonic() - begun
             self._seconds_per_pair += (1 - _OLD_SHARE) * (seconds / len(jobs) - self._seconds_per_pair)
-            self._watch.scored(len(jobs), seconds)
+            self._on_batch(len(jobs), seconds)
 
     def _next(self) -> list[Job]:
         """The next batch; empty = closed."""
@@ -142,24 +153,17 @@ class Batcher:
                 if self._waiting:
                     left = self._waiting[0].entered + self._max_wait - time.monotonic()
                     self._changed.wait_for(lambda: self._enough(size), max(0.0, left))
-                taken = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
-                closed = self._closed
+                taken, closed = self._take(size), self._closed
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
                 return jobs
 
+    def _take(self, size: int) -> list[Job]:
+        kinds = {job.is_long for job in self._waiting}
+        self._takes_long = kinds == {True} or (len(kinds) == 2 and not self._takes_long)
+        some = [job for job in self._waiting if job.is_long == self._takes_long][: 1 if self._takes_long else size]
+        self._waiting = deque(job for job in self._waiting if job not in some)
+        return some
+
     def _enough(self, size: int) -> bool:
         return len(self._waiting) >= size or not self._coming or self._closed
-
-    def _score(self, jobs: Sequence[Job], level: float) -> None:
-        try:
-            found = [outcome for _, outcome in self._scorer.assess_pairs([job.pair for job in jobs], level)]
-        except Exception as error:
-            if len(jobs) == 1:
-                jobs[0].future.set_exception(error)
-                return
-            for job in jobs:  # what is wrong with one is no fault of the others
-                self._score([job], level)
-            return
-        for job, outcome in zip(jobs, found, strict=True):
-            job.future.set_result(outcome)

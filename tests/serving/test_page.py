@@ -8,8 +8,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from empathy_judge.server.page import Page
-from empathy_judge.server.settings import MAX_SITUATION
+from empathy_judge.serving.app import Page
+from empathy_judge.serving.settings import MAX_SITUATION
 
 VOID = {"meta", "input", "link", "br"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from empathy_judge.cli import main
+from empathy_judge.serving.settings import TOKEN_VARIABLE, read_settings
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "service.py"
 
@@ -28,16 +30,59 @@ def test_what_is_not_installed_is_named(
 
     monkeypatch.setattr(importlib, "import_module", pretend)
     assert main(["serve", "judge"]) == 2
-    expected = f"error: serve: {missing} is not installed; accepted: pip install 'empathy-judge[serve]'\n"
+    expected = f"error: serve: {missing} is not installed; pip install 'empathy-judge[serve]'\n"
     assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize("words", [["--port", "70000"], ["--max-queue", "0"], ["--max-seconds", "-1"]])
-def test_limits_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_another_form_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as found:
         main(["serve", "judge", *words])
     assert found.value.code == 2
     assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-seconds", "0"),
+        ("--max-seconds", "0.01"),
+        ("--decode-seconds", "0"),
+        ("--body-seconds", "0"),
+        ("--idle-seconds", "0"),
+        ("--request-seconds", "0"),
+        ("--max-wait", "3600"),
+        ("--max-bytes", "1"),
+        ("--concurrency", "1000000"),
+        ("--decoders", "1000000"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_at_start(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "judge", option, value]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"error: {option} {value}(\.0)?: expected (greater|less) than .*\d", line)
+
+
+@pytest.mark.parametrize("token", ["", "   ", "\t", "geheimn\u00fcsse", "\u5bc6", "a\nb"])
+def test_a_token_that_nobody_can_send_is_refused_at_start(
+    token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    assert main(["serve", "judge"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {TOKEN_VARIABLE}: expected printable ASCII characters")
+    assert not token.strip() or token not in line
+
+
+def test_a_token_is_read_without_blanks_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert read_settings().token is None
+    monkeypatch.setenv(TOKEN_VARIABLE, " open sesame\n")
+    settings = read_settings(max_queue=3)
+    assert (settings.token, settings.max_queue) == ("open sesame", 3)
+    assert "sesame" not in repr(settings)
 
 
 @pytest.mark.long

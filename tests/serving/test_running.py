@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.server.app import create_app
-from empathy_judge.server.running import run
+from empathy_judge.serving.app import create_app, run
 
 from .services import FakeScorer, Live, get, live, post, until, wav
 
@@ -148,7 +147,7 @@ def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered() -> Non
 def test_an_address_that_is_taken_is_told_in_a_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; accepted: "):
+        with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; expected "):
             run(create_app(FakeScorer()), "127.0.0.1", port)  # type: ignore[arg-type]
 
 

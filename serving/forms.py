@@ -1,0 +1,249 @@
+"""What clients send: the forms, as pydantic and the OpenAPI document see them, received within limits of size and time.
+
+The text of a form is checked here, before a clip of it is decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from tempfile import SpooledTemporaryFile
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic.functional_validators import AfterValidator, BeforeValidator
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from ..models.calibration import DEFAULT_LEVEL, LEVELS
+from .schemas import ClientGone, Problem
+from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings, reason_of
+
+_FILES = ("response", "context")
+_MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 3  # and the texts
+_MAX_TEXT_BYTES = 2 * MAX_SITUATION  # of all texts together
+_CONTENT_TYPES = "audio/wav, audio/flac, audio/ogg, audio/mpeg, audio/aiff"
+
+
+def _short(text: str) -> str:
+    if (size := len(text.encode())) > MAX_SITUATION:
+        raise ValueError(f"{size} bytes in UTF-8; expected at most {MAX_SITUATION}")
+    return text
+
+
+def _level(text: Any) -> Any:
+    for level in LEVELS:
+        if text in (level, f"{level:g}", f"{level:.2f}"):
+            return level
+    raise ValueError(f"expected {', '.join(f'{level:g}' for level in LEVELS)} (default: {DEFAULT_LEVEL:g})")
+
+
+def _without_default(schema: dict[str, JsonValue]) -> None:
+    schema.pop("default")
+
+
+class Form(BaseModel):
+    """What both routes that score take."""
+
+    several: ClassVar[bool]
+    """Whether it takes several responses."""
+    model_config = ConfigDict(extra="forbid")
+
+    context: list[bytes] = Field(
+        default=[],
+        max_length=MAX_TURNS,
+        description="What is answered: one clip, or the turns of a conversation, oldest first; the last one is the "
+        "user's, and speakers alternate.",
+    )
+    situation: Annotated[str, AfterValidator(_short)] = Field(
+        default="",
+        max_length=MAX_SITUATION,
+        description=f"Text about the situation, as raters were given it; at most {MAX_SITUATION} bytes in UTF-8.",
+        json_schema_extra=_without_default,
+    )
+    level: Annotated[float, BeforeValidator(_level)] = Field(
+        default=DEFAULT_LEVEL,
+        description="Share of pairs that the intervals shall cover; an error where the judge is not calibrated.",
+        json_schema_extra={"enum": list(LEVELS)},
+    )
+
+    @property
+    def responses(self) -> list[bytes]:
+        """Files of what is judged."""
+        raise NotImplementedError
+
+
+class ScoreForm(Form):
+    """What `/v1/score` takes."""
+
+    several: ClassVar[bool] = False
+    response: bytes = Field(description="The spoken response that is judged.")
+
+    @property
+    def responses(self) -> list[bytes]:
+        """See `Form`."""
+        return [self.response]
+
+
+class RankForm(Form):
+    """What `/v1/rank` takes."""
+
+    several: ClassVar[bool] = True
+    response: list[bytes] = Field(description="Responses to compare.", min_length=1, max_length=MAX_RESPONSES)
+    dimension: str = Field(
+        default="",
+        description="What to rank by; may be left out where the judge knows only one.",
+        json_schema_extra=_without_default,
+    )
+
+    @property
+    def responses(self) -> list[bytes]:
+        """See `Form`."""
+        return self.response
+
+
+FormT = TypeVar("FormT", bound=Form)
+
+
+def request_body(form: type[Form]) -> dict[str, Any]:
+    """A form as the OpenAPI document has it."""
+    audio = {"contentType": _CONTENT_TYPES}
+    content = {"schema": form.model_json_schema(), "encoding": dict.fromkeys(_FILES, audio)}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
+
+
+def check_head(request: Request, settings: Settings) -> None:
+    """What can be known before the body.
+
+    Raises:
+        Problem: If it is no form, compressed, or too large.
+    """
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise Problem("not_multipart", "Content-Type; expected multipart/form-data with a boundary")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem("not_multipart", "Content-Encoding; expected none, send the form as it is")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > settings.max_bytes:
+        raise _too_large(settings)
+
+
+async def receive(request: Request, form: type[FormT], settings: Settings) -> tuple[FormT, int]:
+    """Read a form, in memory: nothing is written to disk.
+
+    Returns:
+        The form, and the bytes of the body.
+
+    Raises:
+        Problem: If it is too large, too slow, or not what is expected.
+        ClientGone: If the client hung up.
+    """
+    chunks = _Chunks(request, settings)
+    parser = _Parser(request.headers, chunks.read(), form, settings.max_bytes)
+    try:
+        sent = await parser.parse()
+    except MultiPartException as error:
+        raise Problem("bad_request", f"the form cannot be read: {error.__cause__ or error.message}") from None
+    if not parser.is_complete:
+        raise Problem("bad_request", "the form cannot be read: its end is missing")
+    files: dict[str, list[bytes]] = {}
+    for name, part in sent.multi_items():
+        assert isinstance(part, UploadFile)  # as `_Parser` makes them
+        files.setdefault(name, []).append(await part.read())
+    await sent.close()
+    values: dict[str, Any] = {}
+    for name, contents in files.items():
+        if name in _FILES and not (name == "response" and not form.several):
+            values[name] = contents
+        elif len(contents) > 1:
+            if name == "response":
+                raise Problem("invalid", f"response: {len(contents)} files; expected one, or several at /v1/rank")
+            raise Problem("invalid", f"{name}: sent {len(contents)} times; expected once")
+        else:
+            values[name] = contents[0] if name in _FILES else _text(name, contents[0])
+    try:
+        return form.model_validate(values), chunks.size
+    except ValidationError as error:
+        name, reason = reason_of(error)
+        raise Problem("invalid", f"{name}: {reason}") from None
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise Problem("invalid", f"{name}: not UTF-8; expected text") from None
+
+
+def _too_large(settings: Settings) -> Problem:
+    return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
+
+
+class _Chunks:
+    """The body of a request as it comes, within limits of size and time.
+
+    `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.
+
+    Attributes:
+        size: Bytes so far.
+    """
+
+    def __init__(self, request: Request, settings: Settings) -> None:
+        self._request, self._settings, self.size = request, settings, 0
+
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        clock, settings = asyncio.get_running_loop().time, self._settings
+        end, more = clock() + settings.body_seconds, True
+        while more:
+            try:
+                async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
+                    message = await self._request.receive()
+            except TimeoutError:
+                limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
+                raise Problem("body_timeout", f"the body came too slowly; expected at most {limits}") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            self.size += len(chunk)
+            if self.size > settings.max_bytes:
+                raise _too_large(settings)
+            yield chunk
+
+
+class _Parser(MultiPartParser):
+    """Starlette's parser with the rules of our forms: names are known, texts are short, and the end has to be there.
+
+    Every part is a file in memory: clips may come without a file name, and nothing is written to disk.
+    """
+
+    def __init__(self, headers: Headers, chunks: AsyncGenerator[bytes, None], form: type[Form], max_bytes: int) -> None:
+        super().__init__(headers, chunks)
+        self.is_complete = False
+        self._names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
+        self._max_bytes, self._text_bytes = max_bytes, 0
+
+    def on_headers_finished(self) -> None:
+        """A part begins."""
+        part = self._current_part
+        name = parse_options_header(part.content_disposition)[1].get(b"name", b"").decode("utf-8", "replace")
+        if name not in self._names:
+            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(self._names)}")
+        if len(self.items) >= _MAX_PARTS:
+            raise Problem("invalid", f"more than {_MAX_PARTS} parts; expected fewer")
+        file = SpooledTemporaryFile(max_size=self._max_bytes)  # noqa: SIM115 closed by `parse` or `receive`
+        self._files_to_close_on_error.append(file)
+        part.field_name, part.file = name, UploadFile(file, size=0)  # pyright: ignore[reportArgumentType] as Starlette
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """A part goes on."""
+        if (name := self._current_part.field_name) not in _FILES:
+            self._text_bytes += end - start
+            if self._text_bytes > _MAX_TEXT_BYTES:
+                raise Problem("invalid", f"{name}: more than {_MAX_TEXT_BYTES} bytes; expected at most {MAX_SITUATION}")
+        super().on_part_data(data, start, end)
+
+    def on_end(self) -> None:
+        """The form is complete."""
+        self.is_complete = True

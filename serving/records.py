@@ -1,0 +1,232 @@
+"""What is known of each request: its line in the log, its counters, and the middleware that writes both.
+
+The log holds what a request was and what became of it, never what was said in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .schemas import ClientGone, Problem
+
+LOGGER = logging.getLogger("empathy_judge.serving")
+ROUTES = ("/", "/v1/score", "/v1/rank", "/v1/judge", "/healthz", "/readyz", "/metrics", "/openapi.json")
+CLIENT_GONE = 499
+"""Status in logs and metrics of a request whose client did not wait, as nginx has it; nobody is sent it."""
+_KEY = "empathy_judge.record"
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PACKAGE_FRAMES = 6
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PAIRS = (1, 2, 4, 8, 16, 32, 64, 128)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
+
+
+@dataclass
+class Record:
+    """What is known of a request.
+
+    Attributes:
+        id: Of the client, if it sent a sensible one in `X-Request-ID`.
+        method: Of HTTP.
+        route: Path if it is one of `ROUTES`, else ``other``: what strangers ask for is not written down.
+        begun: `time.monotonic`.
+        status: Of the answer.
+        code: Of `schemas.Code`; empty = no error.
+        facts: What the stages add: sizes, durations, batch.
+        admitted: It was let in, and has to be finished before the service ends.
+    """
+
+    id: str
+    method: str
+    route: str
+    begun: float = field(default_factory=time.monotonic)
+    status: int = 0
+    code: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    admitted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Since the head of the request."""
+        return time.monotonic() - self.begun
+
+    def write(self) -> None:
+        """Log it."""
+        values = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
+        code = {"code": self.code} if self.code else {}
+        took = {"ms": round(1000 * self.seconds, 1)}
+        LOGGER.info("request", extra={"facts": {**values, **code, **took, **self.facts}})
+
+
+def record_of(scope: Scope) -> Record:
+    """The record of a request, opened where there is none yet."""
+    if _KEY not in scope:
+        asked = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
+        route = scope["path"] if scope["path"] in ROUTES else "other"
+        scope[_KEY] = Record(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route)
+    return scope[_KEY]
+
+
+class JsonLines(logging.Formatter):
+    """A log line as a JSON object. Of exceptions only their type and where they were raised: their text may quote
+    what a client sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As JSON."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            frames = traceback.extract_tb(error.__traceback__)[-_PACKAGE_FRAMES:]
+            places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
+            line |= {"error": type(error).__name__, "where": places}
+        return json.dumps(line)
+
+
+def log_json() -> None:
+    """Write the log as lines of JSON to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
+    LOGGER.setLevel(logging.INFO)
+
+
+class Metrics:
+    """What Prometheus reads at `/metrics`; every service has a registry of its own.
+
+    Args:
+        waiting: Says how many pairs wait.
+    """
+
+    def __init__(self, waiting: Callable[[], float]) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"empathy_judge_{name}", text, labels, buckets=buckets, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"empathy_judge_{name}", text, labels, registry=registry)
+
+        self.requests = counter("requests", "Requests that were answered.", "route", "status")
+        self.latency = histogram(
+            "request_seconds", "From the head of a request to the end of its answer.", ("route",), _SECONDS
+        )
+        self.stages = histogram(
+            "stage_seconds", "Time of scored requests by stage: receive, decode, wait, score.", ("stage",), _SECONDS
+        )
+        self.refused = counter("refused", "Requests without a score.", "code")
+        self.accepted = counter("accepted", "Requests that were let in.")
+        self.batches = histogram("batch_pairs", "Pairs that were scored together.", (), _PAIRS)
+        self.batch_seconds = counter("scoring_seconds", "Time that the judge worked.")
+        self.audio_seconds = counter("audio_seconds", "Audio that was scored.")
+        self.restarts = counter("decoder_restarts", "Decoders that were killed.")
+        self.uploads = Gauge("empathy_judge_uploads", "Requests that are received or decoded.", registry=registry)
+        queue = Gauge("empathy_judge_queue_pairs", "Pairs that wait.", registry=registry)
+        queue.set_function(waiting)
+
+    def answered(self, record: Record) -> None:
+        """A request came to its end."""
+        self.requests.labels(record.route, str(record.status)).inc()
+        self.latency.labels(record.route).observe(record.seconds)
+        if record.code:
+            self.refused.labels(record.code).inc()
+
+    def scored(self, pairs: int, seconds: float) -> None:
+        """A batch of so many pairs took so long."""
+        self.batches.observe(pairs)
+        self.batch_seconds.inc(seconds)
+
+
+class Recorder:
+    """Middleware around every request: opens and closes its record, and answers where nothing else did.
+
+    Args:
+        app: What is inside.
+        finished: Called with each record when its answer was sent, or its client is gone.
+        is_stopping: Whether connections shall be closed.
+    """
+
+    def __init__(self, app: ASGIApp, finished: Callable[[Record], None], is_stopping: Callable[[], bool]) -> None:
+        self._app, self._finished, self._is_stopping = app, finished, is_stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = record_of(scope)
+        headers = dict(scope["headers"])
+        unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+        async def watched_receive() -> Message:
+            nonlocal unread
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                unread = False
+            return message
+
+        async def watched_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = record.id
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                if unread or self._is_stopping():
+                    headers["Connection"] = "close"
+            elif unread and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await linger()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        async def linger() -> None:
+            """Reads on for a moment and throws away: a client that still sends would find its connection reset, not
+            the answer in it (RFC 9112, 9.6)."""
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_SECONDS):
+                    while unread:
+                        async with asyncio.timeout(_LINGER_SILENCE):
+                            await watched_receive()
+
+        try:
+            await self._app(scope, watched_receive, watched_send)
+        except ClientGone:
+            record.status = CLIENT_GONE
+        except Exception as error:
+            LOGGER.error("bug", exc_info=error, extra={"facts": {"id": record.id}})
+            record.code = "internal"
+            if not record.status:
+                problem = Problem("internal", f"the service failed; its log knows more of request {record.id}")
+                await problem.response()(scope, watched_receive, watched_send)
+        finally:
+            self._finished(record)

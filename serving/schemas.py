@@ -1,0 +1,237 @@
+"""What the service answers: scores, rankings, errors; as JSON and in the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from starlette.responses import JSONResponse
+
+from ..assessment import Caution, Scale, Score
+
+Code = Literal[
+    "bad_request",
+    "unauthorized",
+    "not_found",
+    "method_not_allowed",
+    "body_timeout",
+    "too_large",
+    "not_multipart",
+    "invalid",
+    "bad_audio",
+    "busy",
+    "internal",
+    "loading",
+    "stopping",
+    "timeout",
+]
+ERRORS: Mapping[Code, tuple[int, str]] = {
+    "bad_request": (400, "the form cannot be read: Missing boundary in multipart."),
+    "unauthorized": (401, "expected the header Authorization: Bearer with the token of this service"),
+    "not_found": (404, "no such page"),
+    "method_not_allowed": (405, "this page does not know the method"),
+    "body_timeout": (408, "the body came too slowly; expected at most 60 s in all, 10 s of silence"),
+    "too_large": (413, "the body is too large; expected at most 33554432 bytes"),
+    "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary"),
+    "invalid": (422, "response: missing"),
+    "bad_audio": (422, "response: lasts 12.0 s; expected at most 10 s"),
+    "busy": (429, "too many requests wait; ask again in 2 s"),
+    "internal": (500, "the service failed; its log knows more of request 3f0c"),
+    "loading": (503, "the judge is being loaded; ask again soon"),
+    "stopping": (503, "the service is stopping; ask another one"),
+    "timeout": (504, "no score within 60 s; ask again when the service is less busy"),
+}
+"""HTTP status of each code, and a message as an example."""
+SCORING_ERRORS = (400, 408, 413, 415, 422, 429, 500, 503, 504)
+"""Statuses of the routes that score."""
+_TITLES = {
+    400: "The form cannot be read.",
+    401: "The token is missing or wrong.",
+    408: "The body came too slowly.",
+    413: "The body is too large.",
+    415: "The body is no form.",
+    422: "A field is missing or wrong, or a clip cannot be used.",
+    429: "Too many requests wait; Retry-After says when to ask again.",
+    500: "The service failed.",
+    503: "The judge is being loaded, or the service is stopping.",
+    504: "There was no score in time.",
+}
+
+
+class Problem(Exception):
+    """An answer that is an error.
+
+    Args:
+        code: For programs.
+        message: For people; one line that says what is expected.
+        headers: Of the answer.
+    """
+
+    def __init__(self, code: Code, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.code: Code = code
+        self.headers = headers
+
+    def response(self) -> JSONResponse:
+        """The answer, in the one form that all errors have."""
+        body = Error(error=ErrorBody(code=self.code, message=str(self)))
+        return JSONResponse(body.model_dump(), ERRORS[self.code][0], headers=self.headers)
+
+
+class ClientGone(Exception):
+    """The client hung up."""
+
+
+# ---------------------------------------------------------------- answers
+
+_SCORE: JsonValue = {
+    "score": 3.87,
+    "standard_error": 0.31,
+    "low": 3.34,
+    "high": 4.4,
+    "abstained": False,
+    "label": "good",
+    "scale": {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True},
+}
+_ANSWER: dict[str, JsonValue] = {
+    "judge": {"name": "judge", "version": "5c682829dbb2e541"},
+    "level": 0.9,
+    "seconds": {"context": [3.2], "responses": [4.05, 2.9]},
+}
+_OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": []}
+_SCORED: JsonValue = {**_ANSWER, "seconds": {"context": [3.2], "responses": [4.05]}, **_OF_RESPONSE}
+_RANKING: JsonValue = {**_ANSWER, "dimension": "vocal_empathy", "ranking": [{"response": 2, **_OF_RESPONSE}]}
+
+
+class JudgeId(BaseModel):
+    """Who judged."""
+
+    name: str
+    version: str = Field(description="Changes with the weights, the calibration and everything else in judge.json.")
+
+
+class Seconds(BaseModel):
+    """Duration of what was heard."""
+
+    context: list[float] = Field(description="Of each turn, oldest first.")
+    responses: list[float]
+
+
+class Answer(BaseModel):
+    """What all answers about responses have."""
+
+    judge: JudgeId
+    level: float = Field(description="Share of pairs that the intervals shall cover.")
+    seconds: Seconds
+
+
+class Scored(Answer):
+    """The score of one response."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SCORED]})
+    scores: dict[str, Score] = Field(description="By dimension.")
+    warnings: tuple[Caution, ...]
+
+
+class Ranked(BaseModel):
+    """One of several responses."""
+
+    response: int = Field(description="Its place in the form, from 1.")
+    scores: dict[str, Score]
+    warnings: tuple[Caution, ...]
+
+
+class Ranking(Answer):
+    """Several responses to one context, best first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_RANKING]})
+    dimension: str = Field(description="What they are ranked by.")
+    ranking: list[Ranked]
+
+
+class AboutDimension(BaseModel):
+    """A quality that is judged."""
+
+    name: str
+    scale: Scale
+
+
+class About(BaseModel):
+    """The judge and the limits of the service."""
+
+    judge: JudgeId
+    dimensions: list[AboutDimension]
+    calibrated: bool = Field(description="Scores come with standard errors and intervals.")
+    max_seconds: float = Field(description="Longest clip.")
+    max_bytes: int = Field(description="Largest request.")
+
+
+class Health(BaseModel):
+    """How the service is."""
+
+    status: str
+
+
+class ErrorBody(BaseModel):
+    """What went wrong."""
+
+    code: Code
+    message: str = Field(description="One line that says what is expected.")
+
+
+class Error(BaseModel):
+    """The form of all errors."""
+
+    error: ErrorBody
+
+
+# ---------------------------------------------------------------- the OpenAPI document
+
+
+def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route for FastAPI.
+
+    Args:
+        *statuses: That it may answer with.
+        token: It wants a token.
+    """
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in sorted((*statuses, 401) if token else statuses):
+        headers: dict[str, Any] = {
+            "X-Request-ID": {
+                "description": "Of this request, in the log too; the client may choose it.",
+                "schema": {"type": "string", "maxLength": 64},
+            }
+        }
+        if status in (429, 503):
+            headers["Retry-After"] = {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
+        examples = {
+            code: {"value": {"error": {"code": code, "message": message}}}
+            for code, (own, message) in ERRORS.items()
+            if own == status
+        }
+        found[status] = {
+            "model": Error,
+            "description": _TITLES[status],
+            "headers": headers,
+            "content": {"application/json": {"examples": examples}},
+        }
+    return found
+
+
+def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool) -> None:
+    """Write what only the judge knows into the OpenAPI document.
+
+    Args:
+        document: Whole; it is changed.
+        dimensions: Names.
+        calibrated: There are intervals; if not, no level is accepted.
+    """
+    for path in ("/v1/score", "/v1/rank"):
+        body = document["paths"][path]["post"]["requestBody"]
+        properties = body["content"]["multipart/form-data"]["schema"]["properties"]
+        if not calibrated:
+            properties.pop("level", None)
+        if "dimension" in properties:
+            properties["dimension"]["enum"] = list(dimensions)

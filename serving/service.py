@@ -1,0 +1,342 @@
+"""A judge at work for many: how it is started, how a request goes through it (`Service.answer`), how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Generic, Literal
+
+import numpy as np
+from fastapi import FastAPI, Request
+
+from ..assessment import Assessment
+from ..audio_inputs import make_pair
+from ..data_modules.audio import Clip
+from ..data_modules.errors import AudioError, UserError
+from ..data_modules.schema import Pair, Turn
+from ..models.calibration import DEFAULT_LEVEL
+from ..scorer import Scorer
+from .batcher import Batcher, Full
+from .decoding import Decoders
+from .forms import Form, FormT, RankForm, check_head, receive
+from .records import LOGGER, Metrics, Record, record_of
+from .schemas import ClientGone, JudgeId, Problem, Seconds
+from .settings import Settings
+
+_WINDOWS = 10
+"""Clips of a judge that hears long ones in windows may be so many times as long as one window."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A judge at work.
+
+    Attributes:
+        scorer: The judge.
+        id: As answers name it.
+        max_seconds: Longest clip.
+        decoders: Make samples.
+        batcher: Calls the judge.
+    """
+
+    scorer: Scorer
+    id: JudgeId
+    max_seconds: float
+    decoders: Decoders
+    batcher: Batcher
+
+
+@dataclass(frozen=True)
+class Heard(Generic[FormT]):
+    """What became of a request.
+
+    Attributes:
+        judge: Who judged.
+        form: What was sent.
+        assessments: Of each response.
+        seconds: Durations of the clips.
+    """
+
+    judge: Judge
+    form: FormT
+    assessments: Sequence[Assessment]
+    seconds: Seconds
+
+
+class Service:
+    """A judge that is loaded, asked by many at once, and stopped without losing a request.
+
+    Args:
+        source: The judge, or what loads it: then requests are answered with 503 until it is there.
+        settings: Limits.
+
+    Attributes:
+        settings: Limits.
+        metrics: Counters.
+        starting: `_start`, as the application runs it.
+        is_stopping: New requests are not let in any more.
+        let_in: Requests so far.
+        under_way: Requests that were let in and have no answer yet.
+    """
+
+    def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
+        self._source, self.settings = source, settings
+        self.metrics = Metrics(lambda: self._judge.batcher.waiting if self._judge else 0)
+        self.starting: asyncio.Task[None] | None = None
+        self._judge: Judge | None = None
+        self.is_stopping = False
+        self.let_in = self.under_way = self._uploads = 0
+
+    @property
+    def state(self) -> Literal["loading", "ready", "stopping"]:
+        """Where it is in its life."""
+        if self.is_stopping:
+            return "stopping"
+        return "ready" if self._judge else "loading"
+
+    @property
+    def judge(self) -> Judge:
+        """The judge at work.
+
+        Raises:
+            Problem: If it is not loaded yet, or is stopping.
+        """
+        if self.is_stopping:
+            raise Problem("stopping", "the service is stopping; ask another one", {"Retry-After": "5"})
+        if self._judge is None:
+            raise Problem("loading", "the judge is being loaded; ask again soon", {"Retry-After": "5"})
+        return self._judge
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncGenerator[None, None]:
+        """Start, meanwhile answering where the judge is still to be loaded; in the end stop threads and processes."""
+        self.starting = asyncio.create_task(self._start())
+        if isinstance(self._source, Scorer) or not callable(self._source):
+            await self.starting
+        yield
+        self.is_stopping = True
+        self.starting.cancel()
+        if self._judge is not None:
+            await asyncio.to_thread(self._judge.batcher.close)
+            await self._judge.decoders.stop()
+
+    async def _start(self) -> None:
+        """Load the judge and try it on half a second of noise.
+
+        Raises:
+            UserError: If it cannot be loaded, or the limits do not fit it.
+        """
+        begun, settings, scorer = time.monotonic(), self.settings, self._source
+        if not isinstance(scorer, Scorer) and callable(scorer):
+            scorer = await _in_daemon_thread(scorer)
+        max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
+        version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
+        judge = Judge(
+            scorer,
+            JudgeId(name=settings.name, version=version),
+            max_seconds,
+            Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
+            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored),
+        )
+        await judge.decoders.start()
+        samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
+        (trial,) = judge.batcher.submit(
+            [make_pair("trial", None, Clip(samples.astype(np.float32), rate))], DEFAULT_LEVEL
+        )
+        await asyncio.wrap_future(trial.future)
+        self._judge = judge
+        LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
+
+    async def answer(self, request: Request, kind: type[FormT]) -> Heard[FormT]:
+        """The way of a request: head checked, let in, received, decoded, queued, scored.
+
+        Raises:
+            Problem: If it is not what is expected, there is no place for it, or time is over.
+            AudioError: If a clip cannot be used.
+            ClientGone: If the client hung up.
+        """
+        record, settings = record_of(request.scope), self.settings
+        check_head(request, settings)
+        judge = self._admit(record)
+        with ExitStack() as upload:
+            upload.enter_context(self._uploading())
+            form, size = await receive(request, kind, settings)
+            self._stage(record, "receive", record.seconds)
+            record.facts["bytes"] = size
+            if "level" in form.model_fields_set and judge.scorer.calibration is None:
+                raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
+            if isinstance(form, RankForm):
+                ranked_by(judge, form)  # before any work
+            async with _patient(request, settings):
+                clips = await self._decode(judge, form, record)
+                upload.close()
+                return await self._score(judge, form, clips, record)
+
+    def _admit(self, record: Record) -> Judge:
+        """Let a request in, if there is a place for it.
+
+        Raises:
+            Problem: If there is none.
+        """
+        judge = self.judge
+        if judge.batcher.is_full or self._uploads >= self.settings.concurrency:
+            raise _busy(judge)
+        record.admitted = True
+        self.under_way += 1
+        self.let_in += 1
+        self.metrics.accepted.inc()
+        return judge
+
+    @contextmanager
+    def _uploading(self) -> Iterator[None]:
+        """Holds a place among the requests that are received and decoded."""
+        self._uploads += 1
+        self.metrics.uploads.inc()
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+            self.metrics.uploads.dec()
+
+    async def _decode(self, judge: Judge, form: Form, record: Record) -> list[tuple[Clip, float]]:
+        """The clips of a request, context first, each with its seconds."""
+        begun, files = time.monotonic(), {"context": form.context, "response": form.responses}
+        judge.batcher.announce(len(form.responses))
+        try:
+            clips = [
+                await judge.decoders.decode(data, name if len(own) == 1 else f"{name} {number}")
+                for name, own in files.items()
+                for number, data in enumerate(own, start=1)
+            ]
+        finally:
+            judge.batcher.announce(-len(form.responses))
+        self._stage(record, "decode", time.monotonic() - begun)
+        seconds = sum(seconds for _, seconds in clips)
+        record.facts["audio_seconds"] = round(seconds, 3)
+        return clips
+
+    async def _score(
+        self, judge: Judge, form: FormT, clips: Sequence[tuple[Clip, float]], record: Record
+    ) -> Heard[FormT]:
+        """Wait for a place in a batch and for the scores."""
+        last = len(form.context) - 1  # the last turn is the user's, and speakers alternate
+        turns = tuple(
+            Turn("assistant" if (last - number) % 2 else "user", clip)
+            for number, (clip, _) in enumerate(clips[: last + 1])
+        )
+        pairs = [
+            Pair(record.id, clip, turns, situation=form.situation or None, group_id=record.id)
+            for clip, _ in clips[last + 1 :]
+        ]
+        try:
+            jobs = judge.batcher.submit(pairs, form.level)
+        except Full:
+            raise _busy(judge) from None
+        try:
+            found = [await asyncio.wrap_future(job.future) for job in jobs]
+        finally:
+            judge.batcher.drop(jobs)  # does nothing to those that are done
+        assessments = []
+        for outcome in found:
+            if isinstance(outcome, AudioError):
+                raise outcome
+            assessments.append(outcome)
+        self._stage(record, "wait", max(job.waited for job in jobs))
+        self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
+        record.facts["batch"] = max(job.batch for job in jobs)
+        self.metrics.audio_seconds.inc(sum(seconds for _, seconds in clips))
+        seconds = [round(seconds, 3) for _, seconds in clips]
+        return Heard(judge, form, assessments, Seconds(context=seconds[: last + 1], responses=seconds[last + 1 :]))
+
+    def _stage(self, record: Record, name: str, seconds: float) -> None:
+        self.metrics.stages.labels(name).observe(seconds)
+        record.facts[f"{name}_ms"] = round(1000 * seconds, 1)
+
+    def finished(self, record: Record) -> None:
+        """The answer of a request was sent, or its client is gone."""
+        self.under_way -= record.admitted
+        self.metrics.answered(record)
+        record.write()
+
+
+def longest_clip(scorer: Scorer, settings: Settings) -> float:
+    """Longest clip that is accepted, in seconds.
+
+    Raises:
+        UserError: If the settings allow clips that the judge refuses.
+    """
+    hears, wanted = scorer.max_seconds, settings.max_seconds
+    in_windows = scorer.description["settings"]["long_clips"] != "refuse"
+    if wanted is None:
+        return hears * _WINDOWS if in_windows else hears
+    if wanted > hears and not in_windows:
+        raise UserError(f"--max-seconds {wanted:g}; expected at most {hears:g}, which the judge hears")
+    return wanted
+
+
+async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
+    """What a function returns; a service that is stopped meanwhile does not wait for it."""
+    loaded: Future[Scorer] = Future()
+    loaded.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only not waited for
+
+    def run() -> None:
+        try:
+            loaded.set_result(load())
+        except Exception as error:
+            loaded.set_exception(error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await asyncio.wrap_future(loaded)
+
+
+@asynccontextmanager
+async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None, None]:
+    """Work that is given up when the client hangs up or time is over.
+
+    Raises:
+        ClientGone: If the client hung up.
+        Problem: If time is over.
+    """
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(settings.request_seconds) as limit:
+            watching = asyncio.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+    except TimeoutError:
+        if gone:
+            raise ClientGone from None
+        waited = f"{settings.request_seconds:g} s"
+        raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
+
+
+def _busy(judge: Judge) -> Problem:
+    """The refusal of a full service."""
+    wait = str(judge.batcher.retry_after())
+    return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
+
+
+def ranked_by(judge: Judge, form: RankForm) -> str:
+    """What to rank by."""
+    known = [dimension.name for dimension in judge.scorer.dimensions]
+    if form.dimension in known or (len(known) == 1 and not form.dimension):
+        return form.dimension or known[0]
+    raise Problem("invalid", f"dimension; expected {', '.join(known)}")

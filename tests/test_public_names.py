@@ -1,0 +1,36 @@
+"""What `from empathy_judge import ...` gives, and that the package alone loads nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import empathy_judge
+import pytest
+
+PROGRAM = """
+import sys
+import empathy_judge
+assert not {"torch", "pandas", "transformers"} & set(sys.modules)
+from empathy_judge import train  # the package can be called, whoever imported it first
+assert not {"torch", "pandas", "transformers"} & set(sys.modules)
+from empathy_judge.train import fit
+assert empathy_judge.train is train
+fit.train = lambda arguments: arguments
+assert train(["--config", "x"]) == ["--config", "x"]
+"""
+
+
+@pytest.mark.parametrize("name", empathy_judge.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    found = getattr(empathy_judge, name)
+    assert isinstance(found, str) or callable(found)
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'scorers'"):
+        _ = empathy_judge.scorers
+
+
+def test_the_package_is_light_and_train_can_be_called() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
