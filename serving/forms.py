@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from tempfile import SpooledTemporaryFile
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
@@ -47,8 +47,6 @@ def _without_default(schema: dict[str, JsonValue]) -> None:
 class Form(BaseModel):
     """What both routes that score take."""
 
-    several: ClassVar[bool]
-    """Whether it takes several responses."""
     model_config = ConfigDict(extra="forbid")
 
     context: list[bytes] = Field(
@@ -78,7 +76,6 @@ class Form(BaseModel):
 class ScoreForm(Form):
     """What `/v1/score` takes."""
 
-    several: ClassVar[bool] = False
     response: bytes = Field(description="The spoken response that is judged.")
 
     @property
@@ -90,7 +87,6 @@ class ScoreForm(Form):
 class RankForm(Form):
     """What `/v1/rank` takes."""
 
-    several: ClassVar[bool] = True
     response: list[bytes] = Field(description="Responses to compare.", min_length=1, max_length=MAX_RESPONSES)
     dimension: str = Field(
         default="",
@@ -155,12 +151,11 @@ async def receive(request: Request, form: type[FormT], settings: Settings) -> tu
     await sent.close()
     values: dict[str, Any] = {}
     for name, contents in files.items():
-        if name in _FILES and not (name == "response" and not form.several):
+        if form.model_fields[name].annotation == list[bytes]:
             values[name] = contents
         elif len(contents) > 1:
-            if name == "response":
-                raise Problem("invalid", f"response: {len(contents)} files; expected one, or several at /v1/rank")
-            raise Problem("invalid", f"{name}: sent {len(contents)} times; expected once")
+            elsewhere = ", or several at /v1/rank" if name == "response" else ""
+            raise Problem("invalid", f"{name}: sent {len(contents)} times; expected once{elsewhere}")
         else:
             values[name] = contents[0] if name in _FILES else _text(name, contents[0])
     try:

@@ -131,7 +131,7 @@ class Scored(Answer):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SCORED]})
     scores: dict[str, Score] = Field(description="By dimension.")
-    warnings: tuple[Caution, ...]
+    warnings: tuple[Caution, ...]  # with the scores an `Assessment`
 
 
 class Ranked(BaseModel):

@@ -23,7 +23,7 @@ from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair, Turn
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full
+from .batcher import Batcher, Full, Job
 from .decoding import Decoders
 from .forms import Form, FormT, RankForm, check_head, receive
 from .records import LOGGER, Metrics, Record, record_of
@@ -177,7 +177,22 @@ class Service:
             async with _patient(request, settings):
                 clips = await self._decode(judge, form, record)
                 upload.close()
-                return await self._score(judge, form, clips, record)
+                jobs = _submit(judge, form, [clip for clip, _ in clips], record.id)
+                try:
+                    found = [await asyncio.wrap_future(job.future) for job in jobs]
+                finally:
+                    judge.batcher.drop(jobs)  # does nothing to those that are done
+        assessments = []
+        for outcome in found:
+            if isinstance(outcome, AudioError):
+                raise outcome
+            assessments.append(outcome)
+        self._stage(record, "wait", max(job.waited for job in jobs))
+        self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
+        record.facts["batch"] = max(job.batch for job in jobs)
+        self.metrics.audio_seconds.inc(sum(seconds for _, seconds in clips))
+        seconds, turns = [round(seconds, 3) for _, seconds in clips], len(form.context)
+        return Heard(judge, form, assessments, Seconds(context=seconds[:turns], responses=seconds[turns:]))
 
     def _admit(self, record: Record) -> Judge:
         """Let a request in, if there is a place for it.
@@ -221,39 +236,6 @@ class Service:
         seconds = sum(seconds for _, seconds in clips)
         record.facts["audio_seconds"] = round(seconds, 3)
         return clips
-
-    async def _score(
-        self, judge: Judge, form: FormT, clips: Sequence[tuple[Clip, float]], record: Record
-    ) -> Heard[FormT]:
-        """Wait for a place in a batch and for the scores."""
-        last = len(form.context) - 1  # the last turn is the user's, and speakers alternate
-        turns = tuple(
-            Turn("assistant" if (last - number) % 2 else "user", clip)
-            for number, (clip, _) in enumerate(clips[: last + 1])
-        )
-        pairs = [
-            Pair(record.id, clip, turns, situation=form.situation or None, group_id=record.id)
-            for clip, _ in clips[last + 1 :]
-        ]
-        try:
-            jobs = judge.batcher.submit(pairs, form.level)
-        except Full:
-            raise _busy(judge) from None
-        try:
-            found = [await asyncio.wrap_future(job.future) for job in jobs]
-        finally:
-            judge.batcher.drop(jobs)  # does nothing to those that are done
-        assessments = []
-        for outcome in found:
-            if isinstance(outcome, AudioError):
-                raise outcome
-            assessments.append(outcome)
-        self._stage(record, "wait", max(job.waited for job in jobs))
-        self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
-        record.facts["batch"] = max(job.batch for job in jobs)
-        self.metrics.audio_seconds.inc(sum(seconds for _, seconds in clips))
-        seconds = [round(seconds, 3) for _, seconds in clips]
-        return Heard(judge, form, assessments, Seconds(context=seconds[: last + 1], responses=seconds[last + 1 :]))
 
     def _stage(self, record: Record, name: str, seconds: float) -> None:
         self.metrics.stages.labels(name).observe(seconds)
@@ -326,6 +308,22 @@ async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None,
             raise ClientGone from None
         waited = f"{settings.request_seconds:g} s"
         raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
+
+
+def _submit(judge: Judge, form: Form, clips: Sequence[Clip], request: str) -> list[Job]:
+    """Put a pair for each response into the queue. The last turn of the context is the user's, and speakers alternate.
+
+    Raises:
+        Problem: If the queue is full.
+    """
+    count = len(form.context)
+    turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(clips[:count]))
+    situation = form.situation or None
+    pairs = [Pair(request, clip, turns, situation=situation, group_id=request) for clip in clips[count:]]
+    try:
+        return judge.batcher.submit(pairs, form.level)
+    except Full:
+        raise _busy(judge) from None
 
 
 def _busy(judge: Judge) -> Problem:

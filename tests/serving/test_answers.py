@@ -163,7 +163,7 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
         ({"data": {"situation": "\N{BOUQUET}" * 1001}}, "situation: 4004 bytes in UTF-8; expected at most 4000"),
         ({"data": {"situation": "x" * 10**6}}, "situation: more than 8000 bytes; expected at most 4000"),
         ({"files": [("situation", ("a", b"\xff"))]}, "situation: not UTF-8; expected text"),
-        ({"files": [("response", ("a", wav()))] * 2}, "response: 2 files; expected one, or several at /v1/rank"),
+        ({"files": [("response", ("a", wav()))] * 2}, "response: sent 2 times; expected once, or several at /v1/rank"),
         ({"files": [("context", ("a", wav()))] * 9}, "context: expected at most 8 items after validation, not 9"),
         ({"files": [("context", ("a", b"x"))] * 27}, "more than 27 parts; expected fewer"),
     ],
