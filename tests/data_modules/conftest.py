@@ -91,9 +91,3 @@ def source_type() -> type[Source]:
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     return Source(tmp_path / "source")
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    """Place (without folders) and reason of what an import skipped."""
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import sdiareward
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
-
-from .conftest import reasons
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
@@ -58,6 +57,11 @@ class SDiaReward:
         assert set(dataset.preferences["dimension"]) == {"dialogue_quality"}
         assert set(dataset.preferences["strength"]) == {1.0}
         return [(name[c], name[r]) for c, r in dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()]
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 @pytest.fixture

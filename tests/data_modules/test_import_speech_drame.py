@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,6 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
-
-from .conftest import reasons
 
 PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
 
@@ -64,6 +63,11 @@ class Drame:
     def load(self, part: str = "", max_skipped: float = 0.0) -> PairDataset:
         imported = speech_drame.read(self.write() / part, argparse.Namespace())
         return assemble(imported, self.out, max_skipped=max_skipped)
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speechjudge
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
-
-from .conftest import reasons
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -70,6 +69,11 @@ class SpeechJudge:
             (name[row["chosen_id"]], name[row["rejected_id"]], row["rater_id"], row["strength"])
             for row in dataset.preferences.to_dict("records")
         ]
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 @pytest.fixture

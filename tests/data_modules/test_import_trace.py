@@ -4,6 +4,7 @@ compared."""
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import trace
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import Pair, PairDataset
-
-from .conftest import reasons
 
 HERTZ = {"moshi": 200, "diva": 300, "gpt": 400}
 
@@ -71,6 +70,11 @@ class Trace:
     def load(self, audio: str | None = None, max_skipped: float = 0.0) -> PairDataset:
         options = argparse.Namespace(audio=audio and str(self.folder / audio))
         return assemble(trace.read(self.write(), options), self.out, max_skipped=max_skipped)
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
+        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 @pytest.fixture

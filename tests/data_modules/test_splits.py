@@ -180,9 +180,10 @@ def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
     write_splits(folder, ["train"] * count)
     with pytest.raises(DataError, match=r"split\.yaml: belongs to other splits than pairs\.parquet has"):
         check_splits(PairDataset.load(folder))
-    (folder / "split.yaml").write_text("- 1")
-    with pytest.raises(DataError, match=r"split\.yaml: .*expected the file that `empathy-judge split` writes"):
-        check_splits(PairDataset.load(folder))
+    for text in ("- 1", "by: [group_id]", "by: [group_id]\nsplit_hash: a\nsplit_hash: b"):
+        (folder / "split.yaml").write_text(text)
+        with pytest.raises(DataError, match=r"split\.yaml: .*expected the file that `empathy-judge split` writes"):
+            check_splits(PairDataset.load(folder))
 
 
 def test_components_are_transitive() -> None:
