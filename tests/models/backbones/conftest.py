@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,51 @@ class Tools:
                 if weight.ndim > 1 and not any(word in name for word in but):
                     weight.mul_(factor)
 
+    @staticmethod
+    def wave_encoder(
+        folder: Path,
+        config_class: Any,
+        model_class: Any,
+        but: Sequence[str] = ("embed_positions",),
+        return_attention_mask: bool = True,
+        **settings: Any,
+    ) -> None:
+        """An encoder over the waveform with two layers."""
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+        positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+        model = model_class(config_class(**sizes, **positions, conv_dim=(16,) * 7, **settings))
+        Tools.louder(model, 5.0, but)
+        model.save_pretrained(folder)
+        extractor = transformers.Wav2Vec2FeatureExtractor(
+            do_normalize=True, return_attention_mask=return_attention_mask
+        )
+        extractor.save_pretrained(folder)
 
-def _module(path: Path, installed: str = transformers.__version__) -> Any:
+    @staticmethod
+    def official_encoder(model_class: Any, folder: Path) -> Callable[..., Tensor]:
+        """From samples to the states of all layers of the official class, side by side."""
+        model = model_class.from_pretrained(folder).eval()
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
+
+        @torch.no_grad()
+        def run(samples: np.ndarray) -> Tensor:
+            inputs = extractor(samples, sampling_rate=16_000, return_tensors="pt")
+            return torch.cat(model(**inputs, output_hidden_states=True).hidden_states, -1)[0]
+
+        return run
+
+
+def _older_layout(prefix: str) -> Callable[[str], str]:
+    """The hub's older files: weight norm by its former names, and the prefix of a model with a head."""
+
+    def rename(key: str) -> str:
+        key = key.replace("parametrizations.weight.original0", "weight_g")
+        return prefix + key.replace("parametrizations.weight.original1", "weight_v")
+
+    return rename
+
+
+def _module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -91,9 +135,9 @@ def _module(path: Path, installed: str = transformers.__version__) -> Any:
         of_transformers = (error.name or "").split(".")[0] == "transformers" or (
             error.name is None and str(error).startswith("Could not import module ")
         )
-        if not of_transformers or Version(installed) >= NEWEST:
+        if not of_transformers or Version(transformers.__version__) >= NEWEST:
             raise
-        pytest.skip(f"{path.stem} under transformers {installed}: {error}")
+        pytest.skip(f"{path.stem} under transformers {transformers.__version__}: {error}")
     return module
 
 
@@ -104,7 +148,7 @@ ENCODERS = [name for name in FAMILIES if "IS_ENCODER = True" in (FOLDER / f"{nam
 
 @pytest.fixture(scope="session")
 def family_module() -> Callable[..., Any]:
-    """Imports a file as in `families/`; skips where the installed transformers (a version) lacks what it needs."""
+    """Imports a file as in `families/`; skips where the installed transformers lacks what it needs."""
     return _module
 
 
@@ -121,14 +165,11 @@ def make_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Fam
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 module.build(folder, Tools)
+            layout, official = getattr(module, "other_layout", None), getattr(module, "official", None)
+            if official is None:  # an encoder over the waveform
+                layout, official = _older_layout(module.PREFIX), partial(Tools.official_encoder, module.OFFICIAL)
             made[name] = Family(
-                name,
-                folder,
-                module.LORA_LAYERS,
-                module.MAX_SECONDS,
-                module.official(folder),
-                getattr(module, "other_layout", None),
-                module.IS_ENCODER,
+                name, folder, module.LORA_LAYERS, module.MAX_SECONDS, official(folder), layout, module.IS_ENCODER
             )
         return made[name]
 
