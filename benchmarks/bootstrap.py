@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from scipy import stats
+from timing import memory
 
 PER_GROUP = 8
 LIKE = 1e-9
@@ -30,47 +30,32 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=10_000)
     parser.add_argument("--loop", type=int, default=5, help="resamples of the loop over SciPy")
     options = parser.parse_args()
-    scores, human, groups = make_scores(options.items, options.judges)
+    # judges without ties, means of five raters on a scale of five, and groups of `PER_GROUP` items
+    rng = np.random.default_rng(0)
+    truth = rng.normal(3, 1, options.items)
+    human = np.clip(np.round(truth[:, None] + rng.normal(0, 1, (options.items, 5))), 1, 5).mean(axis=1)
+    scores = truth + rng.normal(0, 1, (options.judges, options.items))
+    groups = (np.arange(options.items) // PER_GROUP).astype(str)
 
     start = time.perf_counter()
     resamples = Resamples.draw(groups, options.resamples, seed=0)
     found = spearman_draws(scores, human, resamples.codes, resamples.counts)
     ours = time.perf_counter() - start
     start = time.perf_counter()
-    expected = scipy_loop(scores, human, resamples, options.loop)
+    expected = []
+    for row in resamples.counts[: options.loop]:
+        items = np.repeat(np.arange(len(human)), row[resamples.codes].astype(int))
+        expected.append([stats.spearmanr(score[items], human[items])[0] for score in scores])
     loop = (time.perf_counter() - start) * options.resamples / options.loop
 
-    apart = float(np.abs(found[:, : options.loop] - expected).max())
+    apart = float(np.abs(found[:, : options.loop] - np.transpose(expected)).max())
     print(
         f"{options.resamples} resamples of {options.items} items in {len(set(groups))} groups, {options.judges} judges"
     )
     print(f"ours: {ours:.1f} s; loop over SciPy: {loop:.0f} s (from {options.loop} resamples); {loop / ours:.0f} times")
-    print(f"largest difference of a value: {apart:.1e}; peak memory of the process: {peak():.0f} MB")
+    peak = memory("VmHWM") / 2**20
+    print(f"largest difference of a value: {apart:.1e}; peak memory of the process: {peak:.0f} MB")
     sys.exit(0 if apart <= LIKE else 1)
-
-
-def make_scores(items: int, judges: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Judges without ties, means of five raters on a scale of five, and groups of `PER_GROUP` items."""
-    rng = np.random.default_rng(0)
-    truth = rng.normal(3, 1, items)
-    human = np.clip(np.round(truth[:, None] + rng.normal(0, 1, (items, 5))), 1, 5).mean(axis=1)
-    scores = truth + rng.normal(0, 1, (judges, items))
-    return scores, human, (np.arange(items) // PER_GROUP).astype(str)
-
-
-def scipy_loop(scores: np.ndarray, human: np.ndarray, resamples: Resamples, count: int) -> np.ndarray:
-    """Shape (judges, count)."""
-    found = []
-    for row in resamples.counts[:count]:
-        items = np.repeat(np.arange(len(human)), row[resamples.codes].astype(int))
-        found.append([stats.spearmanr(score[items], human[items])[0] for score in scores])
-    return np.array(found).T
-
-
-def peak() -> float:
-    """Greatest resident memory of this process (MB)."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

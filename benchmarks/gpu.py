@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from timing import spread
+
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
 GIB = 2**30
 GRACE = 20.0  # seconds after its time is over that a process may take to end a piece
@@ -151,7 +153,7 @@ def scores_table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         for way, rates in row["ways"].items():
             share = spread(row["share"], ".0%") if way == "all pairs" and "share" in row else ""
-            yield f"| {row['way'] or 'as trained'} | {way} | {spread(rates)} | {share} |"
+            yield f"| {row['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -165,12 +167,6 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{name}: failed: {row['failed'].strip().splitlines()[-1]}"
         if row.get("sync_lines"):
             yield f"{name}: the host waits at " + ", ".join(f"{where} ({n})" for where, n in row["sync_lines"].items())
-
-
-def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Median and range."""
-    median, *ends = (format(value, form) for value in (statistics.median(values), min(values), max(values)))
-    return f"{median} [{ends[0]} to {ends[1]}]"
 
 
 if __name__ == "__main__":

@@ -1,28 +1,203 @@
-"""The training step of the command `train`, timed in rounds with the naive loop, for `gpu.py`."""
+"""A judge in memory that the command `train` and the naive loop share, and its training step, timed in rounds with the
+naive one's, for `gpu.py`."""
 
 from __future__ import annotations
 
+import argparse
+import re
 import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
+from accelerate import init_empty_weights
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.base import Clips, Inputs
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.lora import part_of
+from empathy_judge.train import module as training
 from empathy_judge.train.batches import Batch
 from empathy_judge.train.fit import train
-from empathy_judge.train.throughput import memory_bytes, synchronize
-from gpu_judge import Bench, on_this_judge, predicted_bytes, words
-from naive import Collate, read_items, training_loader
-from rate import work_of
-from turns import Finished
+from empathy_judge.train.memory import StepMemory
+from materials import FAMILIES
+from naive import Collate, NaiveRater, read_items, training_loader
+from timing import Finished, matrix_rate, memory, synchronize
+from torch import nn
+from transformers import AutoConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+PREDICTED_AT = 4
+"""Pairs in the batch that a dry run is made of; activations grow with their number."""
+
+
+@dataclass
+class Bench:
+    """A judge in memory, and what it is measured with."""
+
+    options: argparse.Namespace
+    folder: Path
+    device: torch.device
+    judge: EmpathyJudge
+    batch: int
+    predicted: dict[bool, StepMemory]
+    rater: NaiveRater | None = None
+    matrix_rate: float = 0.0
+
+    def measure_machine(self) -> float:
+        """Products per second of large matrices now (FLOP/s), in the dtype of the frozen weights."""
+        dtype = next(self.judge.network.parameters()).dtype
+        self.matrix_rate = matrix_rate(self.device, dtype, self.options.matrix)
+        return self.matrix_rate
+
+    def naive(self) -> NaiveRater:
+        """The naive model, built when it is first asked for."""
+        if self.rater is None:
+            options = self.options
+            self.rater = naive_around(self.judge, options.family, options.shapes, str(self.folder / "backbone"))
+        return self.rater
+
+    @property
+    def data(self) -> PairDataset:
+        """The pairs."""
+        return PairDataset.load(self.folder / "data")
+
+
+def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> list[str]:
+    """Arguments of `train`: the recipe, on this machine, with other values."""
+    on_gpu = options.device == "cuda"
+    given = {
+        "model.backbone": str(folder / "backbone"),
+        "data.path": str(folder / "data"),
+        "data.num_workers": str(options.workers),
+        "trainer.accelerator": "gpu" if on_gpu else "cpu",
+        "trainer.devices": "1",
+        "trainer.logger": "false",
+        "trainer.max_epochs": "1000",
+        "trainer.check_val_every_n_epoch": "1000",
+        **values,
+    }
+    return [
+        "--config",
+        str(CONFIGS / f"{options.family}.yaml"),
+        *(f"--{name}={value}" for name, value in given.items()),
+    ]
+
+
+def predicted_bytes(found: StepMemory, batch: int) -> float:
+    """What a dry run says of a batch of this size."""
+    return found.total + found.activations * (batch / PREDICTED_AT - 1)
+
+
+@contextmanager
+def on_this_judge(bench: Bench) -> Iterator[None]:
+    """Let `train` take the judge that is in memory, leave it where it is, and forget what it did to its layers."""
+    judge, plain = bench.judge, training.EmpathyJudge
+    training.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
+    # at its end Lightning carries a model to main memory
+    judge._apply = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        training.EmpathyJudge = plain
+        del judge._apply
+        for layer in judge.network.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                vars(layer).pop("forward", None)
+                layer._compiled_call_impl = None
+        torch._dynamo.reset()
+        judge.zero_grad()
+        judge.eval()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else memory("VmHWM")
+
+
+def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> NaiveRater:
+    """The generation model of a family with an adapter and a head of its own, around the frozen weights of a judge that
+    are in memory: what the judge left out (LM head) is drawn at random."""
+    _, model_class, _ = FAMILIES[family](shapes)
+    config = AutoConfig.from_pretrained(folder)
+    frozen = {name: w for name, w in judge.network.named_parameters() if "lora_" not in name}
+    with init_empty_weights(include_buffers=False):
+        model: Any = model_class._from_config(
+            getattr(config, "thinker_config", config), dtype=next(iter(frozen.values())).dtype
+        )
+    plain = {f"model.{name}".replace(".base_layer", ""): nn.Parameter(w.detach(), False) for name, w in frozen.items()}
+    report = model.load_state_dict(
+        {name.replace("model.projector.", "model.audio_tower.proj."): weight for name, weight in plain.items()},
+        strict=False,
+        assign=True,
+    )
+    left_out = re.compile(r"^lm_head|visual|audio_bos_eos_token")
+    assert not report.unexpected_keys, report.unexpected_keys
+    assert all(left_out.search(name) for name in report.missing_keys), report.missing_keys
+    for name in report.missing_keys:
+        owner, _, leaf = name.rpartition(".")
+        part = model.get_submodule(owner)
+        drawn = torch.empty_like(getattr(part, leaf), device=judge.device).normal_(0, 0.02)
+        setattr(part, leaf, nn.Parameter(drawn, requires_grad=False))
+    torch.manual_seed(0)
+    return NaiveRater(folder, None, judge.device, model.eval())
+
+
+class Work(NamedTuple):
+    """Floating-point operations that a judge needs for a batch, by formula.
+
+    Attributes:
+        tower: Forward pass of the audio tower and the projector.
+        forward: Forward pass of the language model.
+        backward: Its backward pass, with LoRA in all of its layers and the rest frozen.
+    """
+
+    tower: float
+    forward: float
+    backward: float
+
+
+def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
+    """Operations for a batch, from the shapes of matrices and the lengths of pairs: padding needs none.
+
+    A matrix takes `2 m n` for each token, forward and once more for the gradient of its input where it is frozen, twice
+    more where it is trained (Kaplan et al., 2020); attention `4 T^2 d` in each layer and twice as much backward, a
+    causal mask halving nothing (Chowdhery et al., 2022). What is computed again is not counted.
+    """
+    sizes: Counter[str | None] = Counter()
+    for name, module in judge.network.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv1d):
+            part = "trained" if "lora_" in name else part_of(judge.backbone, name)
+            sizes[part] += module.weight.numel()
+    network: Any = judge.backbone.network
+    config, tower = network.language_model.config, network.audio_tower
+    width, layers = tower.conv1.out_channels, len(tower.layers)
+    tokens = inputs.attention_mask.sum(1).double()
+    work = 0.0
+    if inputs.clips is not None:
+        frames = torch.tensor(inputs.clips.lengths, dtype=torch.float64)
+        places = frames / 2  # after the second convolution
+        blocks = getattr(tower, "n_window", None)  # Omni's attention stays within blocks
+        reach = places if blocks is None else places.clamp(max=blocks)
+        first = tower.conv1.weight.numel()
+        work = 2 * (first * frames + (sizes["audio_tower"] - first) * places).sum().item()
+        work += 4 * layers * width * (places * reach).sum().item()
+        work += 2 * sizes["projector"] * len(inputs.audio_index)
+    heads = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    attention = 4 * config.num_hidden_layers * heads * tokens.square().sum().item()
+    frozen, trained = (2 * sizes[kind] * tokens.sum().item() for kind in ("language_model", "trained"))
+    return Work(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
+
+
+# ---------------------------------------------------------------- the training step
 
 # One batch of fixed size for each step, as the naive loop has it
 FIXED = {
@@ -102,7 +277,7 @@ class Rounds(L.Callback):
             raise Finished
         synchronize(self.bench.device)
         seconds = time.perf_counter() - self._begun
-        self.peak = max(self.peak, memory_bytes(self.bench.device))
+        self.peak = max(self.peak, peak_memory(self.bench.device))
         self.rates.append(sum(pairs for pairs, _ in self.light) / seconds)
         self.waiting.append(self._waited / seconds)
         self.used += self.light
@@ -133,7 +308,7 @@ class NaiveTurns:
     def __init__(self, bench: Bench) -> None:
         """Build the naive model."""
         self.bench, self.rates, self.peak = bench, [], 0.0
-        before = held(bench.device)
+        before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
         self.rater = bench.naive()
         # beside what the naive model holds: our adapter with its moments, and what training keeps
         shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
@@ -154,17 +329,12 @@ class NaiveTurns:
         self._steps(options.steps)
         synchronize(device)
         self.rates.append(options.steps * self.bench.batch / (time.perf_counter() - begun))
-        self.peak = max(self.peak, memory_bytes(device) - self.others)
+        self.peak = max(self.peak, peak_memory(device) - self.others)
         self.optimizer.zero_grad()
 
     def _steps(self, number: int) -> None:
         for batch in islice(self.batches, number):
             self.rater.step(batch.to(self.bench.device), self.optimizer)
-
-
-def held(device: torch.device) -> int:
-    """Bytes of tensors on a GPU now."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[str, Any]:
@@ -175,16 +345,16 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         values = {"data.batch_size": str(bench.batch), "data.batch_tokens": most, **values}
     again = values.get("model.gradient_checkpointing") == "true"
     naive: list[NaiveTurns] = []
-    trouble: list[str] = []
+    failure: list[str] = []
 
     def between() -> None:
-        if naively and not trouble:
+        if naively and not failure:
             try:
                 if not naive:
                     naive.append(NaiveTurns(bench))
                 naive[0].play()
             except torch.OutOfMemoryError as error:
-                trouble.append("out of memory: " + str(error).partition(".")[0])
+                failure.append("out of memory: " + str(error).partition(".")[0])
 
     rounds = Rounds(bench, between)
     begun = time.perf_counter()
@@ -209,7 +379,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         "sync_lines": dict(rounds.syncs.most_common(5)),
         "start_seconds": rounds.started - begun,
     }
-    if naive and not trouble:
+    if naive and not failure:
         found |= {
             "naive_pairs_per_second": naive[0].rates,
             "naive_share": [
@@ -218,6 +388,6 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
             "naive_peak_bytes": naive[0].peak,
             "times_naive": [own / other for own, other in zip(rounds.rates, naive[0].rates, strict=True)],
         }
-    if trouble:
-        found["naive_left_out"] = trouble[0]
+    if failure:
+        found["naive_left_out"] = failure[0]
     return found

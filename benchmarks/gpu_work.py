@@ -14,7 +14,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,16 @@ from typing import Any
 import lightning as L
 import torch
 import transformers
-from conversations import Conversations, write_conversations
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.fit import build_parser
 from empathy_judge.train.memory import step_memory
-from empathy_judge.train.throughput import memory_bytes, synchronize
-from gpu_judge import PREDICTED_AT, Bench, predicted_bytes, words
-from gpu_step import FIXED, PAIRED, WAYS, step
+from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, peak_memory, predicted_bytes, step, words, work_of
+from materials import Conversations, write_checkpoint, write_conversations
 from naive import Collate, read_items
-from random_checkpoint import write_checkpoint
-from rate import work_of
+from timing import memory, reset_peak, synchronize
 
 LONGEST = 8.0  # seconds of a clip
 LARGEST = 0.9  # share of the card's memory that a dry run may say
@@ -109,9 +105,8 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
     room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**34
     fitting = [batch for batch in (16, 8, 4, 2, 1) if predicted_bytes(predicted[False], batch) < LARGEST * room]
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak starts anew
-    before = host_memory("VmRSS")
+    reset_peak()
+    before = memory("VmRSS")
     begun = time.perf_counter()
     judge = EmpathyJudge(settings, PairDataset.load(folder / "data").card.dimensions).to(device)
     synchronize(device)
@@ -129,16 +124,11 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "write_seconds": writing,
         "load_seconds": loading,
         "weight_bytes": sum(weight.nbytes for weight in judge.parameters()),
-        "host_peak_bytes": host_memory("VmHWM") - before,
+        "host_peak_bytes": memory("VmHWM") - before,
         "matrix_rate": bench.measure_machine(),
         "batch": bench.batch,
         "left_out_batches": "" if fitting else "no batch fits without computing layers again, by the dry run",
     }
-
-
-def host_memory(key: str) -> int:
-    """Of this process (bytes), by the kernel's name."""
-    return int(Path("/proc/self/status").read_text().partition(f"{key}:")[2].split()[0]) * 1024
 
 
 # ---------------------------------------------------------------- scoring
@@ -156,15 +146,12 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
     ]
     size = 2 * bench.batch
     ways: dict[str, tuple[int, Callable[[], object]]] = {
-        "all pairs": (len(pairs), lambda: list(PairScorer(bench.judge, size).predict(pairs))),
-        f"{RESPONSES} responses, contexts of their own": (
-            len(own),
-            lambda: list(PairScorer(bench.judge, size).predict(own)),
-        ),
-        f"{RESPONSES} responses to one context": (
-            len(shared),
-            lambda: list(PairScorer(bench.judge, size).predict(shared)),
-        ),
+        name: (len(wanted), lambda wanted=wanted: list(PairScorer(bench.judge, size).predict(wanted)))
+        for name, wanted in (
+            ("all pairs", pairs),
+            (f"{RESPONSES} responses, contexts of their own", own),
+            (f"{RESPONSES} responses to one context", shared),
+        )
     }
     if naively:
         rater = bench.naive().eval()
@@ -182,7 +169,7 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
         "share": shares,
         "matrix_rate": found.pop("matrix_rate"),
         "batch": size,
-        "peak_bytes": memory_bytes(bench.device),
+        "peak_bytes": peak_memory(bench.device),
     }
 
 

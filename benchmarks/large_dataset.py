@@ -8,7 +8,6 @@ after pair in the order of the files, in one process. Run: `python benchmarks/la
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
 import multiprocessing
@@ -17,9 +16,9 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ import soundfile
 from empathy_judge.data_modules.schema import PairDataset
 from rich.console import Console
 from rich.table import Table
+from timing import memory
 
 RATE = 16_000
 RANKS = 2
@@ -91,11 +91,6 @@ class Outcome:
         return seen_once(self.epochs, self.pairs)
 
     @property
-    def rate(self) -> float:
-        """Pairs per second of all ranks together."""
-        return self.pairs / max(epoch.seconds for epoch in self.epochs)
-
-    @property
     def amplification(self) -> float:
         """Bytes read in the epoch for each byte that the files of pairs hold."""
         return sum(epoch.read for epoch in self.epochs) / self.stored
@@ -120,8 +115,9 @@ def main() -> None:
         table.add_row(name, f"{step.seconds:.1f}", f"{step.peak:.0f}")
     Console().print(table)
     print(f"{found.pairs} pairs, each seen exactly once in the epoch over {RANKS} ranks: {found.seen_once}")
-    print(f"plain loop: {found.plain_rate:.0f} pairs/s; {RANKS} ranks: {found.rate:.0f} pairs/s, ", end="")
-    print(f"{found.rate / found.plain_rate:.2f} times the plain loop")
+    rate = found.pairs / max(epoch.seconds for epoch in found.epochs)
+    print(f"plain loop: {found.plain_rate:.0f} pairs/s; {RANKS} ranks: {rate:.0f} pairs/s, ", end="")
+    print(f"{rate / found.plain_rate:.2f} times the plain loop")
     print(f"bytes read / bytes stored ({found.stored / 2**20:.0f} MB): {found.amplification:.2f}")
     if options.workers:
         print(f"peak memory of a data-loader process: {max(epoch.worker_peak for epoch in found.epochs):.0f} MB")
@@ -186,9 +182,8 @@ def _measured(function: Callable[..., Any], *arguments: Any) -> Step:
 
 
 def _peak() -> float:
-    """Of this process (MB). Not `resource.getrusage`: its figure begins with that of the parent process."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    """Of this process (MB)."""
+    return memory("VmHWM") / 2**20
 
 
 def write_source(folder: Path, pairs: int, clips: int, raters: int) -> None:
@@ -198,23 +193,23 @@ def write_source(folder: Path, pairs: int, clips: int, raters: int) -> None:
     for number in range(clips):
         samples = 0.1 * rng.standard_normal(int(rng.uniform(0.15, 0.3) * RATE))
         soundfile.write(folder / f"clips/{number}.wav", samples, RATE)
-    with _table(folder / "pairs.csv", "pair_id", "group_id", "system_id", "context_audio", "response_audio") as write:
-        for number in range(pairs):
-            group = number // GROUP
-            context, response = f"clips/{group % clips}.wav", f"clips/{int(rng.integers(clips))}.wav"
-            write([f"p{number:06d}", f"g{group}", f"s{number % 5}", context, response])
-    with _table(folder / "ratings.csv", "pair_id", "rater_id", "score") as write:
-        for number in range(pairs):
-            for rater, score in enumerate(rng.integers(1, 6, raters)):
-                write([f"p{number:06d}", f"r{(number + rater) % 50}", int(score)])
-
-
-@contextmanager
-def _table(path: Path, *header: str) -> Iterator[Callable[[list[Any]], object]]:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        yield writer.writerow
+    groups = np.arange(pairs) // GROUP
+    ids = [f"p{number:06d}" for number in range(pairs)]
+    table = {
+        "pair_id": ids,
+        "group_id": [f"g{group}" for group in groups],
+        "system_id": [f"s{number % 5}" for number in range(pairs)],
+        "context_audio": [f"clips/{group % clips}.wav" for group in groups],
+        "response_audio": [f"clips/{clip}.wav" for clip in rng.integers(clips, size=pairs)],
+    }
+    pd.DataFrame(table).to_csv(folder / "pairs.csv", index=False)
+    number, rater = np.divmod(np.arange(pairs * raters), raters)
+    ratings = {
+        "pair_id": np.repeat(ids, raters),
+        "rater_id": [f"r{one % 50}" for one in number + rater],
+        "score": rng.integers(1, 6, pairs * raters),
+    }
+    pd.DataFrame(ratings).to_csv(folder / "ratings.csv", index=False)
 
 
 def write_parquet(source: Path) -> None:

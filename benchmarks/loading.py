@@ -17,13 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from empathy_judge.models.backbones import load_backbone, qwen2_5_omni
 from empathy_judge.models.backbones.base import Checkpoint
+from materials import shards
 from safetensors.torch import save_file
+from timing import memory, reset_peak
 from transformers import (
     Qwen2_5OmniConfig,
     Qwen2_5OmniForConditionalGeneration,
@@ -99,7 +100,7 @@ def write_checkpoint(folder: Path) -> int:
         shapes = Qwen2_5OmniForConditionalGeneration(CONFIG).state_dict()
     noise = torch.randn(max(tensor.numel() for tensor in shapes.values())).mul_(0.02).bfloat16()
     files, total = {}, 0
-    for number, keys in enumerate(shards({key: 2 * tensor.numel() for key, tensor in shapes.items()})):
+    for number, keys in enumerate(shards({key: tensor.shape for key, tensor in shapes.items()}, SHARD)):
         name = f"model-{number + 1:05d}.safetensors"
         shard = {hub_key(key): noise[: shapes[key].numel()].reshape(shapes[key].shape).clone() for key in keys}
         save_file(shard, folder / name, metadata={"format": "pt"})
@@ -114,18 +115,6 @@ def write_checkpoint(folder: Path) -> int:
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, chunk_length=300).save_pretrained(folder)
     return total
-
-
-def shards(sizes: dict[str, int]) -> Iterator[list[str]]:
-    """Keys in their order, so many together that their bytes fill a file."""
-    keys, filled = [], 0
-    for key, size in sizes.items():
-        if keys and filled + size > SHARD:
-            yield keys
-            keys, filled = [], 0
-        keys.append(key)
-        filled += size
-    yield keys
 
 
 def hub_key(path: str) -> str:
@@ -143,13 +132,13 @@ def measure(side: str, folder: str) -> dict[str, float]:
         "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
     }[side]
     assert qwen2_5_omni  # imported before the baseline
-    Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak starts anew
-    before, highest, done = status(), {"RssAnon": 0, "RssFile": 0}, threading.Event()
+    reset_peak()
+    kinds = ("RssAnon", "RssFile")
+    before, highest, done = {key: memory(key) for key in ("VmRSS", *kinds)}, dict.fromkeys(kinds, 0), threading.Event()
 
     def watch() -> None:
         while not done.wait(0.002):
-            now = status()
-            highest.update({key: max(value, now[key]) for key, value in highest.items()})
+            highest.update({key: max(value, memory(key)) for key, value in highest.items()})
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -162,18 +151,11 @@ def measure(side: str, folder: str) -> dict[str, float]:
     watcher.join()
     return {
         "weights": sum(weight.nbytes for weight in network.parameters()),
-        "peak": status()["VmHWM"] - before["VmRSS"],
+        "peak": memory("VmHWM") - before["VmRSS"],
         "anonymous": highest["RssAnon"] - before["RssAnon"],
         "mapped": highest["RssFile"] - before["RssFile"],
         "seconds": seconds,
     }
-
-
-def status() -> dict[str, int]:
-    """Memory of this process (bytes), by the kernel's names."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    pairs = (line.split(":", 1) for line in lines if line.startswith(("Vm", "Rss")))
-    return {name: int(value.split()[0]) * 1024 for name, value in pairs}
 
 
 if __name__ == "__main__":

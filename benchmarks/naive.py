@@ -8,22 +8,27 @@ in the same template, the same head (layer norm, linear, sigmoid over the scale)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import lightning as L
 import soundfile
 import torch
-from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.models.artifact import load_run
 from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.batches import Batch
+from empathy_judge.train.fit import train
+from empathy_judge.train.module import JudgeModule
 from peft import LoraConfig, get_peft_model
-from random_checkpoint import FAMILIES
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoConfig, AutoProcessor, Qwen2AudioForConditionalGeneration
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 RANK, ALPHA = 16, 32
 LEARNING_RATE, HEAD_LEARNING_RATE, WEIGHT_DECAY = 2e-4, 1e-3, 0.01
@@ -112,34 +117,6 @@ class NaiveRater(nn.Module):
         return torch.cat([MINIMUM + (MAXIMUM - MINIMUM) * self(batch.to(self.device)).cpu() for batch in batches])
 
 
-def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> NaiveRater:
-    """The generation model of a family with an adapter and a head of its own, around the frozen weights of a judge that
-    are in memory: what the judge left out (LM head) is drawn at random."""
-    _, model_class, _ = FAMILIES[family](shapes)
-    config = AutoConfig.from_pretrained(folder)
-    frozen = {name: w for name, w in judge.network.named_parameters() if "lora_" not in name}
-    with init_empty_weights(include_buffers=False):
-        model: Any = model_class._from_config(
-            getattr(config, "thinker_config", config), dtype=next(iter(frozen.values())).dtype
-        )
-    plain = {f"model.{name}".replace(".base_layer", ""): nn.Parameter(w.detach(), False) for name, w in frozen.items()}
-    report = model.load_state_dict(
-        {name.replace("model.projector.", "model.audio_tower.proj."): weight for name, weight in plain.items()},
-        strict=False,
-        assign=True,
-    )
-    left_out = re.compile(r"^lm_head|visual|audio_bos_eos_token")
-    assert not report.unexpected_keys, report.unexpected_keys
-    assert all(left_out.search(name) for name in report.missing_keys), report.missing_keys
-    for name in report.missing_keys:
-        owner, _, leaf = name.rpartition(".")
-        part = model.get_submodule(owner)
-        drawn = torch.empty_like(getattr(part, leaf), device=judge.device).normal_(0, 0.02)
-        setattr(part, leaf, nn.Parameter(drawn, requires_grad=False))
-    torch.manual_seed(0)
-    return NaiveRater(folder, None, judge.device, model.eval())
-
-
 class Collate:
     """Reads clips and builds inputs."""
 
@@ -187,3 +164,148 @@ def training_loader(
         collate_fn=collate,
         num_workers=workers,
     )
+
+
+# ---------------------------------------------------------------- the command `train`, and whether both are one model
+
+
+@dataclass(frozen=True)
+class Place:
+    """What all ways have in common.
+
+    Attributes:
+        checkpoint: Folder of the backbone.
+        data: Folder of the pair dataset.
+        upper: Layers of the language model in its upper quarter, the first and one past the last.
+        batch: Pairs in a batch.
+        workers: Data-loader processes.
+        device: Of torch.
+    """
+
+    checkpoint: str
+    data: str
+    upper: tuple[int, int]
+    batch: int
+    workers: int
+    device: str
+
+
+def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, object]) -> list[str]:
+    """Arguments of `train` for what the baseline trains. Nothing is validated or written in between."""
+    on_gpu = place.device != "cpu"
+    given = {
+        "run": run,
+        "data.path": place.data,
+        "data.batch_size": place.batch,
+        "data.num_workers": place.workers,
+        "model.backbone": place.checkpoint,
+        "model.dtype": "bfloat16" if on_gpu else "float32",
+        "model.lora_rank": RANK,
+        "model.lora_alpha": ALPHA,
+        "model.lora_layers": list(place.upper) if in_upper else "null",
+        "model.learning_rate": LEARNING_RATE,
+        "model.head_learning_rate": HEAD_LEARNING_RATE,
+        "trainer.accelerator": "gpu" if on_gpu else "cpu",
+        "trainer.devices": 1,
+        "trainer.precision": "bf16-mixed" if on_gpu else "32-true",
+        "trainer.max_epochs": 1000,
+        "trainer.check_val_every_n_epoch": 1000,
+        **values,
+    }
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+@dataclass
+class Recorder(L.Callback):
+    """What a training run did.
+
+    Attributes:
+        beginning: What was trained, before the first step.
+        positions: Of each batch, the positions of its pairs in the training split.
+        rates: Learning rates of each step, as shares of their peaks.
+        losses: Of each step.
+    """
+
+    beginning: dict[str, Tensor] = field(default_factory=dict)
+    positions: list[list[int]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Copy what is trained."""
+        assert isinstance(pl_module, JudgeModule)
+        self.beginning = {name: weight.detach().clone() for name, weight in pl_module.built.trainable().items()}
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Note batch and rate."""
+        group = trainer.optimizers[0].param_groups[0]
+        self.positions.append(batch.indices.tolist())
+        self.rates.append(group["lr"] / group["initial_lr"])
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Note the loss."""
+        self.losses.append(outputs["loss"].item())
+
+
+@dataclass(frozen=True)
+class Same:
+    """How far both are apart after the same steps.
+
+    Attributes:
+        losses: Of our steps.
+        loss_difference: Greatest between the two at one step.
+        score_difference: Greatest between the scores of one pair (rating points).
+        moved: Greatest change of a score by the training (rating points).
+    """
+
+    losses: list[float]
+    loss_difference: float
+    score_difference: float
+    moved: float
+
+
+def train_both(place: Place, folder: Path, steps: int) -> tuple[Same, EmpathyJudge, NaiveRater]:
+    """Train by the command `train`, then naively on the same batches from the same beginning, and compare.
+
+    Returns:
+        What was found, ours as it was stored, and the naive one.
+    """
+    recorder = Recorder()
+    few = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
+    words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in few.items()})
+    train(words, [recorder])
+    device = torch.device(place.device)
+    rater = NaiveRater(place.checkpoint, None, device)
+    rater.begin_with({name: value.to(device) for name, value in recorder.beginning.items()})
+    dataset = PairDataset.load(place.data)
+    items, collate = read_items(dataset, "train"), Collate(place.checkpoint)
+    probe = items[: 2 * place.batch]
+    batches = [collate(probe[start : start + place.batch]) for start in range(0, len(probe), place.batch)]
+    before = rater.score(iter(batches))
+    optimizer = rater.optimizer()
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    losses = []
+    for positions, rate in zip(recorder.positions, recorder.rates, strict=True):
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * rate
+        losses.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
+    judge = load_run(folder).judge.to(device).eval()
+    after, ours = rater.score(iter(batches)), scores(judge, [pair for pair, _ in probe], place.batch)
+    same = Same(
+        recorder.losses,
+        max(abs(one - other) for one, other in zip(losses, recorder.losses, strict=True)),
+        float((after - ours).abs().max()),
+        float((after - before).abs().max()),
+    )
+    return same, judge, rater
+
+
+def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int = 16) -> Tensor:
+    """Our scores of these pairs `(pairs,)`, nothing known of them before."""
+    found = [prediction for _, prediction in PairScorer(judge, batch).predict(pairs)]
+    assert all(isinstance(prediction, Prediction) for prediction in found), found
+    return torch.cat([prediction.score for prediction in found])  # pyright: ignore[reportAttributeAccessIssue] see above

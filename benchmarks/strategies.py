@@ -1,6 +1,6 @@
 """Time and memory of a training step under each strategy, and whether the judge that comes out is that of DDP.
 
-A checkpoint of random weights and a dataset of noise are written, and `empathy-judge train` trains a few steps with
+A checkpoint of random weights and a dataset of chirps are written, and `empathy-judge train` trains a few steps with
 each `configs/strategy_NAME.yaml` on all GPUs of the machine. The shapes `7b` are those of
 Qwen/Qwen2-Audio-7B-Instruct (16 GB of disk); small ones run anywhere, there without ZeRO, which needs a GPU. One line
 of JSON for each strategy.
@@ -20,22 +20,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
-import pandas as pd
-import soundfile
 import torch
 from empathy_judge.assessment import Assessment
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.scorer import Scorer
 from empathy_judge.train.fit import train
-from empathy_judge.train.module import JudgeModule
-from random_checkpoint import write_checkpoint
+from materials import Conversations, write_checkpoint, write_conversations
+from timing import memory, synchronize
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-RATE = 16_000
 STRATEGIES = ("ddp", "fsdp2", "zero2", "zero3")
 WARM_UP = 3
-VALIDATED = 8
 WORKER = "--worker"
 
 
@@ -53,7 +50,8 @@ def main() -> None:
         folder = Path(name)
         (folder / "backbone").mkdir()
         write_checkpoint("qwen2_audio", options.shapes, folder / "backbone")
-        write_noise(folder / "data", options.seconds, options.steps * options.batch * options.devices)
+        pairs, seconds = options.steps * options.batch * options.devices, (options.seconds, options.seconds)
+        write_conversations(folder / "data", Conversations(pairs, validation=8, responses=1, seconds=seconds))
         expected: torch.Tensor | None = None
         for strategy in options.strategies:
             reason = missing(strategy)
@@ -78,6 +76,7 @@ def measure(strategy: str, folder: Path, options: argparse.Namespace) -> dict[st
     """Train with a strategy in processes of its own."""
     on_gpu = torch.cuda.is_available()
     values = {
+        "config": CONFIGS / f"strategy_{strategy}.yaml",
         "model.backbone": folder / "backbone",
         "model.cache": "none",
         "model.dtype": "bfloat16" if on_gpu else "float32",
@@ -92,35 +91,39 @@ def measure(strategy: str, folder: Path, options: argparse.Namespace) -> dict[st
         "trainer.logger": "false",
         "run": folder / strategy,
     }
-    words = ["--config", str(CONFIGS / "nano.yaml"), "--config", str(CONFIGS / f"strategy_{strategy}.yaml")]
-    words += [word for name, value in values.items() for word in (f"--{name}", str(value))]
     facts = folder / f"{strategy}.json"
+    words = [f"--config={CONFIGS / 'nano.yaml'}", *(f"--{name}={value}" for name, value in values.items())]
     done = subprocess.run([sys.executable, __file__, WORKER, str(facts), *words], stdout=subprocess.DEVNULL)
     if done.returncode != 0:
         sys.exit(f"{strategy}: training failed")
     where = torch.cuda.get_device_name() if on_gpu else "CPU"
-    fixed = {"shapes": options.shapes, "devices": options.devices, "batch": options.batch, "seconds": options.seconds}
+    fixed = {name: getattr(options, name) for name in ("shapes", "devices", "batch", "seconds")}
     return {"strategy": strategy, "device": where, "torch": torch.__version__, **fixed, **json.loads(facts.read_text())}
 
 
-def work(facts: Path, words: list[str]) -> None:
-    """Train, and write down the time and memory of steps of the first process."""
-    ends: list[float] = []
+class StepClock(L.Callback):
+    """Writes down time and memory of the steps of the first process."""
 
-    def on_train_batch_end(module: JudgeModule, *_: object) -> None:
-        if module.device.type == "cuda":
-            torch.cuda.synchronize()
-        ends.append(time.perf_counter())
+    def __init__(self, facts: Path) -> None:
+        """Write there."""
+        self._facts = facts
+        self._ends: list[float] = []
 
-    def on_train_end(module: JudgeModule) -> None:
-        if module.global_rank == 0:
-            steps = np.diff(ends)[WARM_UP:].tolist()
-            peak = torch.cuda.max_memory_allocated() / 2**30 if module.device.type == "cuda" else None
-            facts.write_text(json.dumps({"step_seconds": round(statistics.median(steps), 4), "peak_gib": peak}))
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step is over."""
+        synchronize(pl_module.device)
+        self._ends.append(time.perf_counter())
 
-    module: Any = JudgeModule
-    module.on_train_batch_end, module.on_train_end = on_train_batch_end, on_train_end
-    train(words)
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """All steps are."""
+        if trainer.is_global_zero:
+            on_gpu = pl_module.device.type == "cuda"
+            peak = torch.cuda.max_memory_allocated() if on_gpu else memory("VmHWM")
+            seconds = statistics.median(np.diff(self._ends)[WARM_UP:].tolist())
+            found = {"step_seconds": round(seconds, 4), "peak_gib": round(peak / 2**30, 2)}
+            self._facts.write_text(json.dumps(found))
 
 
 def score(run: Path, data: Path) -> torch.Tensor:
@@ -130,27 +133,8 @@ def score(run: Path, data: Path) -> torch.Tensor:
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 
-def write_noise(folder: Path, seconds: float, trained: int) -> None:
-    """Pairs of noise with random ratings, split."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    pairs, ratings = [], []
-    for number in range(trained + VALIDATED):
-        clips = {}
-        for column in ("context_audio", "response_audio"):
-            clips[column] = f"{column}{number}.wav"
-            noise = rng.normal(scale=0.1, size=round(seconds * RATE))
-            soundfile.write(folder / clips[column], noise.astype(np.float32), RATE)
-        split = "train" if number < trained else "validation"
-        pairs.append({"pair_id": f"{number}", "group_id": f"{number}", "split": split, **clips})
-        ratings.append((f"{number}", "r", "any", int(rng.integers(1, 6))))
-    card = DatasetCard("noise", (Dimension("any", 1, 5, 1),), source="noise", licence="CC0-1.0", synthetic=True)
-    columns = ["pair_id", "rater_id", "dimension", "score"]
-    write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == [WORKER]:
-        work(Path(sys.argv[2]), sys.argv[3:])
+        train(sys.argv[3:], [StepClock(Path(sys.argv[2]))])
     else:
         main()

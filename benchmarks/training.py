@@ -3,10 +3,10 @@
 The naive way is what one writes today with plain transformers and PEFT (`naive`). Ours is the command `train` on a pair
 dataset of clips of 2 to 8 s, each context answered several times, and the scorer behind `score`. Both are the same
 model: first both train on the same batches from the same weights, and losses and scores must agree. Then the ways take
-turns (`turns`), each in a process of its own; start-up and the computing of kept states are not counted, data loading
-is. The ratio is taken in each round; median and range are quoted, also for CPU time, which other programs on the
-machine hardly change. Utilisation is the share of what the machine could do at most, its rate of matrix products in the
-same round, that a way turns into operations of its own model; on a CPU both per second of CPU time.
+turns (`timing`), each in a process of its own; start-up and the computing of cached activations are not counted, data
+loading is. The ratio is taken in each round; median and range are quoted, also for CPU time, which other programs on
+the machine hardly change. Utilisation is the share of what the machine could do at most, its rate of matrix products in
+the same round, that a way turns into operations of its own model; on a CPU both per second of CPU time.
 """
 
 from __future__ import annotations
@@ -16,37 +16,46 @@ import platform
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
+import lightning as L
 import torch
 import transformers
-from conversations import Conversations, write_conversations
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from equality import Same, scores, train_both
-from naive import Collate, NaiveRater, read_items
-from random_checkpoint import write_checkpoint
-from rate import matrix_rate
+from empathy_judge.train.batches import Batch
+from empathy_judge.train.fit import train
+from materials import Conversations, write_checkpoint, write_conversations
+from naive import (
+    Collate,
+    NaiveRater,
+    Place,
+    Same,
+    command_line,
+    read_items,
+    scores,
+    train_both,
+    training_loader,
+)
 from rich.console import Console
 from rich.table import Table
-from rows import append_row
+from timing import Order, Player, Turn, Turns, append_row, in_turns, matrix_rate, ratios, spread
 from transformers import AutoConfig
-from turns import Order, Player, Turn
-from ways import WAYS, Place, Way
 
 TOLERANCE = 1e-4
 """Largest difference of losses, and of scores in rating points, between two that are the same model in float32."""
 EQUAL_STEPS = 5
-TIMES, CPU_TIMES = "times the naive way (median, range)", "in CPU time"
 BATCHES = {"nano": 16, "mid": 8, "7b": 4}
+TOKENS_OF_A_PAIR = 260
+"""About as many as a pair of two clips of 4 s has, 25 tokens a second, with the question and a little padding."""
 
 
 @dataclass(frozen=True)
@@ -96,40 +105,44 @@ def main() -> None:
         pairs = batch * (options.rounds * options.steps + EQUAL_STEPS)
         write_conversations(folder / "data", Conversations(pairs, validation=2 * batch, responses=options.responses))
         place = prepare(folder, options.shapes, batch, options.workers)
-        machine = facts(place)
+        machine = machine_facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is wanted afterwards
             same, scoring = alone.submit(compare_models, place, folder / "equality", options.rounds).result()
-        print_equality(console, same, place)
-        console.print(scoring_table(scoring))
-        training = train_in_turns(WAYS, place, folder, options.rounds, options.steps)
-        console.print(training_table(training, place))
+        console.print(
+            f"{len(same.losses)} steps on the same batches, loss {same.losses[0]:.4f} to {same.losses[-1]:.4f}: losses "
+            f"differ by {same.loss_difference:.1e} at most, scores afterwards by {same.score_difference:.1e} points "
+            f"(training moved them by up to {same.moved:.1e}); at most {TOLERANCE:.0e} is expected in float32"
+        )
+        console.print(figures_table("scoring", scoring))
+        training = train_in_turns(place, folder, options.rounds, options.steps)
+        console.print(figures_table(f"training, {batch} pairs in a batch", training))
     for kind, found in (("scoring", scoring), ("training", training)):
-        for figures in found if options.json else ():
+        for figures in found:
             run = {"kind": kind, "shapes": options.shapes, "batch": batch, "workers": options.workers}
             append_row(options.json, run | {"responses": options.responses} | asdict(figures) | machine)
     is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
     sys.exit(0 if is_same or place.device != "cpu" else 1)
 
 
-def prepare(folder: Path, shapes: str, batch: int, workers: int) -> Place:
+def prepare(folder: Path, shapes: str, batch: int, workers: int = 0) -> Place:
     """The backbone of these shapes, beside the data that lies in `folder`."""
     checkpoint = Path(NANO_FOLDER)
     if shapes != "nano":
         checkpoint = folder / "checkpoint"
-        checkpoint.mkdir()
+        checkpoint.mkdir(exist_ok=True)
         write_checkpoint("qwen2_audio", shapes, checkpoint)
     layers = AutoConfig.from_pretrained(checkpoint).text_config.num_hidden_layers
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Place(str(checkpoint), str(folder / "data"), (layers - layers // 4, layers), batch, workers, device)
 
 
-def facts(place: Place) -> dict[str, str | float]:
+def machine_facts(place: Place) -> dict[str, str | float]:
     """Of this machine."""
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
-    clock, kind = (time.perf_counter, "GFLOP/s") if on_gpu else (time.process_time, "GFLOP/s of CPU time")
-    rates = {name: matrix_rate(device, getattr(torch, name), 1024, clock=clock) for name in ("float32", "bfloat16")}
+    kind = "GFLOP/s" if on_gpu else "GFLOP/s of CPU time"
+    rates = {name: matrix_rate(device, getattr(torch, name), 1024, not on_gpu) for name in ("float32", "bfloat16")}
     return {
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU",
         "threads": torch.get_num_threads(),
@@ -139,31 +152,29 @@ def facts(place: Place) -> dict[str, str | float]:
     }
 
 
-# ---------------------------------------------------------------- the same model
-
-
-def print_equality(console: Console, same: Same, place: Place) -> None:
-    """How far the two are apart after the same steps."""
-    console.print(
-        f"{len(same.losses)} steps on the same batches, loss {same.losses[0]:.4f} to {same.losses[-1]:.4f}: losses "
-        f"differ by {same.loss_difference:.1e} at most, scores afterwards by {same.score_difference:.1e} points "
-        f"(training moved them by up to {same.moved:.1e}); accepted "
-        + (f"{TOLERANCE:.0e}" if place.device == "cpu" else "is whatever bfloat16 makes")
-    )
+def figures_table(title: str, found: Sequence[Figures]) -> Table:
+    """For people; the last columns are empty where they were not measured."""
+    table = Table(
+        title, "pairs/s", "times the naive way (median, range)", "in CPU time", "padding", "waiting for data",
+        "GFLOP/pair", "utilisation", "peak GB",
+    )  # fmt: skip
+    for own in found:
+        measured = [
+            f"{own.padding:.0%}", f"{own.waiting:.1%}", f"{own.flops / 1e9:.2f}", f"{own.utilisation:.0%}",
+            f"{own.peak / 1e9:.2f}",
+        ]  # fmt: skip
+        pace = f"{statistics.median(own.rates):.2f}"
+        table.add_row(own.way, pace, spread(own.ratios), spread(own.cpu_ratios), *(measured if own.flops else ()))
+    return table
 
 
 # ---------------------------------------------------------------- scoring
 
 
 def compare_models(place: Place, run: Path, rounds: int) -> tuple[Same, list[Figures]]:
-    """Train both on the same batches, then let the two score in turns."""
+    """Train both on the same batches, then let both score two batches of pairs in turns: naively, the same without the
+    LM head, by ours from nothing, and by ours once more."""
     same, judge, rater = train_both(place, run, EQUAL_STEPS)
-    return same, score_in_turns(judge, rater, place, rounds)
-
-
-def score_in_turns(judge: EmpathyJudge, rater: NaiveRater, place: Place, rounds: int) -> list[Figures]:
-    """Score two batches of pairs in each round: naively, the same without the LM head, by ours from nothing, and by
-    ours once more."""
     items = read_items(PairDataset.load(place.data), "train")[: 2 * place.batch]
     pairs = [pair for pair, _ in items]
     starts = range(0, len(items), place.batch)
@@ -173,64 +184,131 @@ def score_in_turns(judge: EmpathyJudge, rater: NaiveRater, place: Place, rounds:
         rater.lm_head = lm_head
         return rater.score(collate(items[start : start + place.batch]) for start in starts)
 
+    rater.eval()
     ways: dict[str, Callable[[], object]] = {
         "naive": lambda: naively(True),
         "naive without its LM head": lambda: naively(False),
         "ours": lambda: scores(judge, pairs, place.batch),
         "ours, clips heard before": lambda: list(known.predict(pairs)),
     }
-    rater.eval()
-    for way in ways.values():
-        way()  # warm-up
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            start, begun = time.perf_counter(), time.process_time()
-            way()
-            rates[name].append(len(pairs) / (time.perf_counter() - start))
-            cpu[name].append(len(pairs) / (time.process_time() - begun))
-    return [
-        Figures(name, "naive", own, _ratios(own, rates["naive"]), _ratios(cpu[name], cpu["naive"]))
-        for name, own in rates.items()
-    ]
+    wall, cpu = in_turns(ways, rounds)
+    found = []
+    for name, seconds in wall.items():
+        rates = [len(pairs) / one for one in seconds]
+        times, cpu_times = ratios(wall["naive"], seconds), ratios(cpu["naive"], cpu[name])
+        found.append(Figures(name, "naive", rates, times, cpu_times))
+    return same, found
 
 
-def scoring_table(found: Sequence[Figures]) -> Table:
-    """For people."""
-    table = Table("scoring", "pairs/s", TIMES, CPU_TIMES)
-    for figures in found:
-        pace = f"{statistics.median(figures.rates):.2f}"
-        table.add_row(figures.way, pace, _spread(figures.ratios), _spread(figures.cpu_ratios))
-    return table
+# ---------------------------------------------------------------- ways of training
 
 
-# ---------------------------------------------------------------- training
+@dataclass(frozen=True)
+class Way:
+    """A way of training.
+
+    Attributes:
+        name: What tables call it.
+        baseline: Name of the way that it is compared with.
+        run: Trains until the turns are over: `run(turns, place, folder for its files, *options)`.
+        options: Further arguments of `run`.
+    """
+
+    name: str
+    baseline: str
+    run: Callable[..., None]
+    options: tuple[Any, ...]
 
 
-def train_in_turns(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
+def train_naively(turns: Turns, place: Place, folder: Path, in_upper: bool = False) -> None:
+    """The loop of `naive`, epoch after epoch."""
+    device = torch.device(place.device)
+    rater = NaiveRater(place.checkpoint, range(*place.upper) if in_upper else None, device)
+    optimizer = rater.optimizer()
+    items = read_items(PairDataset.load(place.data), "train")
+    loader = training_loader(items, Collate(place.checkpoint), place.batch, place.workers)
+    turns.wait()
+    for batch in chain.from_iterable(repeat(loader)):
+        turns.batch_came(len(batch.targets), batch.inputs["attention_mask"])
+        rater.step(batch.to(device), optimizer)
+        turns.step_done()
+
+
+def train_with_us(
+    turns: Turns, place: Place, folder: Path, in_upper: bool = False, values: Mapping[str, object] | None = None
+) -> None:
+    """The command `train`, with further values."""
+    train(command_line(place, folder, in_upper, values or {}), [TakeTurns(turns)])
+
+
+class TakeTurns(L.Callback):
+    """Makes a training run wait for its turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        """Wait for these."""
+        self._turns = turns
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """All is loaded, and cached activations are computed."""
+        self._turns.wait()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """The batch is there."""
+        self._turns.batch_came(len(batch.indices), batch.inputs.attention_mask)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Forward and backward pass and optimizer are done."""
+        self._turns.step_done()
+
+
+NAIVE, NAIVE_UPPER = "naive", "naive, LoRA in the upper quarter"
+
+
+def ways_of(batch: int) -> list[Way]:
+    """All ways; batches by tokens have as many as so many pairs."""
+    by_tokens = {"data.batch_tokens": batch * TOKENS_OF_A_PAIR}
+    audio, layers = {"model.cache": "audio"}, {"model.cache": "layers"}
+    ours = {
+        "ours, cold": (False, {}),
+        "ours, cold, responses to one context together": (False, {"data.batches": "groups"}),
+        "ours, cold, like lengths together": (False, by_tokens),
+        "ours, audio states cached": (False, audio),
+        "ours, audio states cached, like lengths together": (False, by_tokens | audio),
+        "ours, LoRA in the upper quarter, audio states cached": (True, audio),
+        "ours, lower layers cached, like lengths together": (True, by_tokens | layers),
+    }
+    naive = [Way(NAIVE, NAIVE, train_naively, (False,)), Way(NAIVE_UPPER, NAIVE_UPPER, train_naively, (True,))]
+    return naive + [Way(name, (NAIVE, NAIVE_UPPER)[own[0]], train_with_us, own) for name, own in ours.items()]
+
+
+def train_in_turns(place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
     """Train by each way, `steps` in each round. Those of one baseline are in memory at the same time."""
-    baselines = dict.fromkeys(way.baseline for way in ways)
-    groups = [[way for way in ways if way.baseline == baseline] for baseline in baselines]
-    return [figures for group in groups for figures in _play(group, place, folder, rounds, steps)]
+    found: list[Figures] = []
+    for baseline in (NAIVE, NAIVE_UPPER):
+        ways = [way for way in ways_of(place.batch) if way.baseline == baseline]
+        found += _play(ways, place, folder, rounds, steps)
+    return found
 
 
 def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
-    dtype, clock = (torch.bfloat16, time.perf_counter) if on_gpu else (torch.float32, time.process_time)
+    dtype = torch.bfloat16 if on_gpu else torch.float32
     with ExitStack() as stack:
         players: dict[str, Player] = {}
         for way in ways:
-            run = folder / way.name
-            player = Player(way.run, place, run, *way.options, log=folder / f"{way.name}.log")
-            players[way.name] = player
-            stack.callback(player.stop)
+            log = folder / f"{way.name}.log"
+            players[way.name] = Player(way.run, place, folder / way.name, *way.options, log=log)
+            stack.callback(players[way.name].stop)
         for player in players.values():
             player.play(Order(1))  # warm-up
         machine, turns = [], {way.name: [] for way in ways}
         for _ in range(rounds):
-            machine.append(matrix_rate(device, dtype, 1024, clock=clock))
+            machine.append(matrix_rate(device, dtype, 1024, not on_gpu))
             for name, player in players.items():
                 turns[name].append(player.play(Order(steps)))
         counted = {name: player.play(Order(1, count=True)) for name, player in players.items()}
@@ -241,50 +319,21 @@ def _figures(
     way: Way, turns: Sequence[Turn], base: Sequence[Turn], counted: Turn, machine: Sequence[float], on_gpu: bool
 ) -> Figures:
     steps = [step for turn in turns for step in turn.steps]
-    own = [turn.rate for turn in turns]
-    paces = own if on_gpu else [turn.cpu_rate for turn in turns]
+    rates, cpu_rates = [turn.rate for turn in turns], [turn.cpu_rate for turn in turns]
     flops = counted.flops / sum(step.pairs for step in counted.steps)
+    used = [rate * flops for rate in (rates if on_gpu else cpu_rates)]
     return Figures(
         way.name,
         way.baseline,
-        own,
-        _ratios(own, [turn.rate for turn in base]),
-        _ratios([turn.cpu_rate for turn in turns], [turn.cpu_rate for turn in base]),
+        rates,
+        ratios(rates, [turn.rate for turn in base]),
+        ratios(cpu_rates, [turn.cpu_rate for turn in base]),
         padding=1 - sum(step.real for step in steps) / sum(step.tokens for step in steps),
         waiting=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
         flops=flops,
-        utilisation=statistics.median(rate * flops / most for rate, most in zip(paces, machine, strict=True)),
+        utilisation=statistics.median(ratios(used, machine)),
         peak=turns[-1].peak,
     )
-
-
-def training_table(found: Sequence[Figures], place: Place) -> Table:
-    """For people."""
-    table = Table(
-        "training", "pairs/s", TIMES, CPU_TIMES, "padding", "waiting for data", "GFLOP/pair",
-        "utilisation", "peak GB", title=f"{place.batch} pairs in a batch",
-    )  # fmt: skip
-    for figures in found:
-        table.add_row(
-            figures.way,
-            f"{statistics.median(figures.rates):.2f}",
-            _spread(figures.ratios),
-            _spread(figures.cpu_ratios),
-            f"{figures.padding:.0%}",
-            f"{figures.waiting:.1%}",
-            f"{figures.flops / 1e9:.2f}",
-            f"{figures.utilisation:.0%}",
-            f"{figures.peak / 1e9:.2f}",
-        )
-    return table
-
-
-def _ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
-    return [rate / other for rate, other in zip(own, base, strict=True)]
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
 
 
 if __name__ == "__main__":

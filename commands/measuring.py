@@ -187,7 +187,7 @@ def _open_judges(specs: Sequence[str], options: argparse.Namespace) -> tuple[Pai
     Where raters of the dataset are judges, their ratings are in it for none of the judges: all meet the same people.
     """
     from ..data_modules.schema import PairDataset
-    from ..eval.judges.baselines.human import PREFIX, HumanJudge, without_raters
+    from ..eval.judges.baselines.simple import PREFIX, HumanJudge, without_raters
 
     dataset = PairDataset.load(options.data)
     raters = [spec.removeprefix(PREFIX) for spec in specs if spec.startswith(PREFIX)]
@@ -209,7 +209,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _
     Raises:
         UserError: If the spec names none.
     """
-    from ..eval.judges.baselines.opening import BASELINES, open_baseline
+    from ..eval.judges.baselines import BASELINES, open_baseline
 
     if spec in BASELINES:
         learn_from = _other_splits(dataset, options.split)

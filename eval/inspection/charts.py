@@ -25,10 +25,10 @@ _TICK_STEPS = (1, 2, 5, 10)
 
 @dataclass(frozen=True)
 class RaterStrip:
-    """One rater: share of the ratings in each bin, mean and standard deviation in rating points."""
+    """One rater: fraction of the ratings in each bin, mean and standard deviation in rating points."""
 
     rater_id: str
-    shares: Sequence[float]
+    fractions: Sequence[float]
     mean: float
     sd: float
 
@@ -93,7 +93,7 @@ def rater_strips(
 
     Args:
         rows: From top to bottom.
-        edges: Of the bins of `RaterStrip.shares`.
+        edges: Of the bins of `RaterStrip.fractions`.
         panel_mean: Mean of all ratings; a dashed line.
         label: What lies on the axis.
         alt: The plot in words.
@@ -106,10 +106,10 @@ def rater_strips(
         figure = Figure(figsize=(4.3, 0.65 + height * len(rows)), layout="constrained")
         axes = figure.subplots()
         for position, row in enumerate(rows):
-            used = [(centre, share) for centre, share in zip(centres, row.shares, strict=True) if share > 0]
-            for centre, share in used:
+            used = [(centre, part) for centre, part in zip(centres, row.fractions, strict=True) if part > 0]
+            for centre, part in used:
                 # Never without any ink, and by the square root: a single rating is seen, whatever the number of bins
-                shade = 0.08 + 0.7 * share**0.5
+                shade = 0.08 + 0.7 * part**0.5
                 axes.barh(position, 0.94 * width, 0.84, centre - 0.47 * width, color=ACCENT, alpha=shade)
             axes.plot([row.mean - row.sd, row.mean + row.sd], [position, position], color=INK, linewidth=1.0)
             axes.plot(row.mean, position, "o", color=INK, markersize=3 if small else 4.5)
@@ -129,8 +129,8 @@ def rater_strips(
         return Markup(svg(figure, alt))
 
 
-def _percent(share: float) -> str:
-    return "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
+def _percent(fraction: float) -> str:
+    return "<1 %" if fraction < 0.005 else f"{100 * fraction:.0f} %"
 
 
 def _shortened(name: str) -> str:

@@ -103,7 +103,7 @@ class PreferenceFacts:
 
 @dataclass(frozen=True)
 class InspectionFacts:
-    """What `inspect` says of opinions and of what the import left out.
+    """What `inspect` says of ratings and preferences, and of what the import left out.
 
     Attributes:
         ratings: Dimension -> its ratings; every dimension of the dataset.
@@ -156,12 +156,12 @@ def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> tuple[D
     items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
     items = items.loc[items["spread"] > 0].reset_index()
     top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:count]
-    opinions: dict[str, list[tuple[str, float]]] = {pair_id: [] for pair_id in top["pair_id"]}
-    wanted = ratings.loc[ratings["pair_id"].isin(list(opinions))]
+    annotations: dict[str, list[tuple[str, float]]] = {pair_id: [] for pair_id in top["pair_id"]}
+    wanted = ratings.loc[ratings["pair_id"].isin(list(annotations))]
     for pair_id, rater, score in zip(wanted["pair_id"], wanted["rater_id"], wanted["score"], strict=True):
-        opinions[pair_id].append((str(rater), float(score)))
+        annotations[pair_id].append((str(rater), float(score)))
     return tuple(
-        DisputedItem(pair_id, float(spread), tuple(sorted(opinions[pair_id], key=lambda opinion: opinion[::-1])))
+        DisputedItem(pair_id, float(spread), tuple(sorted(annotations[pair_id], key=lambda own: own[::-1])))
         for pair_id, spread in zip(top["pair_id"], top["spread"], strict=True)
     )
 

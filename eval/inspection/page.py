@@ -1,10 +1,14 @@
-"""Writes what `empathy-judge inspect` found as a page on which a person can read, look and listen."""
+"""Writes what `empathy-judge inspect` found as a page on which a person can read, look and listen.
+
+The prose and the frame lie in ``pages/templates/inspection.html.j2``.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,16 +18,37 @@ from ...data_modules.inspection import Histogram, Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ..numerals import counted
-from ..pages.page import render
+from ..pages.page import read, render
 from ..pages.report import PAGE_FILE, REPORT_FILE
 from ..pages.sound import RULE, AudioCopies, dot_strip, heard
-from . import charts, wording
+from . import charts
 from .facts import DISPUTED_ITEMS, MAX_STEPS, InspectionFacts, RatingFacts
-from .template import STYLES, TEMPLATE
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
 _EXAMPLES = 5
+_RATERS_NAMED, _PAIRS_NAMED, _DIMENSIONS_NAMED = 5, 3, 3
+_TITLES = {
+    "group_id": "Groups",
+    "context_speaker": "Speakers of contexts",
+    "response_speaker": "Speakers of responses",
+    "system_id": "Systems",
+    "response_clip": "Response clips",
+    "context_clip": "Context clips",
+    "near_identical_response_clip": "Near-identical response clips",
+    "near_identical_context_clip": "Near-identical context clips",
+    "near_identical_response_clip_in_one_group": "Near-identical response clips of one group",
+}
+_PROBLEMS = {"changed": "changed since the import"}
+
+
+class Check(NamedTuple):
+    """What deserves a look before training, and its verdict; ``tone``: good, warn or none."""
+
+    title: str
+    mark: str
+    tone: str
+    text: str
 
 
 def check_page_folder(out: Path) -> None:
@@ -32,12 +57,11 @@ def check_page_folder(out: Path) -> None:
     Raises:
         UserError: If `out` is a pair dataset, holds an agreement report, or is no folder.
     """
-    accepted = "accepted: a folder of its own"
     if out.exists() and not out.is_dir():
-        raise UserError(f"--page {out}: is a file; {accepted}")
+        raise UserError(f"--page {out}: is a file; name a folder of its own")
     for name, what in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
         if (out / name).exists():
-            raise UserError(f"--page {out}: holds {what} ({name}); {accepted}")
+            raise UserError(f"--page {out}: holds {what} ({name}); name a folder of its own")
 
 
 def write_inspection_page(
@@ -87,70 +111,39 @@ def _render(
     wanted |= {pair_id for own in facts.preferences.values() for couple in own.disputed for pair_id in couple.pair_ids}
     pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in wanted}
     dimensions = [
-        _dimension_section(dimension, pairs, found, panels[dimension.name], facts, copies)
+        _dimension(dimension, pairs, found, panels[dimension.name], facts, copies)
         for dimension in dataset.card.dimensions
     ]
-    problems = [(wording.problem_title(p), p.pair_id, p.clip, p.detail) for p in found.problems]
+    card = dataset.card
+    origin = {
+        "ratings": "synthetic: not given by people" if card.synthetic else "given by people",
+        "source": card.source or "not stated",
+        "licence": card.licence or "not stated",
+        "description": card.description,
+        "content hash": found.content_hash,
+        "split hash": dataset.split_hash() if found.split_by else "",
+    }
     return render(
-        TEMPLATE,
-        STYLES,
+        "inspection",
+        read("sound.css") + read("inspection.css"),
+        counted=counted,
         found=found,
-        subtitle=_subtitle(found, facts),
-        verdicts=list(wording.verdicts(found, facts)),
-        origin=_origin(dataset, found),
-        counts=_counts(found),
+        facts=facts,
+        minutes=sum(summary.total for summary in found.seconds.values()) / 60,
+        checks=list(_checks(found, facts)),
+        origin=[(name, value) for name, value in origin.items() if value],
+        splits=[split for split in found.counts if split == "all" or found.split_by],
         dimensions=dimensions,
-        clips=list(_clip_sections(found)),
-        without_clips=[name for name, summary in found.seconds.items() if not summary.count],
-        problems={"rows": problems[:LISTED], "more": max(0, len(problems) - LISTED)},
+        clips=list(_clips(found)),
+        problems=[(_problem(p.kind), p.pair_id, p.clip, p.detail) for p in found.problems],
         audit=list(_audit(dataset, found)),
-        skipped=_skipped(facts),
+        listed=LISTED,
         disputed_items=DISPUTED_ITEMS,
         audio_rule=RULE if any(d["disputed"] or d["couples"] for d in dimensions) else "",
     )
 
 
-def _subtitle(found: Inspection, facts: InspectionFacts) -> str:
-    counts, compared = found.counts["all"], facts.preferences.values()
-    minutes = sum(summary.total for summary in found.seconds.values()) / 60
-    length = f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
-    who = "simulated rater" if found.synthetic else "rater"
-    parts = [counted(counts["pairs"], "pair")]
-    if counts["ratings"] or not compared:
-        ratings, raters = counted(counts["ratings"], "rating"), counted(counts["raters"], who)
-        parts.append(f"{ratings} by {raters}" if counts["ratings"] else ratings)
-    if compared:
-        parts.append(counted(sum(own.comparisons for own in compared), "comparison"))
-    return ", ".join([*parts, f"{length} of audio"])
-
-
-def _origin(dataset: PairDataset, found: Inspection) -> list[tuple[str, str]]:
-    card = dataset.card
-    rows = {
-        "ratings": "synthetic: not given by people" if card.synthetic else "given by people",
-        "source": card.source,
-        "licence": card.licence,
-        "description": card.description,
-        "content hash": found.content_hash,
-        "split hash": dataset.split_hash() if found.split_by else "",
-    }
-    return [(name, value or "not stated") for name, value in rows.items() if value or name in ("source", "licence")]
-
-
-def _counts(found: Inspection) -> dict[str, Any]:
-    """The table of counts; a single row where nothing is split."""
-    facts = list(found.counts["all"])
-    return {
-        "facts": [fact.replace("_", " ") for fact in facts],
-        "rows": [
-            (split, [counts[fact] for fact in facts])
-            for split, counts in found.counts.items()
-            if split == "all" or found.split_by
-        ],
-    }
-
-
-def _dimension_section(
+def _dimension(
     dimension: Dimension,
     pairs: Mapping[str, Pair],
     found: Inspection,
@@ -160,29 +153,22 @@ def _dimension_section(
 ) -> dict[str, Any]:
     name, own = dimension.name, facts.ratings[dimension.name]
     preferences = facts.preferences.get(name)
+    scale, ticks = (dimension.minimum, dimension.maximum), _steps(dimension)
+    if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:
+        ticks = np.linspace(*scale, 5).tolist()
     return {
         "name": name,
-        "sentences": wording.panel_sentences(name, found, own, panel),
         "panel": panel,
+        "own": own,
         "scores": found.scores[name],
-        "raters": own.raters,
+        "each": found.raters_per_pair[name],
         "is_timed": any(rater.median_seconds is not None for rater in own.raters),
-        "preferences": "" if preferences is None else wording.preference_sentences(preferences),
+        "preferences": preferences,
         "disputed": [
-            {
-                "spread": item.spread,
-                "scores": item.ratings,
-                "strip": dot_strip(item.ratings, (dimension.minimum, dimension.maximum), _ticks(dimension)),
-                "heard": heard(pairs[item.pair_id], copies),
-            }
-            for item in own.disputed
+            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies)) for item in own.disputed
         ],
         "couples": [
-            {
-                "votes": wording.votes(couple),
-                "same_context": pairs[couple.pair_ids[0]].context == pairs[couple.pair_ids[1]].context,
-                "heard": [heard(pairs[pair_id], copies) for pair_id in couple.pair_ids],
-            }
+            (couple.votes, [heard(pairs[pair_id], copies) for pair_id in couple.pair_ids])
             for couple in (preferences.disputed if preferences else ())
         ],
         **(_rating_charts(dimension, found.scores[name]["mean"], own) if panel["n_ratings"] else {"histogram": ""}),
@@ -190,112 +176,43 @@ def _dimension_section(
 
 
 def _rating_charts(dimension: Dimension, mean: float, facts: RatingFacts) -> dict[str, Any]:
-    name, bins = dimension.name, facts.scores
-    ticks = _steps(dimension)
-    shares = "; ".join(
-        f"{_bin_name(bins, ticks, position)}: {100 * count / sum(bins.counts):.0f} %"
-        for position, count in enumerate(bins.counts)
+    name, bins, ticks = dimension.name, facts.scores, _steps(dimension)
+    labels = [f"{step:g}" for step in ticks or ()] or [
+        f"{low:g} to {high:g}" for low, high in zip(bins.edges[:-1], bins.edges[1:], strict=True)
+    ]
+    fractions = "; ".join(
+        f"{label}: {100 * count / sum(bins.counts):.0f} %" for label, count in zip(labels, bins.counts, strict=True)
     )
-    rows, of_all = _strips(facts)
+    shown = sorted(facts.raters, key=lambda rater: (-rater.n_ratings, rater.rater_id))[: charts.MAX_STRIPS]
+    rows = [
+        charts.RaterStrip(rater.rater_id, [count / sum(counts) for count in counts], rater.mean, rater.sd)
+        for rater in sorted(shown, key=lambda rater: (rater.mean, rater.rater_id))
+        for counts in [facts.scores_by_rater[rater.rater_id]]
+    ]
+    alt = (
+        f"Ratings of {name} by rater, from {rows[0].rater_id} with the lowest mean, {rows[0].mean:.2f}, to "
+        f"{rows[-1].rater_id} with the highest, {rows[-1].mean:.2f}"
+    )
     return {
-        "histogram": charts.histogram(bins, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
-        **_coverage(name, facts.pairs_by_raters),
-        "strips": charts.rater_strips(
-            rows,
-            bins.edges,
-            mean,
-            "rating",
-            f"Ratings of {name} by rater, from {rows[0].rater_id} with the lowest mean, {rows[0].mean:.2f}, to "
-            f"{rows[-1].rater_id} with the highest, {rows[-1].mean:.2f}",
-            ticks=ticks,
-        ),
-        "strips_of": of_all,
+        "histogram": charts.histogram(bins, "rating", f"Ratings of {name}. {fractions}", ticks=ticks),
+        "coverage": _coverage(name, facts.pairs_by_raters),
+        "strips": charts.rater_strips(rows, bins.edges, mean, "rating", alt, ticks=ticks),
+        "n_strips": len(rows),
     }
 
 
-def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> dict[str, Any]:
-    """How many raters pairs have: as a chart, or in words where all have the same number."""
+def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
+    """How many raters pairs have; no chart where all have the same number."""
     if len(pairs_by_raters) == 1:
-        return {
-            "coverage": "",
-            "coverage_text": f"Every pair has {counted(next(iter(pairs_by_raters)), 'rater')}.",
-        }
+        return ""
     low, high = min(pairs_by_raters), max(pairs_by_raters)
-    values = np.repeat(list(pairs_by_raters), list(pairs_by_raters.values()))
     width = int(np.ceil((high - low + 1) / MAX_STEPS))
     edges = np.arange(low, high + width + 1, width) - 0.5
-    counts, _ = np.histogram(values, edges)
+    counts, _ = np.histogram(list(pairs_by_raters), edges, weights=list(pairs_by_raters.values()))
     ticks = [float(value) for value in range(low, high + 1)] if width == 1 else None
     words = "; ".join(f"{count} pairs with {raters}" for raters, count in pairs_by_raters.items())
-    bins = Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
-    return {"coverage": charts.histogram(bins, "raters of a pair", f"Raters per pair for {name}: {words}", ticks=ticks)}
-
-
-def _strips(facts: RatingFacts) -> tuple[list[charts.RaterStrip], str]:
-    """Strips in the order of means, and which raters are shown where not all are."""
-    shown = sorted(facts.raters, key=lambda rater: (-rater.n_ratings, rater.rater_id))[: charts.MAX_STRIPS]
-    rows = [
-        charts.RaterStrip(rater.rater_id, _shares(facts.scores_by_rater[rater.rater_id]), rater.mean, rater.sd)
-        for rater in sorted(shown, key=lambda rater: (rater.mean, rater.rater_id))
-    ]
-    of_all = f" (the {len(rows)} of {len(facts.raters)} with most ratings)" if len(rows) < len(facts.raters) else ""
-    return rows, of_all
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    return [count / sum(counts) for count in counts]
-
-
-def _clip_sections(found: Inspection) -> Iterator[dict[str, Any]]:
-    for name, summary in found.seconds.items():
-        if summary.minimum is None or summary.median is None or summary.maximum is None:
-            continue
-        text = (
-            f"{counted(summary.count, 'different clip')}, {summary.total / 60:.1f} minutes together: "
-            f"shortest {summary.minimum:.2f} s, median {summary.median:.2f} s, longest {summary.maximum:.2f} s."
-        )
-        bins = found.durations[name]
-        chart = ""
-        if len(bins.counts) > 1:
-            widths = np.diff(bins.edges)
-            chart = charts.histogram(
-                bins,
-                "duration (s)",
-                f"Durations of {name} clips. {text}",
-                logarithmic=bool(widths[-1] > 2 * widths[0]),
-            )
-        yield {"title": f"{name.capitalize()} clips", "chart": chart, "text": text}
-
-
-def _audit(dataset: PairDataset, found: Inspection) -> Iterator[dict[str, Any]]:
-    examples = {kind: sorted(values)[:_EXAMPLES] for kind, values in found.crossings.items()}
-    wanted = {value for values in examples.values() for value in values}
-    pairs_with: dict[str, list[str]] = {}
-    for pair in dataset.pairs:
-        for clip in set(dataset.fingerprints[pair.pair_id]) & wanted:
-            pairs_with.setdefault(clip, []).append(pair.pair_id)
-    for kind, values in found.crossings.items():
-        tone, mark = ("none", "not refused") if values else ("good", "none")
-        if kind in found.refused and values:
-            tone, mark = "warn", "leak"
-        yield {
-            "title": wording.crossing_title(kind),
-            "tone": tone,
-            "mark": mark,
-            "count": len(values),
-            "examples": [
-                (
-                    wording.clip_name(value, pairs_with[value]) if value in pairs_with else value,
-                    ", ".join(values[value]),
-                )
-                for value in examples[kind]
-            ],
-        }
-
-
-def _skipped(facts: InspectionFacts) -> dict[str, Any]:
-    rows = facts.skipped
-    return {"columns": list(rows[0]) if rows else [], "rows": rows[:LISTED], "more": max(0, len(rows) - LISTED)}
+    bins = Histogram(tuple(edges.tolist()), tuple(counts.astype(int).tolist()))
+    return charts.histogram(bins, "raters of a pair", f"Raters per pair for {name}: {words}", ticks=ticks)
 
 
 def _steps(dimension: Dimension) -> list[float] | None:
@@ -306,14 +223,129 @@ def _steps(dimension: Dimension) -> list[float] | None:
     return [dimension.minimum + position * dimension.step for position in range(count)]
 
 
-def _ticks(dimension: Dimension) -> Sequence[float]:
-    steps = _steps(dimension)
-    if steps is not None and len(steps) <= charts.MAX_LABELLED_BARS:
-        return steps
-    return tuple(map(float, np.linspace(dimension.minimum, dimension.maximum, 5)))
+def _clips(found: Inspection) -> Iterator[tuple[str, str, str]]:
+    """Title, chart and text of each side."""
+    for name, summary in found.seconds.items():
+        if summary.minimum is None or summary.median is None or summary.maximum is None:
+            continue
+        text = (
+            f"{counted(summary.count, 'different clip')}, {summary.total / 60:.1f} minutes together: "
+            f"shortest {summary.minimum:.2f} s, median {summary.median:.2f} s, longest {summary.maximum:.2f} s."
+        )
+        bins, chart = found.durations[name], ""
+        if len(bins.counts) > 1:
+            widths = np.diff(bins.edges)
+            alt = f"Durations of {name} clips. {text}"
+            chart = charts.histogram(bins, "duration (s)", alt, logarithmic=bool(widths[-1] > 2 * widths[0]))
+        yield f"{name.capitalize()} clips", chart, text
 
 
-def _bin_name(bins: Histogram, steps: Sequence[float] | None, position: int) -> str:
-    if steps is not None:
-        return f"{steps[position]:g}"
-    return f"{bins.edges[position]:g} to {bins.edges[position + 1]:g}"
+def _audit(dataset: PairDataset, found: Inspection) -> Iterator[dict[str, Any]]:
+    """What is in several splits."""
+    examples = {kind: sorted(values)[:_EXAMPLES] for kind, values in found.crossings.items()}
+    wanted = {value for values in examples.values() for value in values}
+    pairs_with: dict[str, list[str]] = {}
+    for pair in dataset.pairs:
+        for clip in set(dataset.fingerprints[pair.pair_id]) & wanted:
+            pairs_with.setdefault(clip, []).append(pair.pair_id)
+
+    def named(value: str) -> str:
+        """A clip by the first digits of its hash and the first of the pairs that have it."""
+        pair_ids = pairs_with.get(value)
+        if pair_ids is None:
+            return value
+        more = f" and {len(pair_ids) - _PAIRS_NAMED:,} more" if len(pair_ids) > _PAIRS_NAMED else ""
+        return f"clip {value[:12]} of {', '.join(pair_ids[:_PAIRS_NAMED])}{more}"
+
+    for kind, values in found.crossings.items():
+        tone, mark = ("none", "not refused") if values else ("good", "none")
+        if kind in found.refused and values:
+            tone, mark = "warn", "leak"
+        yield {
+            "title": _title(kind),
+            "tone": tone,
+            "mark": mark,
+            "count": len(values),
+            "examples": [(named(value), ", ".join(values[value])) for value in examples[kind]],
+        }
+
+
+def _title(kind: str) -> str:
+    """What may not be in several splits, as people call it."""
+    return _TITLES.get(kind, kind.replace("_", " ").capitalize())
+
+
+def _problem(kind: str) -> str:
+    """What is wrong with a clip."""
+    return _PROBLEMS.get(kind, kind.replace("_", " "))
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def _checks(found: Inspection, facts: InspectionFacts) -> Iterator[Check]:
+    yield _check_leaks(found)
+    yield _check_clips(found)
+    counts = found.counts["all"]
+    if not counts["ratings"]:
+        text = "Nobody gave scores." + (" There are preferences." if facts.preferences else "")
+        yield Check("Ratings", "none", "none", text)
+    elif found.unrated:
+        text = f"{len(found.unrated):,} of {counts['pairs']:,} pairs have no rating on any dimension."
+        yield Check("Ratings", "gaps", "warn", text)
+    else:
+        yield Check("Ratings", "complete", "good", "Every pair has a rating.")
+    if any(own.raters for own in facts.ratings.values()):
+        yield _check_raters(facts)
+    if facts.skipped:
+        pairs = counted(len(facts.skipped), "pair")
+        text = f"The import left out {pairs} that it could not use; they are listed below."
+        yield Check("Skipped by the import", "to look at", "warn", text)
+    else:
+        yield Check("Skipped by the import", "none", "good", "No pair of the source is listed as skipped.")
+
+
+def _check_leaks(found: Inspection) -> Check:
+    title = "Leaks between splits"
+    if not found.split_by:
+        text = "The pairs are not split yet. Make splits with empathy-judge split, then look here again."
+        return Check(title, "not split", "none", text)
+    leaks = [f"{_title(k).lower()} ({len(found.crossings[k]):,})" for k in found.refused if found.crossings[k]]
+    if leaks:
+        text = f"In several splits: {', '.join(leaks)}. What a judge learned in one split is asked in another."
+        return Check(title, "leak", "warn", text)
+    return Check(title, "none", "good", f"In one split each: {', '.join(_title(k).lower() for k in found.refused)}.")
+
+
+def _check_clips(found: Inspection) -> Check:
+    if not found.problems:
+        total = sum(summary.count for summary in found.seconds.values())
+        longest = f"{found.max_seconds:g}\N{NO-BREAK SPACE}s"
+        text = f"All {total:,} clips decode, and none is silent, clipped or longer than {longest}."
+        return Check("Clips", "in order", "good", text)
+    kinds = Counter(_problem(problem.kind) for problem in found.problems)
+    text = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+    pairs = counted(len({problem.pair_id for problem in found.problems}), "pair")
+    return Check("Clips", "to look at", "warn", f"In {pairs}: {text}.")
+
+
+def _check_raters(facts: InspectionFacts) -> Check:
+    flagged: dict[str, dict[str, list[str]]] = {}  # rater -> kind -> dimensions
+    for name, own in facts.ratings.items():
+        for rater in own.raters:
+            for kind in dict.fromkeys(flag.kind for flag in rater.flags):
+                flagged.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
+    if not flagged:
+        timed = any(rater.median_seconds is not None for own in facts.ratings.values() for rater in own.raters)
+        fast = ", far faster than the others" if timed else ""
+        return Check("Raters", "in order", "good", f"None looks constant, random{fast} or like a copy of another.")
+    shown = [
+        f"{rater_id} ({'; '.join(f'{kind} on {_enumerated(names)}' for kind, names in kinds.items())})"
+        for rater_id, kinds in list(flagged.items())[:_RATERS_NAMED]
+    ]
+    more = f", and {len(flagged) - len(shown)} more" if len(flagged) > len(shown) else ""
+    return Check("Raters", "to ask about", "warn", f"{', '.join(shown)}{more}; the evidence is below.")
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _DIMENSIONS_NAMED else f"{len(names)} dimensions"

@@ -62,8 +62,8 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
             ("scale", str(scores["scale"])),
             ("mean score", mean),
             ("raters per pair", each),
-            ("one rater against the others (Spearman)", numerals.ranged(panel["spearman"])),
-            ("best possible with the panel mean", numerals.ranged(panel["panel_mean"])),
+            ("leave-one-out human agreement (Spearman)", numerals.ranged(panel["spearman"])),
+            ("noise ceiling of the panel mean", numerals.ranged(panel["panel_mean"])),
             ("reliability of the panel mean (split halves)", numerals.ranged(panel["panel_reliability"])),
             *((form, numerals.ranged(panel["icc"][form])) for form in FORMS),
             *(

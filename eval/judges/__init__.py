@@ -38,6 +38,11 @@ class Judge(Protocol):
     dimensions: tuple[str, ...]
     only_given: str | None
 
+    @property
+    def record(self) -> Mapping[str, Any] | None:
+        """What it says of itself in reports, fits strict JSON; None = nothing."""
+        ...
+
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """Scores every pair on every dimension.
 
@@ -119,5 +124,5 @@ def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) 
         row = table.iloc[int(wrong.argmax())]
         raise ValueError(
             f"judge {judge.name}: pair {row['pair_id']!r} has status {row['status']!r} and score "
-            f"{row['score']}; accepted: {OK!r} with a finite score, or another status and NaN"
+            f"{row['score']}; expected {OK!r} with a finite score, or another status and NaN"
         )

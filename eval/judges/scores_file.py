@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class ScoresFile:
     """
 
     only_given: str | None = "a file of scores cannot score changed pairs"
+    record: Mapping[str, Any] | None = None
 
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
@@ -46,7 +47,7 @@ class ScoresFile:
             if key in self._scores:
                 raise DataError(
                     f"{table.place(position, 'pair_id')}: value {shown(key[0])} has a score for "
-                    f"{shown(key[1])} already; accepted: one row per pair and dimension"
+                    f"{shown(key[1])} already; expected one row per pair and dimension"
                 )
             self._scores[key] = _number(table, position, "score")
             if row.get("uncertainty") is not None:
@@ -67,7 +68,7 @@ class ScoresFile:
 def _identifier(table: SourceTable, position: int, column: str) -> str:
     value = table.rows[position].get(column)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise DataError(f"{table.place(position, column)}: value {shown(value)}; accepted: text")
+        raise DataError(f"{table.place(position, column)}: value {shown(value)}; expected text")
     return str(value)
 
 
@@ -79,7 +80,7 @@ def _number(table: SourceTable, position: int, column: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise DataError(
-            f"{table.place(position, column)}: value {shown(value)}; accepted: a finite number "
+            f"{table.place(position, column)}: value {shown(value)}; expected a finite number "
             "(leave out the rows of pairs without a score)"
         )
     return number

@@ -35,7 +35,7 @@ class TrainedJudge:
             cache: Folder for audio states, see `Scorer.from_pretrained`.
         """
         self.name = name
-        self.description = loaded.description
+        self.description = self.record = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
         store = None if cache is None else DiskStore(cache)

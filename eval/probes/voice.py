@@ -42,7 +42,7 @@ _PULSE_TAPS = 16
 
 
 @dataclass(frozen=True)
-class Heard:
+class Speech:
     """A clip and what was tracked in it.
 
     Attributes:
@@ -63,24 +63,24 @@ class Heard:
         return float(np.median(voiced)) if len(voiced) else float("nan")
 
 
-def listen(clip: Clip) -> Heard:
+def analyse(clip: Clip) -> Speech:
     """Tracks pitch and periodicity."""
     samples = decode(clip, RATE)
     track = prosody.track(samples)
     voiced = ~np.isnan(track.pitch)
     time, frame = np.arange(len(samples)), np.arange(len(track.pitch)) * prosody.HOP
     if not voiced.any():
-        return Heard(samples.astype(np.float64), np.full(len(samples), np.nan), np.zeros(len(samples)))
+        return Speech(samples.astype(np.float64), np.full(len(samples), np.nan), np.zeros(len(samples)))
     pitch = np.exp(np.interp(time, frame[voiced], np.log(track.pitch[voiced])))
     nearest = np.minimum((time + prosody.HOP // 2) // prosody.HOP, len(frame) - 1)
-    return Heard(samples.astype(np.float64), pitch, np.where(voiced, track.harmonicity, 0.0)[nearest])
+    return Speech(samples.astype(np.float64), pitch, np.where(voiced, track.harmonicity, 0.0)[nearest])
 
 
-def resynthesise(heard: Heard, pitch: np.ndarray, periodic: np.ndarray, rng: np.random.Generator) -> Clip:
+def resynthesise(speech: Speech, pitch: np.ndarray, periodic: np.ndarray, rng: np.random.Generator) -> Clip:
     """The clip with its own envelope and level, 8 ms by 8 ms, and another excitation.
 
     Args:
-        heard: The clip.
+        speech: The clip.
         pitch: Shape (n,), Hz; may be NaN where nothing is periodic.
         periodic: Shape (n,), share of harmonic power, 0 to 1.
         rng: Of the noise.
@@ -88,11 +88,11 @@ def resynthesise(heard: Heard, pitch: np.ndarray, periodic: np.ndarray, rng: np.
     Returns:
         A clip at `RATE`, as long as it was.
     """
-    noise = rng.standard_normal(len(heard.samples))
+    noise = rng.standard_normal(len(speech.samples))
     excitation = np.sqrt(1 - periodic) * noise
     if periodic.any():
         excitation += np.sqrt(periodic) * pulses(pitch)
-    source, wanted = _windowed(excitation), _windowed(heard.samples)
+    source, wanted = _windowed(excitation), _windowed(speech.samples)
     shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(wanted)
     level = np.sqrt((wanted**2).sum(-1) / np.maximum(_energy(shaped), 1e-20))
     return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
@@ -159,14 +159,14 @@ def _energy(spectrum: np.ndarray) -> np.ndarray:
 
 def resynthesis(clip: Clip, rng: np.random.Generator) -> Clip:
     """Through the vocoder with its own pitch and periodicity: what `monotone` does besides."""
-    heard = listen(clip)
-    return resynthesise(heard, heard.pitch, heard.periodic, rng)
+    speech = analyse(clip)
+    return resynthesise(speech, speech.pitch, speech.periodic, rng)
 
 
 def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
     """Through the vocoder at the median of its pitch."""
-    heard = listen(clip)
-    return resynthesise(heard, np.full_like(heard.pitch, heard.median_pitch), heard.periodic, rng)
+    speech = analyse(clip)
+    return resynthesise(speech, np.full_like(speech.pitch, speech.median_pitch), speech.periodic, rng)
 
 
 def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
@@ -189,9 +189,9 @@ def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
 
 def flat_prosody(clip: Clip, rng: np.random.Generator) -> Clip:
     """One pitch, one periodicity and one level for all clips; what is left of the delivery is its timing."""
-    heard = listen(clip)
-    periodic = np.where(heard.periodic > 0, FLAT_PERIODICITY, 0.0)
-    return level_flattened(resynthesise(heard, np.full_like(heard.pitch, FLAT_PITCH), periodic, rng))
+    speech = analyse(clip)
+    periodic = np.where(speech.periodic > 0, FLAT_PERIODICITY, 0.0)
+    return level_flattened(resynthesise(speech, np.full_like(speech.pitch, FLAT_PITCH), periodic, rng))
 
 
 def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:

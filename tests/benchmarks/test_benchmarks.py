@@ -19,7 +19,7 @@ from empathy_judge.data_modules.schema import PairDataset
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TOY = """
 import torch
-from turns import Turns
+from timing import Turns
 
 def run(turns: Turns, pairs: int) -> None:
     turns.wait()
@@ -48,11 +48,11 @@ def toy(tmp_path: Path, programs: Callable[[str], Any], monkeypatch: pytest.Monk
     return programs("toy_ways")
 
 
-class TestConversations:
+class TestMaterials:
     def test_lengths_splits_and_shared_contexts_are_as_wanted(
         self, tmp_path: Path, programs: Callable[[str], Any]
     ) -> None:
-        made = programs("conversations")
+        made = programs("materials")
         made.write_conversations(tmp_path, made.Conversations(12, validation=4, responses=4, seconds=(0.2, 0.8)))
         dataset = PairDataset.load(tmp_path)
         assert len(dataset.subset("train").pairs) == 12
@@ -64,7 +64,7 @@ class TestConversations:
         assert len(set(seconds)) > 10
 
     def test_embedded_clips_are_the_same(self, tmp_path: Path, programs: Callable[[str], Any]) -> None:
-        made = programs("conversations")
+        made = programs("materials")
         first = []
         for embedded in (False, True):
             folder = tmp_path / str(embedded)
@@ -76,13 +76,13 @@ class TestConversations:
 
 class TestCounter:
     def test_products_and_attention_on_the_cpu(self, programs: Callable[[str], Any]) -> None:
-        counter = programs("rate").Counter()
+        counter = programs("timing").Counter()
         torch.ones(2, 3) @ torch.ones(3, 5)
         assert counter.stop() == 2 * 2 * 3 * 5
 
     def test_attention_forward_and_backward(self, programs: Callable[[str], Any]) -> None:
         query, key, value = (torch.randn(2, 4, 10, 8, requires_grad=True) for _ in range(3))
-        counter = programs("rate").Counter()
+        counter = programs("timing").Counter()
         torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
         forward = 2 * 2 * (2 * 4 * 10 * 10 * 8)  # two products
         assert (
@@ -94,7 +94,7 @@ class TestTurns:
     def test_a_way_makes_as_many_steps_as_it_is_told(
         self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]
     ) -> None:
-        turns = programs("turns")
+        turns = programs("timing")
         player = turns.Player(toy.run, 8, log=tmp_path / "log")
         assert len(player.play(turns.Order(3)).steps) == 3
         turn = player.play(turns.Order(2, count=True))
@@ -108,18 +108,23 @@ class TestTurns:
 
     def test_what_a_failed_way_said_is_told(self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]) -> None:
         with pytest.raises(RuntimeError, match="ValueError: no such clip"):
-            programs("turns").Player(toy.fail, log=tmp_path / "log")
+            programs("timing").Player(toy.fail, log=tmp_path / "log")
 
 
-def test_the_rate_of_two_runs_counts_only_while_both_train(programs: Callable[[str], Any]) -> None:
-    first = [{"time": float(second), "pairs": 4} for second in range(10)]  # 4 pairs/s
-    second = [{"time": 4.5 + 0.5 * step, "pairs": 1} for step in range(20)]  # 2 pairs/s, begins later, ends later
-    slow_alone = [{"time": 100.0, "pairs": 1}]
-    together = programs("two_processes").together
-    assert together([first]) == pytest.approx(4)
-    assert together([first, second]) == pytest.approx(6)
-    # a step that goes on while the other run has ended
-    assert together([first, second[:6] + slow_alone]) == pytest.approx(4 + 2)
+@pytest.mark.slow
+def test_the_scorer_program_finds_equal_scores(
+    programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against the naive loop, and one context for many responses against calls of their own."""
+    scorer = programs("scorer")
+    monkeypatch.setattr(scorer, "SHARED", ((0.6, 0.4),))
+    monkeypatch.setattr(sys, "argv", ["scorer.py", "--rounds", "1", "--pairs", "4"])
+    with pytest.raises(SystemExit) as ended:
+        scorer.main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0, printed
+    assert "naive loop" in printed
+    assert "one context, 16 responses" in printed
 
 
 @pytest.mark.slow
@@ -127,10 +132,10 @@ def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str]
     """Trained by `train` and by the naive loop on the same batches, losses and scores agree."""
     from empathy_judge.models.backbones import NANO_FOLDER
 
-    made = programs("conversations")
+    made = programs("materials")
     made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
-    place = programs("ways").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
-    same, _, _ = programs("equality").train_both(place, tmp_path / "run", steps=3)
+    place = programs("naive").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
+    same, _, _ = programs("naive").train_both(place, tmp_path / "run", steps=3)
     assert len(same.losses) == 3
     assert same.loss_difference < 1e-5
     assert same.score_difference < 1e-4
@@ -194,7 +199,7 @@ class TestGpu:
         from empathy_judge.models.lora import LoraSettings
         from torch.utils.flop_counter import FlopCounterMode
 
-        programs("random_checkpoint").write_checkpoint(family, "tiny", tmp_path)
+        programs("materials").write_checkpoint(family, "tiny", tmp_path)
         judge = EmpathyJudge(JudgeSettings(str(tmp_path), lora=LoraSettings(rank=4)), [Dimension("any", 1, 5, 1)])
         clips = [Clip(make_tone(seconds, 200, 0.3), 16_000) for seconds in (4.0, 4.0)]
         inputs = judge.build_inputs([Pair("any", clips[0], (Turn("user", clips[1]),))])
@@ -205,7 +210,7 @@ class TestGpu:
         )
         with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
             judge(inputs).sum().backward()
-        work = programs("rate").work_of(judge, inputs)
+        work = programs("gpu_step").work_of(judge, inputs)
         # the formula knows neither the head nor that the first layer's input needs no gradient
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 10 * work.tower > 0

@@ -13,7 +13,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, Turn
 from empathy_judge.eval.challenge_run import aeq_bench, echomind
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 
 from .conftest import tone_clip, tone_of
 

@@ -19,7 +19,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval import report_schema
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import INTERVAL_COLUMNS
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.probes import context_swapped

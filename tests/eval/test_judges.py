@@ -15,7 +15,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges import SCORE_COLUMNS, check_score_table, score_table
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 
 SOUND = Clip(np.zeros(800, dtype=np.float32), 8000)
@@ -97,14 +97,14 @@ def test_scores_are_read_from_every_format(suffix: str, tmp_path: Path) -> None:
         ("pair_id,score\na,1\n", "no column 'dimension'; it has pair_id, score"),
         (
             "pair_id,dimension,score\na,empathy,good\n",
-            r"row 1 \(line 2\), column 'score': value 'good'; accepted: a finite",
+            r"row 1 \(line 2\), column 'score': value 'good'; expected a finite",
         ),
         (
             "pair_id,dimension,score\na,empathy,1\nb,empathy,\n",
             r"row 2 \(line 3\), column 'score': value None",
         ),
-        ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; accepted: a finite number"),
-        ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; accepted: text"),
+        ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; expected a finite number"),
+        ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; expected text"),
         (
             "pair_id,dimension,score\na,empathy,1\na,empathy,2\n",
             r"row 2 \(line 3\), column 'pair_id': value 'a' has a score",

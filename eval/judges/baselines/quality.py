@@ -45,8 +45,7 @@ class QualityJudge:
             weights = importlib.resources.files("speechmos") / "dnsmos_models" / "sig_bak_ovr.onnx"
         except ImportError:
             raise UserError(
-                "quality: onnxruntime and speechmos are not both installed; accepted: pip install "
-                "'empathy-judge[quality]'"
+                "quality: onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'"
             ) from None
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = 1  # clips are measured in threads
@@ -93,7 +92,7 @@ class QualityJudge:
 
 
 def _onto(scale: Dimension, mos: float) -> float:
-    share = (np.clip(mos, _LOWEST, _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST)
+    fraction = (np.clip(mos, _LOWEST, _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST)
     if not scale.higher_is_better:
-        share = 1 - share
-    return scale.minimum + share * (scale.maximum - scale.minimum)
+        fraction = 1 - fraction
+    return scale.minimum + fraction * (scale.maximum - scale.minimum)

@@ -115,7 +115,7 @@ def fit(
         names = ", ".join(dimension.name for dimension in dataset.card.dimensions)
         raise DataError(
             f"{dataset.root}: judge {judge} cannot be fitted, there are not two groups with usable pairs that are "
-            f"rated on {names}; accepted: more groups in the training split"
+            f"rated on {names}; expected more groups in the training split"
         )
     return Regression(tuple(dimensions), tuple(models), record)
 

@@ -53,7 +53,7 @@ class TextJudge:
         if not any(usable):
             raise DataError(
                 f"{dataset.root}: judge {cls.name} reads transcripts, and none of the {len(usable)} pairs to fit it on "
-                "has a response_text; accepted: pairs with transcripts"
+                "has a response_text; expected pairs with transcripts"
             )
         regression = fit(cls.name, dataset, documents, usable, _candidates(), seed)
         return cls(regression, {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)})

@@ -175,7 +175,7 @@ class PointwiseJudge:
         examples: Sequence[Example] = (),
         only_given: str | None = None,
     ) -> None:
-        self.name, self.only_given = name, only_given
+        self.name, self.only_given, self.record = name, only_given, None
         self.dimensions = tuple(dimension.name for dimension in dimensions)
         self.session = session
         self._examples = tuple(examples)
@@ -240,7 +240,7 @@ class PairwiseJudge:
     def __init__(
         self, name: str, session: Session, dimensions: Sequence[Dimension], only_given: str | None = None
     ) -> None:
-        self.name, self.only_given = name, only_given
+        self.name, self.only_given, self.record = name, only_given, None
         self.dimensions = tuple(dimension.name for dimension in dimensions)
         self.session = session
         self._scales = tuple(dimensions)

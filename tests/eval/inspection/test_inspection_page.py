@@ -148,13 +148,13 @@ def write_page(data: Path, out: Path) -> Page:
 # ---------------------------------------------------------------- facts
 
 
-def opinions(**scores: list[float]) -> pd.DataFrame:
+def ratings_of(**scores: list[float]) -> pd.DataFrame:
     rows = [(pair_id, f"r{n}", score) for pair_id, own in scores.items() for n, score in enumerate(own)]
     return pd.DataFrame(rows, columns=["pair_id", "rater_id", "score"])
 
 
 def test_the_most_disputed_items_in_their_order() -> None:
-    ratings = opinions(
+    ratings = ratings_of(
         single=[5],
         agreed=[3, 3, 3],
         mild=[3, 4],
@@ -172,7 +172,7 @@ def test_the_most_disputed_items_in_their_order() -> None:
 
 
 def test_equal_spreads_go_to_the_item_with_more_raters() -> None:
-    found = most_disputed(opinions(a=[2, 3, 4], b=[2, 2, 3, 4, 4], c=[1, 2, 3]))  # all have exactly 1
+    found = most_disputed(ratings_of(a=[2, 3, 4], b=[2, 2, 3, 4, 4], c=[1, 2, 3]))  # all have exactly 1
     assert [(item.pair_id, item.spread) for item in found] == [("b", 1.0), ("a", 1.0), ("c", 1.0)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import numerals
 from empathy_judge.eval.compare import Comparison, compare
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.compare_page import comparison_words, render_comparison, write_comparison
 from empathy_judge.eval.report_schema import RankingReport
 

@@ -19,7 +19,7 @@ import soundfile
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges import score_table
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages import wording
 from empathy_judge.eval.pages.report import render_page, terminal_table, write_report
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import numerals
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import Evaluation, evaluate
-from empathy_judge.eval.judges.constant import ConstantJudge
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.report_tables import markdown_comparison, markdown_report, statistics_table
 
 MakeDataset = Callable[..., PairDataset]

@@ -16,9 +16,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, Turn
 from empathy_judge.eval.judges import OK, check_score_table
-from empathy_judge.eval.judges.baselines import clip_features
-from empathy_judge.eval.judges.baselines.acoustic import OURS, AcousticJudge, candidates
-from empathy_judge.eval.judges.baselines.clip_features import ClipFeatures, Measures
+from empathy_judge.eval.judges.baselines import acoustic
+from empathy_judge.eval.judges.baselines.acoustic import OURS, AcousticJudge, ClipFeatures, Measures, candidates
 from empathy_judge.eval.judges.baselines.functionals import FUNCTIONALS, functionals
 from empathy_judge.eval.judges.baselines.regression import FOLDS, fit
 from scipy.stats import spearmanr
@@ -117,8 +116,8 @@ def test_features_are_context_response_and_their_difference(make_buzz: Callable[
 
 def test_every_distinct_clip_is_decoded_once_and_kept(dataset_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
-    decode = clip_features.decode
-    monkeypatch.setattr(clip_features, "decode", lambda source, rate: read.append(source) or decode(source, rate))
+    decode = acoustic.decode
+    monkeypatch.setattr(acoustic, "decode", lambda source, rate: read.append(source) or decode(source, rate))
     pairs = PairDataset.load(dataset_folder).pairs
     features = ClipFeatures(OURS)
     first, _ = features.of(pairs)
@@ -205,7 +204,7 @@ def test_too_few_groups_are_refused_in_one_line(delivered: PairDataset) -> None:
 
 def test_egemaps_measures_what_opensmile_measures(make_buzz: Callable[..., np.ndarray]) -> None:
     pytest.importorskip("opensmile")
-    from empathy_judge.eval.judges.baselines.egemaps import egemaps
+    from empathy_judge.eval.judges.baselines.acoustic import egemaps
 
     measures = egemaps()
     assert len(measures.names) == 88
@@ -224,13 +223,11 @@ def test_egemaps_without_opensmile_is_one_line(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from empathy_judge.data_modules.errors import UserError\n"
-        "from empathy_judge.eval.judges.baselines.egemaps import egemaps\n"
+        "from empathy_judge.eval.judges.baselines.acoustic import egemaps\n"
         "try:\n    egemaps()\nexcept UserError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == (
-        "acoustic:egemaps: opensmile is not installed; accepted: pip install 'empathy-judge[acoustic]'\n"
-    )
+    assert done.stdout == ("acoustic:egemaps: opensmile is not installed; run pip install 'empathy-judge[acoustic]'\n")
 
 
 def make_pair(name: str, response: Clip, context: list[Clip]):

@@ -74,5 +74,5 @@ def test_without_its_packages_it_is_one_line(absent: str, tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "quality: onnxruntime and speechmos are not both installed; accepted: pip install 'empathy-judge[quality]'\n"
+        "quality: onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'\n"
     )

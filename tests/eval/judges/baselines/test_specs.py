@@ -66,7 +66,7 @@ def test_without_human_judges_nobody_is_left_out(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "human:nobody", "constant"], "judge 'human:nobody': accepted: human:r0, human:r1, human:r2"),
+        (["compare", "human:nobody", "constant"], "judge 'human:nobody': expected one of human:r0, human:r1, human:r2"),
         (["compare", "human:r0", "human:r1", "human:r2"], "there are no ratings but those of 'r0', 'r1', 'r2'"),
         (["evaluate", "text"], "judge text reads transcripts, and none of the 12 pairs"),
         (["evaluate", "acoustic", "--split", "all"], "it is fitted on split train and would be measured on it"),

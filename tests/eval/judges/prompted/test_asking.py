@@ -46,7 +46,7 @@ def test_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "accepted"),
+    ("setting", "expected"),
     [
         ("rubric=kindness", "vocal, attunement, support, plain"),
         ("samples=0", "1 to 100"),
@@ -60,10 +60,10 @@ def test_settings() -> None:
         ("samples", "NAME=VALUE"),
     ],
 )
-def test_bad_settings_are_named(setting: str, accepted: str) -> None:
+def test_bad_settings_are_named(setting: str, expected: str) -> None:
     with pytest.raises(UserError) as told:
         parse_settings([setting], "openai:m")
-    assert accepted in str(told.value)
+    assert expected in str(told.value)
     assert setting.partition("=")[0] in str(told.value)
 
 

@@ -1,0 +1,141 @@
+"""Baselines that hear nothing: a score drawn at random, the mean human score, and one rater of the dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ....data_modules.errors import DataError, UserError, shown
+from ....data_modules.schema import Dimension, Pair, PairDataset
+from .. import OK, score_table
+
+PREFIX = "human:"
+_LISTED = 10
+
+
+class RandomJudge:
+    """Implements `Judge`: every score of the scale is equally likely.
+
+    The draw depends on the pair's id, the dimension and the seed alone, so that order and split do not matter, and a
+    changed pair keeps the score of its id.
+
+    Args:
+        dimensions: What it scores.
+        seed: Of the draws.
+    """
+
+    name = "random"
+    only_given: str | None = None
+
+    def __init__(self, dimensions: Sequence[Dimension], seed: int = 0) -> None:
+        self.dimensions = tuple(dimension.name for dimension in dimensions)
+        self.record: Mapping[str, Any] = {"seed": seed}
+        self._scales, self._seed = tuple(dimensions), seed
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`."""
+        scores = [[self._draw(pair.pair_id, scale) for scale in self._scales] for pair in pairs]
+        return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), len(self._scales))))
+
+    def _draw(self, pair_id: str, scale: Dimension) -> float:
+        """Uniform on the steps of the scale, or on all of it where it has none."""
+        digest = hashlib.sha256(f"{self._seed}\n{scale.name}\n{pair_id}".encode()).digest()
+        draw = int.from_bytes(digest[:6]) / 2**48  # in [0, 1), exact in float64
+        if scale.step is None:
+            return scale.minimum + draw * (scale.maximum - scale.minimum)
+        return scale.minimum + int(draw * scale.steps) * scale.step
+
+
+class ConstantJudge:
+    """Gives every pair the same score.
+
+    Its correlations are undefined; its errors in rating points are what a judge must beat.
+
+    Args:
+        scores: Dimension -> score in rating points.
+    """
+
+    name = "constant"
+    only_given: str | None = None
+
+    def __init__(self, scores: Mapping[str, float]) -> None:
+        self.dimensions = tuple(scores)
+        self.record: Mapping[str, Any] = {"scores": dict(scores)}
+        self._scores = dict(scores)
+
+    @classmethod
+    def fitted_to(cls, dataset: PairDataset) -> ConstantJudge:
+        """The mean over the rated pairs of `dataset` (its training split) of each dimension.
+
+        Raises:
+            DataError: If no pair has a rating.
+        """
+        means = dataset.mean_scores().mean(axis=0).dropna()
+        if means.empty:
+            raise DataError(f"{dataset.root}: no pair has a rating; the constant judge needs some")
+        return cls({str(dimension): float(score) for dimension, score in means.items()})
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`."""
+        return score_table(pairs, self.dimensions, np.tile([*self._scores.values()], (len(pairs), 1)))
+
+
+class HumanJudge:
+    """Gives the ratings of one rater. What it is compared with must come from `without_raters`.
+
+    Args:
+        dataset: With the rater's ratings.
+        rater: Its id.
+
+    Raises:
+        UserError: If there is no such rater.
+    """
+
+    only_given: str | None = "a rater of the dataset cannot be asked about changed pairs"
+
+    def __init__(self, dataset: PairDataset, rater: str) -> None:
+        own = dataset.ratings[dataset.ratings["rater_id"] == rater]
+        if own.empty:
+            raise UserError(f"judge {shown(PREFIX + rater)}: expected one of {_listed(dataset)}")
+        self.name = PREFIX + rater
+        rated = set(own["dimension"])
+        self.dimensions = tuple(d.name for d in dataset.card.dimensions if d.name in rated)
+        self.record: Mapping[str, Any] = {"rater": rater, "ratings": len(own)}
+        self._scores = dict(zip(zip(own["pair_id"], own["dimension"], strict=True), own["score"], strict=True))
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`. What the rater did not rate has no score."""
+        scores = [[self._scores.get((pair.pair_id, name), math.nan) for name in self.dimensions] for pair in pairs]
+        table = score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), len(self.dimensions))))
+        table.loc[table["status"] != OK, "status"] = "not rated by this rater"
+        return table
+
+
+def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:
+    """The dataset without the ratings and preferences of some raters; its hashes stay those of the whole.
+
+    Raises:
+        DataError: If no rating is left.
+    """
+    ratings = dataset.ratings[~dataset.ratings["rater_id"].isin(list(raters))].reset_index(drop=True)
+    if ratings.empty:
+        raise DataError(
+            f"{dataset.root}: there are no ratings but those of {', '.join(map(shown, raters))}; leave at least one "
+            "rater to compare with"
+        )
+    preferences = dataset.preferences
+    if preferences is not None:
+        preferences = preferences[~preferences["rater_id"].isin(list(raters))].reset_index(drop=True)
+    return dataclasses.replace(dataset, ratings=ratings, preferences=preferences)
+
+
+def _listed(dataset: PairDataset) -> str:
+    raters = sorted(set(dataset.ratings["rater_id"]))
+    more = f" and {len(raters) - _LISTED} more" if len(raters) > _LISTED else ""
+    return ", ".join(PREFIX + rater for rater in raters[:_LISTED]) + more
