@@ -207,7 +207,7 @@ def _complete(score: np.ndarray, human: np.ndarray) -> tuple[np.ndarray, np.ndar
     """The items without NaN, and a statistic with their count and, if nothing can be computed, the reason."""
     x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"scores of shape {x.shape} and {y.shape}; accepted: two vectors of equal length")
+        raise ValueError(f"scores of shape {x.shape} and {y.shape}; expected two vectors of equal length")
     kept = ~(np.isnan(x) | np.isnan(y))
     n, dropped = int(kept.sum()), int((~kept).sum())
     x, y = x[kept], y[kept]
