@@ -176,7 +176,10 @@ def correlation(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndar
     constant = [side for side, values in (("judge", x), ("human", y)) if is_constant(values)]
     if constant:
         return replace(result, reason=f"the {' and the '.join(constant)} scores are constant")
-    return replace(result, value=float(formula(x, y)))
+    value = float(formula(x, y))
+    if np.isnan(value):  # one side hardly passes the tolerance
+        return replace(result, reason="the scores are constant up to rounding")
+    return replace(result, value=value)
 
 
 def is_constant(values: np.ndarray) -> bool:
