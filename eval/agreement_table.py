@@ -91,14 +91,14 @@ def measure_agreement(
     """
     for option, value in (("--resamples", resamples), ("--seed", seed)):
         if value < 0:
-            raise UserError(f"{option} {value}: accepted: 0 or more")
+            raise UserError(f"{option} {value}: expected 0 or more")
     annotations.check(judges, "--judges")
     people = [name for name in annotations.annotators if name not in judges]
     if not people:
-        raise UserError(f"--judges names every annotator of {annotations.path}; accepted: at least one person is left")
+        raise UserError(f"--judges names every annotator of {annotations.path}; expected at least one person is left")
     judges = list(dict.fromkeys(judges))
     if cluster == "system" and not annotations.has_systems:
-        raise UserError(f"--cluster system: {annotations.path} has no column 'system'; accepted: group")
+        raise UserError(f"--cluster system: {annotations.path} has no column 'system'; expected group")
     table = _Table(people, judges, annotations.has_systems, kappa_weights, cluster, interval, resamples, seed)
     console = Console(stderr=True)
     blocks = track(

@@ -75,7 +75,7 @@ class Annotations:
         for name in names:
             if name not in self.annotators:
                 where = f"not among the annotators of {self.path} that count"
-                raise UserError(f"{option} {name!r}: {where}; accepted: {_listed(self.annotators)}")
+                raise UserError(f"{option} {name!r}: {where}; expected {_listed(self.annotators)}")
 
     def blocks(self) -> Iterator[Block]:
         """Each dimension of each dataset, in the order of the file."""
@@ -129,7 +129,7 @@ class _Rows:
         if first != record.position:
             raise DataError(
                 f"{record.place(self._columns['item'])}: {annotator} scores item {shown(item)} on {dimension} again, "
-                f"as in row {first + 1}; accepted: one score per item, dimension and annotator"
+                f"as in row {first + 1}; expected one score per item, dimension and annotator"
             )
         group, system = (self._fixed(record, name, dataset, item) for name in ("group", "system"))
         group_id = f"item {item}" if group is None else f"group {group}"

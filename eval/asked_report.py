@@ -1,4 +1,4 @@
-"""What judges that are asked in words tell beside their scores: requests, failures, cost, versions, repeats, orders.
+"""What prompted judges tell beside their scores: requests, failures, cost, versions, repeats, orders.
 
 It stands in the column ``meta`` of their score tables; see `judges.prompted.judges.record`.
 """
@@ -24,7 +24,7 @@ from .statistics.repeats import Orders, orders, repeats
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a judge that is asked in words said of each pair.
+    """What a prompted judge said of each pair.
 
     Attributes:
         told: Shape (pairs,), the ``meta`` of each; empty where the judge gave no row.
@@ -36,7 +36,7 @@ class Answers:
 
     @classmethod
     def of(cls, table: pd.DataFrame, pairs: Sequence[Pair]) -> Answers | None:
-        """From a score table; None where the judge is not asked in words."""
+        """From a score table; None where the judge is not prompted."""
         if not any("requests" in told for told in table["meta"]):
             return None
         first = table.drop_duplicates("pair_id").set_index("pair_id")["meta"].to_dict()  # the same for each dimension
@@ -156,7 +156,7 @@ def effort_report(answers: Answers | None, pairs: int, wall: float) -> dict[str,
     """Seconds for a pair.
 
     Args:
-        answers: Of a judge that is asked in words, which counts what requests took.
+        answers: Of a prompted judge, which counts what requests took.
         pairs: Number of pairs.
         wall: Seconds that the pass over them took.
     """

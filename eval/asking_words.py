@@ -40,7 +40,7 @@ SECONDS_MEAN = "Seconds: what requests took, several at a time, or the time of t
 
 
 def asked_rows(reports: Sequence[AgreementReport]) -> list[AskedRow]:
-    """Of every judge and dimension; none where no judge is asked in words."""
+    """Of every judge and dimension; none where no judge is prompted."""
     if all(report["asking"] is None for report in reports):
         return []
     return [_row(report, name, own) for report in reports for name, own in report["dimensions"].items()]
@@ -76,7 +76,7 @@ def dollars(amount: float | None) -> str:
 
 
 def asking_sentences(report: AgreementReport) -> list[str]:
-    """All there is to tell of a judge that is asked in words; nothing of others."""
+    """All there is to tell of a prompted judge; nothing of others."""
     asking = report["asking"]
     if asking is None:
         return []

@@ -73,7 +73,7 @@ def compare(
     names = [judge.name for judge in judges]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"two judges are called {shown(twice)}; accepted: each judge once")
+        raise UserError(f"two judges are called {shown(twice)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
     evaluations = [

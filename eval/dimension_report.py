@@ -38,7 +38,7 @@ def dimension_report(
         judged: Its items.
         ratings: One row per rating; those of the judged items on this dimension are used.
         lengths: Pair id -> length of its response.
-        asked: What a judge that is asked in words says of its answers.
+        asked: What a prompted judge says of its answers.
         seed: Of the halvings of the panel.
     """
     table = RatingTable.of(ratings, dimension.name, judged.items["pair_id"].tolist())

@@ -246,7 +246,7 @@ def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[s
     tags = tag_columns(pairs)
     unknown = [column for column in asked or () if column not in COLUMNS and column not in tags]
     if unknown:
-        raise DataError(f"slice {shown(unknown[0])}; accepted: {known_columns(pairs)}")
+        raise DataError(f"slice {shown(unknown[0])}; expected {known_columns(pairs)}")
     if asked is not None:
         return list(asked)
     few = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]

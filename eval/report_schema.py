@@ -12,7 +12,7 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
 - ``left_out``: dimensions that only one side has, ``not_judged`` and ``not_rated``
 - ``effort``: ``seconds_per_pair`` of the pass over the unchanged pairs; ``measured``: ``requests`` = what requests
   took, waiting and earlier runs included, several being under way at a time, or ``wall_clock``
-- ``asking`` (null for judges that are not asked in words): ``pairs`` to be scored, ``scored`` on every dimension,
+- ``asking`` (null for judges that are not prompted): ``pairs`` to be scored, ``scored`` on every dimension,
   ``without_score`` (status -> pairs), ``questions`` to be asked, ``requests`` answered in whatever way, ``kept`` of
   them in earlier runs, ``failed`` questions, ``failure_rate``, ``failures`` (kind -> ``count, rate``), ``cost``
   (dollars, of all answers) and ``cost_per_1000_pairs``, both null for a ``cost_reason``, ``versions`` of the model ->

@@ -216,14 +216,14 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     )
     assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
     where = f"not among the annotators of {scores} that count"
-    assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; accepted: 'ann', 'bob', 'j'"
+    assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; expected 'ann', 'bob', 'j'"
     line = failed(capsys, *words, "--exclude", "j", "--judges", "j")
-    assert line == f"error: --judges 'j': {where}; accepted: 'ann', 'bob'"
+    assert line == f"error: --judges 'j': {where}; expected 'ann', 'bob'"
     whole = scores.read_text()
     scores.write_text(whole + "c0,ann,warmth,1\n")
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'clip': ann scores item 'c0' on warmth again, as in row 1; "
-        "accepted: one score per item, dimension and annotator"
+        "expected one score per item, dimension and annotator"
     )
     scores.write_text(whole + "c12,ann,warmth,warm\n")
     assert failed(capsys, *words) == (

@@ -176,7 +176,10 @@ def correlation(score: np.ndarray, human: np.ndarray, formula: Callable[[np.ndar
     constant = [side for side, values in (("judge", x), ("human", y)) if is_constant(values)]
     if constant:
         return replace(result, reason=f"the {' and the '.join(constant)} scores are constant")
-    return replace(result, value=float(formula(x, y)))
+    value = float(formula(x, y))
+    if np.isnan(value):  # one side hardly passes the tolerance
+        return replace(result, reason="the scores are constant up to rounding")
+    return replace(result, value=value)
 
 
 def is_constant(values: np.ndarray) -> bool:
@@ -207,7 +210,7 @@ def _complete(score: np.ndarray, human: np.ndarray) -> tuple[np.ndarray, np.ndar
     """The items without NaN, and a statistic with their count and, if nothing can be computed, the reason."""
     x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"scores of shape {x.shape} and {y.shape}; accepted: two vectors of equal length")
+        raise ValueError(f"scores of shape {x.shape} and {y.shape}; expected two vectors of equal length")
     kept = ~(np.isnan(x) | np.isnan(y))
     n, dropped = int(kept.sum()), int((~kept).sum())
     x, y = x[kept], y[kept]

@@ -398,7 +398,7 @@ class CompleteItems:
         """
         labels = np.asarray(labels)
         if labels.shape != self.kept.shape:
-            raise ValueError(f"{name} of shape {labels.shape} for {len(self.kept)} items; accepted: one per item")
+            raise ValueError(f"{name} of shape {labels.shape} for {len(self.kept)} items; expected one per item")
         return np.unique(labels[self.kept], return_inverse=True)[1]
 
 

@@ -158,7 +158,7 @@ def calibration_line(score: np.ndarray, human: np.ndarray, resamples: Resamples)
 
 def _check(bins: int) -> None:
     if bins < 1:
-        raise ValueError(f"{bins} bins; accepted: at least 1")
+        raise ValueError(f"{bins} bins; expected at least 1")
 
 
 def _bin_of(score: np.ndarray, times: np.ndarray, bins: int) -> np.ndarray:
@@ -241,7 +241,7 @@ def scale_use(score: np.ndarray, human: np.ndarray, minimum: float, maximum: flo
         ValueError: If shapes differ or the scale has no length.
     """
     if not minimum < maximum:
-        raise ValueError(f"a scale from {minimum} to {maximum}; accepted: a minimum below the maximum")
+        raise ValueError(f"a scale from {minimum} to {maximum}; expected a minimum below the maximum")
     items = CompleteItems.of(score, human)
     seen = resamples.select(items.kept)
 

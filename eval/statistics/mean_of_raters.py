@@ -80,7 +80,7 @@ def raters_ceiling(
         Undefined, with the reason, where fewer than `reliability.MIN_RATER_ITEMS` items have more than k raters.
     """
     if k < 1:
-        raise ValueError(f"k {k}; accepted: 1 or more")
+        raise ValueError(f"k {k}; expected 1 or more")
     items = np.flatnonzero(table.counts > k)
     if len(items) < MIN_RATER_ITEMS:
         raters = "1 rater" if k == 1 else f"{k} raters"

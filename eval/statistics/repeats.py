@@ -1,4 +1,4 @@
-"""Does a judge that is asked in words stand by its answers?
+"""Does a prompted judge stand by its answers?
 
 Answers to one question, asked several times, should agree with each other. A comparison, asked in both orders, should
 not depend on who comes first: a verdict lies between -1 and 1; 1 = the response in the first place is better, 0 = a

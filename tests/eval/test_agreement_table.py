@@ -324,7 +324,7 @@ def test_who_counts(tmp_path: Path) -> None:
         table.select(["ann"], ["ann"])
     with pytest.raises(UserError, match="--judges names every annotator"):
         measure_agreement(table, table.annotators)
-    with pytest.raises(UserError, match="--resamples -1: accepted: 0 or more"):
+    with pytest.raises(UserError, match="--resamples -1: expected 0 or more"):
         measure_agreement(table, [], resamples=-1)
 
 

@@ -397,7 +397,7 @@ def test_the_same_seed_gives_the_same_report(make_dataset: MakeDataset, make_jud
 
 def test_what_a_user_can_mend_is_a_user_error(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset()
-    with pytest.raises(DataError, match=r"slice 'color'; accepted: group_id, .*, setting, language"):
+    with pytest.raises(DataError, match=r"slice 'color'; expected group_id, .*, setting, language"):
         evaluate(make_judge(), dataset, split="test", slices=("color",))
     with pytest.raises(DataError, match="judge tone judge scores charm; dataset tones has ratings of empathy"):
         evaluate(make_judge(dimensions=("charm",)), dataset, split="test")

@@ -12,9 +12,12 @@ from empathy_judge.eval.statistics.bootstrap import (
     Resamples,
     bca_percentiles,
     estimate,
+    fisher_z,
     row_statistic,
     statistic_draws,
+    t_interval,
     with_interval,
+    z_variance,
 )
 from empathy_judge.eval.statistics.krippendorff import krippendorff_alpha
 from scipy import stats
@@ -230,3 +233,24 @@ def test_alpha_is_covered_with_six_groups() -> None:
         assert found.high is not None
         held.append(found.low <= truth <= found.high)
     assert 0.9 <= np.mean(held) <= 0.99
+
+
+@pytest.mark.parametrize("ratings", [2.0, 3.5, 8.0])
+def test_intervals_of_correlations_are_those_of_fishers_z(ratings: float) -> None:
+    value, drawn = 0.4, np.array([0.39, 0.4, 0.41])
+    centre = 0.5 * np.log((1 + (ratings - 1) * value) / (1 - value))
+    assert fisher_z(value, ratings) == pytest.approx(centre)
+    step = 1e-6  # the delta method, by a difference
+    slope = (fisher_z(value + step, ratings) - fisher_z(value - step, ratings)) / (2 * step)
+    variance = z_variance(value, drawn, ratings)
+    assert variance == pytest.approx(drawn.var(ddof=1) * slope**2, rel=1e-6)
+    found = t_interval(Statistic(value), variance, 7, ratings)
+    half = stats.t.ppf(0.975, 7) * np.sqrt(variance)
+    ends = fisher_z(np.array([found.low, found.high], dtype=float), ratings)
+    np.testing.assert_allclose(ends, [centre - half, centre + half], rtol=0, atol=1e-12)
+    if ratings == 2:
+        assert found.high == pytest.approx(np.tanh(np.arctanh(value) + half))
+    # Beyond the end of the scale, and where nothing varies
+    below = t_interval(Statistic(-1.0), 0.1, 7, ratings)
+    assert (below.low, below.value) == (-1.0, -1.0)
+    assert t_interval(Statistic(value), 0.0, 7, ratings).high == value

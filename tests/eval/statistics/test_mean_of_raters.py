@@ -109,7 +109,7 @@ def test_one_rater_constant_ratings_and_no_ratings() -> None:
         assert ceiling.measured.statistic.value is None
         assert ceiling.measured.statistic.reason
         assert ceiling.expected.statistic.reason
-    with pytest.raises(ValueError, match="k 0; accepted: 1 or more"):
+    with pytest.raises(ValueError, match="k 0; expected 1 or more"):
         raters_ceiling(table, reliability, resamples, 0, seed=0)
 
 
