@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +18,7 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "build" / "package" / "empathy_judge"
 MARK = "<!-- commands -->"
-_WIDTH = "100"
+_WIDTH = "5000"
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
 
@@ -47,7 +50,7 @@ def commands_page() -> str:
         if name == "import":
             sections.append(_import_section())
         elif name == "train":
-            sections.append(f"## train\n\n{_help_text('train', '--help')}")
+            sections.append(_train_section())
         else:
             sections.append("\n".join([f"## {name}", "", *_about(one)]))
     return "\n\n".join(sections)
@@ -55,14 +58,11 @@ def commands_page() -> str:
 
 def _about(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Description, options and example of a parser."""
-    description = (parser.description or "").strip()
+    description = parser.description or ""
     if parser.formatter_class is argparse.RawDescriptionHelpFormatter:  # its layout means something
-        summary, _, rest = description.partition("\n")
-        yield from (summary, "")
-        if rest.strip():
-            yield from ("```text", rest.strip("\n"), "```", "")
+        yield from (_markdown(description), "")
     elif description:
-        yield from (description, "")
+        yield from (_prose(description.split("\n\n")), "")
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
         if not actions:
@@ -77,14 +77,17 @@ def _about(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    words = parser._get_formatter()._format_action_invocation(action) if not action.option_strings else ""
-    if action.option_strings:
-        value = "" if action.nargs == 0 else " " + _value(action)
-        words = ", ".join(action.option_strings) + value
     meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
-    return f"| `{words}` | {meaning}{' (required)' if action.required and action.option_strings else ''} |".replace(
-        "<", "&lt;"
-    )
+    if action.option_strings:
+        value = "" if action.nargs == 0 else _value(action)
+        return _table_row(", ".join(action.option_strings), value, meaning + " (required)" * action.required)
+    meaning += ": " + ", ".join(action.choices) if action.choices else ""
+    return _table_row(str(action.metavar or action.dest), "", meaning)
+
+
+def _table_row(names: str, value: str, meaning: str) -> str:
+    name = f"`{names}` {_escaped(value.strip()).replace(',', ', ')}".strip()
+    return f"| {name} | {_escaped(meaning)} |"
 
 
 def _value(action: argparse.Action) -> str:
@@ -95,6 +98,101 @@ def _value(action: argparse.Action) -> str:
     if action.choices:
         return "{" + ",".join(str(choice) for choice in action.choices) + "}"
     return action.dest.upper() + (" ..." if action.nargs in ("+", "*") else "")
+
+
+def _markdown(text: str) -> str:
+    """A help text with its paragraphs, lists, definitions and indented blocks, as Markdown."""
+    lines, parts = text.strip("\n").splitlines(), []
+    while lines:
+        plain = list(itertools.takewhile(lambda line: not line.startswith(" "), lines))
+        lines = lines[len(plain) :]
+        block = list(itertools.takewhile(lambda line: line.startswith(" ") or not line, lines))
+        lines = lines[len(block) :]
+        inner = textwrap.dedent("\n".join(block)).strip("\n")
+        term = plain[-1] if plain else ""
+        if term and len(term) < 60 and not term.endswith((".", ":")):
+            parts += [_prose("\n".join(plain[:-1]).split("\n\n")), f"**{_escaped(term)}**", _markdown(inner)]
+            continue
+        parts.append(_prose("\n".join(plain).split("\n\n")))
+        if inner.startswith("- "):
+            parts.append(_escaped(inner))
+        elif inner:
+            parts.append(f"```text\n{inner}\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _prose(paragraphs: Iterable[str]) -> str:
+    return "\n\n".join(_escaped(" ".join(one.split())).replace("::", ":") for one in paragraphs)
+
+
+def _escaped(text: str) -> str:
+    plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)  # references of reStructuredText
+    return plain.replace("``", "`").replace("<", "&lt;").replace("|", "&#124;")
+
+
+def _import_section() -> str:
+    from empathy_judge.commands.options import import_parser, source_parser
+    from empathy_judge.data_modules import importers
+
+    names = list(importers.names())
+    parts = ["\n".join(["## import", "", *_about(import_parser(names))])]
+    for name in names:
+        parts.append("\n".join([f"### import {name}", "", *_about(source_parser(name, importers.load(name)))]))
+    return "\n\n".join(parts)
+
+
+def _train_section() -> str:
+    """Options of `train`, which only its configuration knows: read from what its help prints."""
+    from empathy_judge.cli import main
+
+    out = io.StringIO()
+    wide = mock.patch.dict(os.environ, {"COLUMNS": _WIDTH})  # so that no help text is broken
+    with wide, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main(["train", "--help"])
+    parts, heading = ["## train", ""], ""
+    for line in out.getvalue().partition("\n\n")[2].replace("\b", "").splitlines():
+        if option := re.fullmatch(r"  (-\S.*?)(?: {2,}(.*))?", line):
+            if heading:
+                parts += ["", f"**{_escaped(heading)}**", "", "| option | meaning |", "|---|---|"]
+                heading = ""
+            first = re.match(r"-\S+(?:, -\S+)*", option[1])
+            names = first[0] if first else option[1]
+            parts.append(_table_row(names, option[1][len(names) :], option[2] or ""))
+        elif line.startswith("   ") and parts[-1].startswith("| `"):
+            parts[-1] = parts[-1].removesuffix(" |") + f"{_escaped(line.strip())} |"
+        elif line.strip():
+            heading = line.strip().removesuffix(":")
+    return "\n".join(parts)
+
+
+def _markdown(text: str) -> str:
+    """A help text with its paragraphs, lists, definitions and indented blocks, as Markdown."""
+    lines, parts = text.strip("\n").splitlines(), []
+    while lines:
+        plain = list(itertools.takewhile(lambda line: not line.startswith(" "), lines))
+        lines = lines[len(plain) :]
+        block = list(itertools.takewhile(lambda line: line.startswith(" ") or not line, lines))
+        lines = lines[len(block) :]
+        inner = textwrap.dedent("\n".join(block)).strip("\n")
+        term = plain[-1] if plain else ""
+        if term and len(term) < 60 and not term.endswith((".", ":")):
+            parts += [_prose("\n".join(plain[:-1]).split("\n\n")), f"**{_escaped(term)}**", _markdown(inner)]
+            continue
+        parts.append(_prose("\n".join(plain).split("\n\n")))
+        if inner.startswith("- "):
+            parts.append(_escaped(inner))
+        elif inner:
+            parts.append(f"```text\n{inner}\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _prose(paragraphs: Iterable[str]) -> str:
+    return "\n\n".join(_escaped(" ".join(one.split())).replace("::", ":") for one in paragraphs)
+
+
+def _escaped(text: str) -> str:
+    plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)  # references of reStructuredText
+    return plain.replace("``", "`").replace("<", "&lt;").replace("|", "&#124;")
 
 
 def _import_section() -> str:

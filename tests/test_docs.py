@@ -141,15 +141,15 @@ def _hooks() -> ModuleType:
 def command_page() -> str:
     """The command reference as the pages have it, without the long help of `train`."""
     hooks = _hooks()
-    hooks._help_text = lambda *words: "" if words == ("train", "--help") else pytest.fail(str(words))
+    hooks._train_section = lambda: "## train"
     return hooks.commands_page()
 
 
 def test_command_reference_is_complete(command_page: str) -> None:
     for name in [*COMMANDS, "train", "import", *(f"import {source}" for source in importers.names())]:
         assert re.search(rf"^##+ {name}$", command_page, flags=re.MULTILINE), name
-    for option in ("--drain-seconds SECONDS", "--budget DOLLARS", "--dimension", "--fractions TRAIN VALIDATION TEST"):
-        assert f"`{option}" in command_page
+    for option in ("`--drain-seconds` SECONDS", "`--budget` DOLLARS", "`--fractions` TRAIN VALIDATION TEST"):
+        assert f"| {option} |" in command_page
     assert "%(" not in command_page
 
 
