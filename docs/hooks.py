@@ -155,7 +155,7 @@ def _train_section() -> str:
             if heading:
                 parts += ["", f"**{_escaped(heading)}**", "", "| option | meaning |", "|---|---|"]
                 heading = ""
-            first = re.match(r"-\S+(?:, -\S+)*", option[1])
+            first = re.match(r"-[^\s,]+(?:, -[^\s,]+)*", option[1])
             names = first[0] if first else option[1]
             parts.append(_table_row(names, option[1][len(names) :], option[2] or ""))
         elif line.startswith("   ") and parts[-1].startswith("| `"):
