@@ -1,4 +1,7 @@
-"""A small demo, and every command and code block of the README run on what it made."""
+"""A small demo, and the commands and code blocks of README and of pages run on what it made.
+
+That all others are understood by their parsers is the matter of `test_docs`.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,21 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.prompted.questions import sound_of
 
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
+from .pages import DOCS, ROOT, commands, python_blocks
 from .serving.services import live
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+# Pages whose `sh` blocks are run after those of the README, in this order
+RUN_PAGES = (
+    "howto/score-clips.md",
+    "howto/import-data.md",
+    "howto/train.md",
+    "howto/export.md",
+    "tutorials/compare-with-gpt-and-gemini.md",
+    "howto/serve.md",
+)
 # Installation is what continuous integration does before any test
-INSTALLATION = ("git clone", "make demo", "python3 -m venv", ".venv/bin/")
+INSTALLATION = ("git clone", "make ")
 # The 7B recipe needs a GPU and the hub; the nano recipe stands in for it
 STAND_INS = {
     "configs/qwen2_audio.yaml": f"{ROOT / 'configs/nano.yaml'} --trainer.max_epochs 1 --trainer.limit_train_batches 2"
@@ -100,9 +112,9 @@ def test_demo_does_not_replace_what_it_did_not_make(
 
 
 def _commands() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line and not line.startswith(INSTALLATION)]
+    """Of the README, then of the pages."""
+    lines = [line for page in (README, *(DOCS / name for name in RUN_PAGES)) for line in commands(page, "sh")]
+    return [line for line in lines if not line.startswith(INSTALLATION)]
 
 
 def _vendor(request: Request) -> Response:
@@ -133,13 +145,13 @@ def _curl(service: str, arguments: Sequence[str]) -> None:
     assert "vocal_empathy" in answer.text
 
 
-def test_readme_commands_run_in_its_order(
+def test_commands_run_in_order(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))  # where answers are kept
-    commands = _commands()
-    assert len(commands) >= 10
+    lines = _commands()
+    assert len(lines) >= 20
     service = ""
     with ExitStack() as stack:
         server = stack.enter_context(serve(_vendor))
@@ -147,7 +159,7 @@ def test_readme_commands_run_in_its_order(
             "openai:gpt-audio-1.5": f"openai:gpt-audio-1.5,base_url={server.url}/v1,price=2.5:32:10",
             "gemini:gemini-3.1-pro-preview": f"gemini:gemini-3.1-pro-preview,base_url={server.url},price=2:2:12",
         }
-        for command in commands:
+        for command in lines:
             for given, stand_in in stand_ins.items():
                 command = command.replace(given, stand_in)
             program, *arguments = shlex.split(command)
@@ -224,14 +236,29 @@ def test_judges_of_the_sample_are_ranked(workplace: Path, monkeypatch: pytest.Mo
     assert asked["cost_per_1000_pairs"] == pytest.approx(1000 * 2 * (100 * 2 + 320 * 2 + 220 * 12) / 1e6)
 
 
+def _run(blocks: Sequence[str], **names: Any) -> dict[str, Any]:
+    """Run code blocks one after the other, as a reader would."""
+    for block in blocks:
+        exec(compile(block, "page", "exec"), names)
+    return names
+
+
 def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(workplace)
-    first, more, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    names: dict[str, Any] = {"pairs": [("context.wav", "response.wav")] * 2}
-    exec(compile(first, "README.md", "exec"), names)
-    (score,) = re.findall(r"\{'vocal_empathy': ([1-5]\.\d+)\}", capsys.readouterr().out)
-    exec(compile(more, "README.md", "exec"), names)
-    lines = capsys.readouterr().out.splitlines()
+    _run(python_blocks(README))
+    scores, rewards = capsys.readouterr().out.splitlines()
+    (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", scores)
+    (reward,) = json.loads(rewards)
+    assert reward == pytest.approx((float(score) - 1) / 4, abs=1e-5)
+
+
+def test_code_of_pages_runs(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("context.wav", "response.wav")] * 2)
+    first, *lines = capsys.readouterr().out.splitlines()
+    (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", first)
     points, low, high, label = lines[0].split(maxsplit=3)
     assert float(points) == pytest.approx(float(score), abs=1e-5)
     assert float(low) < float(points) < float(high)
@@ -239,11 +266,14 @@ def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert [float(value) for value in re.findall(r"'vocal_empathy': ([\d.]+)", "".join(lines[2:]))] == pytest.approx(
         [float(score)] * 2, abs=1e-5
     )
+    _run(python_blocks(DOCS / "howto" / "reward.md"))
+    (reward,) = json.loads(capsys.readouterr().out)
+    assert 0 <= reward < (float(score) - 1) / 4  # half a standard error below
 
 
-def test_readme_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
-    *_, measuring = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (measuring,) = python_blocks(DOCS / "howto" / "compare-judges.md")
     items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
     panel = PairDataset.load(workplace / "demo" / "data").ratings.pivot(
         index="pair_id", columns="rater_id", values="score"
@@ -260,13 +290,14 @@ def test_readme_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch:
 
 
 def test_readme_answers_in_order() -> None:
-    titles = re.findall(r"^## (.+)$", README, flags=re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert [title.lower() for title in titles] == [
-        "what the score means, and its ceiling",
-        "try it",
-        "score a file in three lines",
-        "compare judges",
-        "train on your ratings",
-        "add a backbone",
-        "limits and licences",
+        "what a score means",
+        "what the demo reaches",
+        "five ways in",
+        "beside other tools",
+        "speed",
+        "limits",
+        "citation",
+        "licences",
     ]

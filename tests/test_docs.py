@@ -1,0 +1,198 @@
+"""README and docs: short enough, every command and import in them exists, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from empathy_judge.cli import COMMANDS
+from empathy_judge.commands.options import build_parser, source_parser
+from empathy_judge.data_modules import importers
+
+from .pages import DOCS, PAGES, ROOT, blocks, commands, prose, python_blocks
+
+README = ROOT / "README.md"
+# Programs that are not ours, whose options no test of ours can know
+FOREIGN = ("curl", "docker", "git", "hf", "cd", "python3")
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def _all_commands() -> Iterator[tuple[str, list[str]]]:
+    """Each command of each page, as words; what `&&` joins is several."""
+    for page in PAGES:
+        for line in commands(page, "sh", "bash"):
+            for part in line.split(" && "):
+                yield _name(page), shlex.split(part)
+
+
+def test_readme_takes_two_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    assert len(text.split()) <= 1500
+    assert max(len(line) for line in text.splitlines()) <= 120
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 80
+    assert sum(path.stat().st_size for path in (DOCS / "images").iterdir()) <= 200_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_blocks_are_of_a_kind_that_is_tested(page: Path) -> None:
+    assert {language for language, _ in blocks(page)} <= {"sh", "bash", "python", "json", "text"}
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(blocks(page))
+
+
+def _program(words: Sequence[str]) -> list[str] | None:
+    """The arguments of `empathy-judge` that a command comes to, or None where it is another program."""
+    first, *rest = words
+    if first.removeprefix(".venv/bin/") == "empathy-judge":
+        return rest
+    if first == "sbatch":
+        (script,) = [word for word in rest if word.startswith("launch/")]
+        first, rest = script, rest[rest.index(script) + 1 :]
+    if first.startswith("launch/"):
+        assert (ROOT / first).is_file(), first
+        return ["score" if "score" in first else "train", *rest]
+    return None
+
+
+def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the parser of the command itself; of other programs the file, target or extra exists. `train` is below."""
+    monkeypatch.chdir(ROOT)
+    parser, makefile = build_parser(COMMANDS), (ROOT / "Makefile").read_text(encoding="utf-8")
+    count = 0
+    for page, words in _all_commands():
+        arguments = _program(words)
+        where = f"{page}: {shlex.join(words)}"
+        if arguments is None:
+            program = words[0]
+            if program == "make":
+                assert f"\n{words[1]}:" in makefile, where
+            elif program == "python":
+                assert (ROOT / words[1]).exists(), where
+            else:
+                assert program in FOREIGN or program.startswith(".venv/bin/"), where
+        elif "--help" in arguments:
+            assert arguments[:-1] in ([], *([name] for name in COMMANDS)), where
+        elif arguments[0] == "import":
+            source_parser(arguments[1], importers.load(arguments[1])).parse_args(arguments[2:])
+            count += 1
+        elif arguments[0] != "train":
+            parser.parse_args(arguments)
+            count += 1
+    assert count > 30
+
+
+@pytest.mark.slow
+def test_training_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    from empathy_judge.train.fit import build_parser as train_parser
+
+    monkeypatch.chdir(ROOT)
+    ours = [_program(line) or [""] for _, line in _all_commands()]
+    known = {tuple(words) for words in ours if words[0] == "train"}
+    parser = train_parser(dry_run=True)  # which wants no run folder
+    for words in sorted(known):
+        parser.parse_args(list(words[1:]))
+    assert len(known) >= 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_code_compiles_and_its_imports_exist(page: Path) -> None:
+    for block in python_blocks(page):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("empathy_judge"):
+                module = importlib.import_module(node.module or "")
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+def test_extras_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {name for page in PAGES for name in re.findall(r"empathy-judge\[([a-z]+)\]", page.read_text("utf-8"))}
+    assert named <= set(extras)
+    assert named
+
+
+def test_files_that_pages_name_exist() -> None:
+    pattern = re.compile(r"`((?:configs|launch|benchmarks|examples)/[\w./-]+\.(?:yaml|sh|sbatch|py|md))`")
+    missing = {(_name(page), path) for page in PAGES for path in pattern.findall(prose(page)) if "NAME" not in path}
+    assert {path for _, path in missing if not (ROOT / path).is_file()} == set()
+
+
+def _hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def command_page() -> str:
+    """The command reference as the pages have it, without the long help of `train`."""
+    hooks = _hooks()
+    hooks._train_section = lambda: "## train"
+    return hooks.commands_page()
+
+
+def test_command_reference_is_complete(command_page: str) -> None:
+    for name in [*COMMANDS, "train", "import", *(f"import {source}" for source in importers.SOURCES)]:
+        assert re.search(rf"^##+ {name}$", command_page, flags=re.MULTILINE), name
+    for option in ("`--drain-seconds` SECONDS", "`--budget` DOLLARS", "`--fractions` TRAIN VALIDATION TEST"):
+        assert f"| {option} |" in command_page
+    assert "%(" not in command_page
+
+
+def _anchors(text: str) -> set[str]:
+    """Of the headings, as GitHub and mkdocs name them."""
+    headings = re.findall(r"^#+ +(.+?) *$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path, command_page: str) -> None:
+    text = prose(page)
+    references = {f"[{name}]" for name in re.findall(r"^\[(.+?)\]: ", text, flags=re.MULTILINE)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.is_file(), target
+        # a site is made of docs/ alone
+        assert not page.is_relative_to(DOCS) or found.is_relative_to(DOCS), target
+        if anchor:
+            there = prose(found) + (command_page if found.name == "commands.md" else "")
+            assert anchor in _anchors(there), target
+    used = set(re.findall(r"(\[[\w -]+\])(?![\w(:\[])", re.sub(r"`[^`]*`", "", text)))
+    assert used <= references
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def leaves(nav: object) -> Iterator[str]:
+        if isinstance(nav, str):
+            yield nav
+        else:
+            for one in nav.values() if isinstance(nav, dict) else nav:  # type: ignore[attr-defined]
+                yield from leaves(one)
+
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(leaves(navigation)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
