@@ -74,7 +74,7 @@ def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make
     rows = [row(number) for number in range(130)]
     rows[70]["response_audio"] = "killer.wav"
     job = make_job(write(rows))
-    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["failed"] == {"process died": 1}
     assert done.stderr.count("a worker was killed by SIGSEGV: its rows are tried again by another") == 5
@@ -106,7 +106,7 @@ def test_a_command_that_is_stopped_goes_on(number, write, make_job, in_process, 
     assert not job.out.exists()
     before = part_count(job)
     assert 1 <= before < 3
-    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["done_before"] >= 64 * before
     whole = make_job(job.manifest, "whole.csv")
@@ -128,7 +128,7 @@ def test_two_processes_of_accelerate_with_a_worker_each_write_one_file(write, ma
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     done = subprocess.run(
-        [*launch, *words(job)[1:]], env={**environment, "SLOW": "3"}, capture_output=True, text=True, timeout=500
+        [*launch, *words(job)[1:]], env={**environment, "SLOW": "3"}, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 1, done.stderr  # a row has no scores
     score_manifest(whole, in_process)
@@ -143,8 +143,8 @@ def test_two_commands_at_once_end_with_the_right_file(write, make_job, in_proces
         for _ in range(2)
     ]
     for process in both:
-        assert process.communicate(timeout=500)[1] == ""
-        assert process.returncode == 0
+        said = process.communicate(timeout=900)[1]
+        assert process.returncode == 0, said
     score_manifest(whole, in_process)
     same(job, whole)
     assert not Parts(job).folder.exists()
@@ -153,7 +153,7 @@ def test_two_commands_at_once_end_with_the_right_file(write, make_job, in_proces
 def test_two_workers_that_meet_an_error_say_it_once(write, make_job, environment):
     job = make_job(write([row(0), row(1)]))
     command = words(job, "--workers", "2", "--level", "0.9")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
