@@ -194,16 +194,17 @@ def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
         parts.setdefault(pair.split or UNSPLIT, []).append(pair)
     counts = {}
     for name, pairs in parts.items():
-        ratings = dataset.ratings[dataset.ratings["pair_id"].isin([pair.pair_id for pair in pairs])]
+        ids = [pair.pair_id for pair in pairs]
+        ratings = dataset.ratings.loc[dataset.ratings["pair_id"].isin(ids), ["pair_id", "rater_id"]]
         counts[name] = {
             "pairs": len(pairs),
             "groups": len({pair.group_id for pair in pairs}),
             "systems": len({pair.system_id for pair in pairs} - {None}),
             "context_speakers": len({pair.context_speaker for pair in pairs} - {None}),
             "response_speakers": len({pair.response_speaker for pair in pairs} - {None}),
-            "raters": int(ratings["rater_id"].nunique()),
+            "raters": len(ratings["rater_id"].unique()),
             "ratings": len(ratings),
-            "rated_pairs": int(ratings["pair_id"].nunique()),
+            "rated_pairs": len(ratings["pair_id"].unique()),
         }
     return counts
 

@@ -200,10 +200,3 @@ def test_two_paths_never_become_one_file(source: Drame) -> None:
         row["wav_path"] = f"data/{number}/x.wav"
     with pytest.raises(DataError, match="no such file"):
         source.load("realism_data")
-
-
-def test_another_layout_is_an_error(source: Drame) -> None:
-    for row in source.realism:
-        row["labels"] = row.pop("annotations")
-    with pytest.raises(DataError, match=r"test\.jsonl: no field 'annotations'; it has 'id', 'local_scene'"):
-        source.load("realism_data")

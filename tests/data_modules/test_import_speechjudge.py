@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speechjudge
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
@@ -280,19 +279,3 @@ def test_a_clip_that_cannot_be_decoded_takes_its_preferences_with_it(source: Spe
     assert [(c, r) for c, r, *_ in source.preferences(dataset)] == [("200", "300")]
     ((_, reason),) = reasons(dataset)
     assert "not a sound file" in reason
-
-
-def test_another_layout_is_an_error(source: SpeechJudge) -> None:
-    row = source.compare((200, 300), ["A+1"])
-    source.rows = [{name: value for name, value in row.items() if name != "rater"}]
-    with pytest.raises(DataError, match=r"rows\.jsonl: no field 'rater'; it has 'index', 'subset'"):
-        source.load()
-
-
-@pytest.mark.parametrize("damage", [lambda data: b"PAR1", lambda data: data.replace(b"audioA", b"\xf1udioA")])
-def test_a_damaged_parquet_file_is_an_error(source: SpeechJudge, damage: Any) -> None:
-    source.compare((200, 300), ["A+1"])
-    source.parquet("x.parquet", source.rows)
-    (source.folder / "x.parquet").write_bytes(damage((source.folder / "x.parquet").read_bytes()))
-    with pytest.raises(DataError, match=r"x\.parquet: not readable as Parquet"):
-        source.load("x.parquet")
