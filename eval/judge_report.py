@@ -167,7 +167,7 @@ def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, 
     score, human, seen = judged.score[named], judged.human[named], resamples.select(named)
     judge_means, human_means = system_means(systems, score), system_means(systems, human)
     if len(judge_means) >= MIN_SYSTEMS:
-        found = system_agreement(systems, score, human, seen)
+        found: dict[str, Statistic] = system_agreement(systems, score, human, seen)
     else:
         reason = f"{len(judge_means)} systems, at least {MIN_SYSTEMS} needed"
         found = dict.fromkeys(SYSTEM_STATISTICS, Statistic(None, n=len(judge_means), reason=reason))

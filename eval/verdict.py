@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from . import numerals
@@ -95,7 +95,7 @@ def beside_one_rater(found: dict[str, Any]) -> str:
     return f"{reached}, difference {_between(found['difference'], numerals.signed)}{why} ({n})"
 
 
-def few_raters(found: dict[str, Any]) -> str:
+def few_raters(found: Mapping[str, Any]) -> str:
     """What the interval beside one rater does not hold for; empty where there are raters enough, or no interval."""
     if found["difference"]["low"] is None or found["n_raters"] >= FEW_RATERS:
         return ""

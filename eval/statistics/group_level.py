@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from scipy import stats
 
-from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic
+from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic, kendall
 from .bootstrap import CompleteItems, Estimate, Resamples, statistic_draws
 
 GroupCorrelation = Literal["spearman", "kendall"]
@@ -234,7 +233,7 @@ def _kendall(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def _tau_b(x: np.ndarray, y: np.ndarray) -> float:
     if len(x) > 200:
-        return stats.kendalltau(x, y, method="asymptotic")[0]
+        return kendall(x, y).value or 0.0
     first, second = (np.sign(own[:, None] - own) for own in (x, y))  # ten times as fast for the few items of a context
     return float((first * second).sum() / np.sqrt(np.abs(first).sum() * np.abs(second).sum()))
 
