@@ -14,9 +14,9 @@ from empathy_judge.models.artifact import load_run
 from empathy_judge.models.heads.prediction import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 from naive import Collate, NaiveRater, read_items
 from torch import Tensor
 from ways import Place, common_arguments

@@ -16,10 +16,9 @@ from typing import Any
 import lightning as L
 import torch
 from empathy_judge.models.backbones.common.base import Clips, Inputs
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
-from empathy_judge.train.flops import synchronize
-from empathy_judge.train.throughput import memory_bytes
+from empathy_judge.train.collate import Batch
+from empathy_judge.train.run import train
+from empathy_judge.train.throughput import memory_bytes, synchronize
 from gpu_judge import Bench, on_this_judge, predicted_bytes, words
 from naive import Collate, read_items, training_loader
 from rate import work_of

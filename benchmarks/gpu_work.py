@@ -27,10 +27,9 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.heads.prediction import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import build_parser
-from empathy_judge.train.flops import synchronize
 from empathy_judge.train.memory import step_memory
-from empathy_judge.train.throughput import memory_bytes
+from empathy_judge.train.run import build_parser
+from empathy_judge.train.throughput import memory_bytes, synchronize
 from gpu_judge import PREDICTED_AT, Bench, predicted_bytes, words
 from gpu_step import FIXED, PAIRED, WAYS, step
 from naive import Collate, read_items

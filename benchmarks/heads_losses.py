@@ -32,8 +32,8 @@ from empathy_judge.eval.statistics.agreement import ccc, spearman
 from empathy_judge.models.artifact import load_run
 from empathy_judge.models.heads import HeadName
 from empathy_judge.models.scoring import PairScorer, Scored
-from empathy_judge.train.fit import train
 from empathy_judge.train.objective import OWN_LOSS
+from empathy_judge.train.run import train
 from rich.console import Console
 from rows import append_row, rows_of, spread
 

@@ -26,7 +26,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_run
 from empathy_judge.models.scoring import PairScorer, Scored
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 from rich.console import Console
 from rows import append_row, rows_of, spread
 

@@ -27,8 +27,8 @@ import torch
 from empathy_judge.assessment import Assessment
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.scorer import Scorer
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 from random_checkpoint import write_checkpoint
 
 CONFIGS = Path(__file__).parents[1] / "configs"

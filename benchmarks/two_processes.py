@@ -23,8 +23,8 @@ from typing import Any
 
 import lightning as L
 from conversations import Conversations, write_conversations
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
+from empathy_judge.train.run import train
 from random_checkpoint import write_checkpoint
 from rich.console import Console
 from rich.table import Table

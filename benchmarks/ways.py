@@ -11,8 +11,8 @@ from typing import Any
 import lightning as L
 import torch
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
+from empathy_judge.train.run import train
 from naive import ALPHA, HEAD_LEARNING_RATE, LEARNING_RATE, RANK, Collate, NaiveRater, read_items, training_loader
 from turns import Turns
 

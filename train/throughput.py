@@ -5,62 +5,25 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..models.judge import DTYPES
-from .actions import FETCH, listen
-from .batches import Batch
-from .flops import UsefulFlops, matrix_rate, synchronize
+from ..models.judge import DTYPES, EmpathyJudge
+from ..models.parts import part_of
+from .collate import Batch
 from .module import JudgeModule
 
+FETCH = "[_TrainingEpochLoop].train_dataloader_next"
+"""Lightning's name for asking the data loader for the next training batch; no hook stands before it."""
 _STATUS = Path("/proc/self/status")
-
-
-@dataclass(frozen=True)
-class Work:
-    """What was done, of one or of all processes.
-
-    Attributes:
-        pairs: Rows of batches; a comparison is two.
-        tokens: Those that are not padding.
-        places: Rows times the longest row of each batch.
-        flops: Useful ones, see `Throughput`.
-        seconds: Of training steps and of waiting for their data, of all processes together.
-        waiting: Of these, waiting for data.
-        reachable: What the machine could have computed in these seconds: matrix rate times seconds.
-    """
-
-    pairs: float = 0.0
-    tokens: float = 0.0
-    places: float = 0.0
-    flops: float = 0.0
-    seconds: float = 0.0
-    waiting: float = 0.0
-    reachable: float = 0.0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
-
-    def rates(self, processes: int) -> dict[str, float]:
-        """Per second of the clock, all processes together; shares from 0 to 1."""
-        elapsed = self.seconds / processes
-        return {
-            "pairs_per_second": self.pairs / elapsed,
-            "tokens_per_second": self.tokens / elapsed,
-            "padding": 1 - self.tokens / self.places,
-            "waiting": self.waiting / self.seconds,
-            "utilisation": self.flops / self.reachable,
-        }
-
-
+_LARGEST, _SECONDS = 8192, 0.3  # of `matrix_rate`: with what is left of a product then, well below a second
 _IN_THE_BAR = {
     "pairs_per_second": "pairs/s",
     "tokens_per_second": "tokens/s",
@@ -71,103 +34,178 @@ _IN_THE_BAR = {
 }
 
 
+@dataclass(frozen=True)
+class Work:
+    """What was done, of one or of all processes.
+
+    Attributes:
+        pairs: Rows of batches; a comparison is two.
+        tokens: Those that are not padding.
+        padded: Tokens with padding: rows times the longest row of each batch.
+        flops: Useful ones, see `Flops`.
+        seconds: Of training steps and of waiting for their data, of all processes together.
+        waiting: Of these, waiting for data.
+        reachable: What the machine could have computed in these seconds: matrix rate times seconds.
+    """
+
+    pairs: float = 0.0
+    tokens: float = 0.0
+    padded: float = 0.0
+    flops: float = 0.0
+    seconds: float = 0.0
+    waiting: float = 0.0
+    reachable: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+    def rates(self, processes: int) -> dict[str, float]:
+        """Per second of the clock, all processes together; ratios from 0 to 1."""
+        elapsed = self.seconds / processes
+        return {
+            "pairs_per_second": self.pairs / elapsed,
+            "tokens_per_second": self.tokens / elapsed,
+            "padding": 1 - self.tokens / self.padded,
+            "waiting": self.waiting / self.seconds,
+            "utilisation": self.flops / self.reachable,
+        }
+
+
+class Flops:
+    """Useful FLOPs of a training step, by the weights that a token meets (Chowdhery et al., 2022, appendix B).
+
+    A weight of a linear layer takes 2 FLOPs a token in the forward pass, 2 more where a gradient goes back through it,
+    and 2 more where it is trained itself. Padding, what is computed a second time (gradient checkpointing), the scores
+    of attention and convolutions count nothing. An audio token meets the audio tower once: towers that halve their
+    frames late do more than is counted here.
+
+    Attributes:
+        tower: FLOPs of the audio tower for an audio token.
+        projector: Of the projector (and of a joiner), for an audio token.
+        lower: Of the layers of the language model that no gradient reaches, for a token.
+        upper: Of its other layers.
+    """
+
+    def __init__(self, judge: EmpathyJudge) -> None:
+        found = {"audio_tower": 0.0, "projector": 0.0, "joiner": 0.0, "language_model": 0.0}
+        self.lower, learns = 0.0, False
+        layers = {name: module for name, module in judge.network.named_modules() if isinstance(module, nn.Linear)}
+        experts = {
+            name: weight
+            for name, weight in judge.network.named_parameters()
+            if weight.ndim == 3 and part_of(judge.backbone, name) == "language_model"
+        }
+        for part in found:  # in the order in which they are computed
+            for name, layer in layers.items():
+                if part_of(judge.backbone, name) == part:
+                    trained = layer.weight.requires_grad
+                    if trained and not learns and part == "language_model":
+                        self.lower, found[part] = found[part], 0.0
+                    learns |= trained
+                    found[part] += (2 + 2 * learns + 2 * trained) * layer.in_features * layer.out_features
+        for weight in experts.values():  # stacked, of which a token meets a few
+            few = getattr(judge.backbone.network.config, "num_experts_per_tok", len(weight))
+            found["language_model"] += (2 + 2 * learns) * weight[0].numel() * few
+        self.tower, self.projector = found["audio_tower"], found["projector"] + found["joiner"]
+        self.upper = found["language_model"]
+
+    def of(self, batch: Batch) -> tuple[float, float]:
+        """Those of a step on a batch: for each of its real tokens, and whatever their number."""
+        inputs, audio = batch.inputs, len(batch.inputs.audio_index)
+        fixed = self.tower * audio if inputs.clips is not None else 0.0
+        if inputs.hidden is not None:  # computed beforehand
+            return self.upper, fixed
+        return self.lower + self.upper, fixed + self.projector * audio
+
+
+class Waiting(Profiler):
+    """Stands before the profiler that the user chose and measures how long training waits for data.
+
+    Attributes:
+        asked: When the last batch was asked for (seconds of `time.perf_counter`).
+        seconds: Waited so far.
+    """
+
+    def __init__(self, chosen: Profiler) -> None:
+        super().__init__()
+        self.chosen, self.asked, self.seconds = chosen, 0.0, 0.0
+
+    def start(self, action_name: str) -> None:
+        """Start the clock."""
+        self.chosen.start(action_name)
+        if action_name == FETCH:
+            self.asked = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        """The data is there."""
+        if action_name == FETCH:
+            self.seconds += time.perf_counter() - self.asked
+        self.chosen.stop(action_name)
+
+    def describe(self) -> None:
+        """Let the chosen profiler print its report."""
+        self.chosen.describe()
+
+    def teardown(self, stage: str | None) -> None:
+        """Let the chosen profiler close its files; its `setup` was called before this one took its place."""
+        self.chosen.teardown(stage)
+
+
 class Throughput(Callback):
     """Logs `throughput/...` every `log_every_n_steps` steps of the optimizer, over the steps since the last time.
 
     The clock runs from asking for a batch until its step is done: neither validation, checkpoints nor loggers count. A
-    GPU is waited for when the figures are taken, not at each step. Lightning's `ThroughputMonitor` waits at each,
-    multiplies the figures of one process by their number, although batches differ, and takes what the GPU could do from
-    a table of data sheets; so none of it is used here.
+    GPU is waited for when the figures are taken, not at each step as by Lightning's `ThroughputMonitor`.
 
-    Utilisation (MFU) is useful FLOPs by those that the machine would have done meanwhile with large matrix products
-    (`matrix_rate`, in the dtype of the computation). Useful FLOPs are counted in the first step (`UsefulFlops`: no
-    recomputation), divided by the places of its batch and multiplied by the real tokens of each step, so that padding
-    is not useful either. Batches whose audio was encoded beforehand are counted apart. The growth of attention with
-    length, and that the audio tower depends on seconds and not on tokens, are averaged away.
-
-    Memory is what the process (main memory, without data-loader processes) or the GPU's allocator held at most, of the
-    process that held most.
+    Utilisation (MFU) is useful FLOPs (`Flops`) by those that the machine would have done meanwhile with large matrix
+    products (`matrix_rate`, in the dtype of the computation). Memory is what the process (main memory, without
+    data-loader processes) or the GPU's allocator held at most, of the process that held most.
     """
 
     def __init__(self) -> None:
         self._total = Work()
-        self._steps: list[tuple[int, int, tuple[bool, bool], Tensor]] = []  # pairs, places, form, tokens
-        self._flops_per_place: dict[tuple[bool, bool], float] = {}
-        self._counting: UsefulFlops | None = None
-        self._eager: AbstractContextManager[object] | None = None
-        self._counted = 0
-        self._seconds = self._waiting = self._asked = 0.0
-        self._rate, self._all_rates, self._memory, self._last = 0.0, 0.0, 0.0, 0
+        self._steps: list[tuple[int, int, tuple[float, float], Tensor]] = []  # pairs, padded tokens, FLOPs, tokens
+        self._flops: Flops | None = None
+        self._waiting = Waiting(PassThroughProfiler())
+        self._seconds = self._rate = self._all_rates = self._memory = 0.0
+        self._last = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Hear when data is asked for."""
-        listen(trainer, self)
-
-    def action_starts(self, name: str) -> None:
-        """Start the clock."""
-        if name == FETCH:
-            self._asked = time.perf_counter()
-
-    def action_stops(self, name: str) -> None:
-        """The data is there."""
-        if name == FETCH:
-            self._waiting += time.perf_counter() - self._asked
+        """Measure when data is asked for."""
+        self._waiting = trainer.profiler = Waiting(trainer.profiler)  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the machine."""
         assert isinstance(pl_module, JudgeModule)
-        dtype = _compute_dtype(trainer.precision, pl_module)
+        kinds = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
+        dtype = kinds.get(trainer.precision.partition("-")[0], DTYPES[pl_module.options.dtype])
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
-        self._last = trainer.global_step
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
-        """Count the FLOPs of the first step of each kind.
-
-        This step is not compiled: a layer that dynamo meets under a dispatch mode is never compiled later
-        (pytorch#190286). Its backward pass is not either: gradient checkpointing must compute what was computed.
-        """
-        if _form(batch) not in self._flops_per_place:
-            self._eager = torch.compiler.set_stance("force_eager")
-            self._eager.__enter__()
-            self._counting = UsefulFlops()
-            self._counting.start()
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """The forward pass is over, and all is counted."""
-        if self._counting is not None:
-            self._counted = self._counting.stop()
-            self._counting = None
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on layers are compiled."""
-        self._compile_again()
+        self._flops, self._last = Flops(pl_module.built), trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         """Note what was in the batch; take the figures where they are due."""
+        assert self._flops is not None
         mask = batch.inputs.attention_mask
-        self._flops_per_place.setdefault(_form(batch), self._counted / mask.numel())
-        self._steps.append((len(batch.said.targets), mask.numel(), _form(batch), mask.sum()))
+        self._steps.append((len(batch.labels.targets), mask.numel(), self._flops.of(batch), mask.sum()))
         every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         due = trainer.global_step > self._last and trainer.global_step % every == 0
         if due:
             synchronize(trainer.strategy.root_device)
-        self._seconds += time.perf_counter() - self._asked
+        self._seconds += time.perf_counter() - self._waiting.asked
         if due:
             self._last = trainer.global_step
-            work = self._take(trainer)
-            found = {**work.rates(trainer.world_size), "memory_gb": self._memory / 1e9}
+            found = {**self._take(trainer).rates(trainer.world_size), "memory_gb": self._memory / 1e9}
             pl_module.log_dict({f"throughput/{name}": value for name, value in found.items()}, batch_size=1)
             shown = {name: found[key] for key, name in _IN_THE_BAR.items()}
             pl_module.log_dict(shown, prog_bar=True, logger=False, batch_size=1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What a GPU still does belongs to training."""
-        if trainer.strategy.root_device.type != "cpu":
-            begun = time.perf_counter()
-            synchronize(trainer.strategy.root_device)
-            self._seconds += time.perf_counter() - begun
+        begun = time.perf_counter()
+        synchronize(trainer.strategy.root_device)
+        self._seconds += time.perf_counter() - begun
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how it was."""
@@ -176,44 +214,28 @@ class Throughput(Callback):
             line = summary(self._total, trainer.world_size, self._memory, self._all_rates)
             Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """A counter that is left running would count whatever this process does next."""
-        if self._counting is not None:
-            self._counting.stop()
-            self._counting = None
-        self._compile_again()
-
-    def _compile_again(self) -> None:
-        if self._eager is not None:
-            self._eager.__exit__(None, None, None)
-            self._eager = None
-
     def _take(self, trainer: Trainer) -> Work:
         """The work of all processes since the last time."""
-        own = [*astuple(self._own()), memory_bytes(trainer.strategy.root_device), self._rate]
+        tokens = [float(own) for *_, own in self._steps]  # here a GPU is waited for, at the latest
+        work = Work(
+            pairs=sum(pairs for pairs, *_ in self._steps),
+            tokens=sum(tokens),
+            padded=sum(padded for _, padded, *_ in self._steps),
+            flops=sum(n * each + fixed for n, (_, _, (each, fixed), _) in zip(tokens, self._steps, strict=True)),
+            seconds=self._seconds,
+            waiting=self._waiting.seconds,
+            reachable=self._rate * self._seconds,
+        )
+        self._steps, self._seconds, self._waiting.seconds = [], 0.0, 0.0
+        own = [*astuple(work), memory_bytes(trainer.strategy.root_device), self._rate]
         of_all = torch.tensor(own, dtype=torch.float64).reshape(1, -1)
         if trainer.world_size > 1:
             of_all = trainer.strategy.all_gather(of_all[0].to(trainer.strategy.root_device)).cpu()
-        sums, width = of_all.sum(0), len(fields(Work))
-        self._memory, self._all_rates = of_all[:, width].max().item(), sums[width + 1].item()
-        work = Work(*sums[:width].tolist())
+        width = len(fields(Work))
+        self._memory, self._all_rates = of_all[:, width].max().item(), of_all[:, width + 1].sum().item()
+        work = Work(*of_all.sum(0)[:width].tolist())
         self._total += work
         return work
-
-    def _own(self) -> Work:
-        """Of this process since the last time."""
-        tokens = torch.stack([step[3] for step in self._steps]).tolist() if self._steps else []
-        steps, seconds, waiting = self._steps, self._seconds, self._waiting
-        self._steps, self._seconds, self._waiting = [], 0.0, 0.0
-        return Work(
-            pairs=sum(pairs for pairs, *_ in steps),
-            tokens=sum(tokens),
-            places=sum(places for _, places, *_ in steps),
-            flops=sum(n * self._flops_per_place[form] for n, (_, _, form, _) in zip(tokens, steps, strict=True)),
-            seconds=seconds,
-            waiting=waiting,
-            reachable=self._rate * seconds,
-        )
 
 
 def summary(work: Work, processes: int, memory: float, rate: float) -> str:
@@ -245,10 +267,35 @@ def memory_bytes(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _compute_dtype(precision: str, module: JudgeModule) -> torch.dtype:
-    """In which most products are computed: as autocast or Lightning's conversion has it, else that of the weights."""
-    kinds = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
-    return kinds.get(precision.partition("-")[0], DTYPES[module.judge_settings.dtype])
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP per second of square matrix products `(n, n) @ (n, n)` on this device now, in less than a second.
+
+    n is doubled from 256 as long as the time allows, up to 8192; the fastest counts. This is what a step could reach if
+    it were nothing but large products, with the threads and the float32 precision (TF32 or not) that torch is set to.
+    It is a figure of the machine as it is used, not of its data sheet: where other processes compute, it is lower.
+    """
+    started, best, size, last = time.perf_counter(), 0.0, 256, 0.0
+    draws = torch.Generator(device)  # its own: what training draws must not depend on how fast this is
+    while size <= _LARGEST and time.perf_counter() - started + 16 * last < _SECONDS:
+        left, right = (torch.randn(size, size, device=device, generator=draws).to(dtype) for _ in range(2))
+        for repeat in range(3):  # the first one may choose a kernel
+            synchronize(device)
+            begun = time.perf_counter()
+            torch.mm(left, right)
+            synchronize(device)
+            last = time.perf_counter() - begun
+            if repeat or last > 0.1:
+                best = max(best, 2 * size**3 / last)
+            if last > 0.1:
+                break
+        size *= 2
+    return best
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what was asked of it; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _three(value: float) -> str:
@@ -261,8 +308,3 @@ def _duration(seconds: float) -> str:
         return f"{_three(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _form(batch: Batch) -> tuple[bool, bool]:
-    """What a batch begins with (sounds, audio states or hidden states), which decides what a step computes."""
-    return batch.inputs.clips is None, batch.inputs.hidden is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.train.alignment import MARGIN, ScaleAlignment
+from empathy_judge.train.raters import MARGIN, ScaleAlignment
 from torch import Tensor
 
 CAMPAIGNS = ("lab", "crowd", "app")
@@ -127,7 +127,7 @@ def test_the_judge_learns_the_scale_of_the_reference_from_a_campaign_that_rates_
 
 
 def test_names_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(UserError, match=r"reference campaign 'web' does not exist; accepted: lab, crowd, app"):
+    with pytest.raises(UserError, match=r"reference campaign 'web' does not exist; expected lab, crowd, app"):
         ScaleAlignment(CAMPAIGNS, 2, "web")
     with pytest.raises(UserError, match="one is named twice"):
         ScaleAlignment(("lab", "lab"), 2, "lab")

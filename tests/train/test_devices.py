@@ -22,7 +22,7 @@ from empathy_judge.models.compiled import compile_layers
 from empathy_judge.models.file_names import LAST
 from empathy_judge.scorer import Scorer
 from empathy_judge.train import module
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
@@ -48,7 +48,7 @@ ALIKE = 0.1
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from empathy_judge.train import fit
+from empathy_judge.train import run
 from empathy_judge.train.module import JudgeModule
 
 fit._calibrate = lambda *_: None
