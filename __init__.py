@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .eval.evaluate import evaluate
     from .reward import EmpathyReward
     from .scorer import Scorer
-    from .train.fit import train
+    from .train.run import train
 
 __all__ = ["EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "evaluate", "train"]
 __version__ = "0.1.0"

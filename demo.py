@@ -23,7 +23,7 @@ from .eval.pages.report import terminal_table, write_report
 from .models.artifact import load_run, save_judge
 from .models.model_card import render_card
 from .scorer import Scorer
-from .train.fit import train
+from .train.run import train
 
 CONFIG = Path(__file__).parent / "configs" / "nano.yaml"
 _MADE = ("data", "run", "judge", "report")

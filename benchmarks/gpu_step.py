@@ -23,10 +23,10 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.base import Clips, Inputs
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import part_of
-from empathy_judge.train import module as training
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train import run as training
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
+from empathy_judge.train.run import train
 from materials import FAMILIES
 from naive import Collate, NaiveRater, read_items, training_loader
 from timing import Finished, matrix_rate, memory, synchronize

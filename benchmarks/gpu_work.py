@@ -25,8 +25,8 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import build_parser
 from empathy_judge.train.memory import step_memory
+from empathy_judge.train.run import build_parser
 from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, peak_memory, predicted_bytes, step, words, work_of
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import Collate, read_items

@@ -22,9 +22,9 @@ from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader

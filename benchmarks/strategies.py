@@ -26,7 +26,7 @@ import torch
 from empathy_judge.assessment import Assessment
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.scorer import Scorer
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
 from timing import memory, synchronize
 

@@ -31,8 +31,8 @@ import transformers
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
+from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import (
     Collate,

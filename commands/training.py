@@ -19,7 +19,7 @@ def demo(options: argparse.Namespace) -> int:
 
 def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the configuration."""
-    from ..train.fit import train as run
+    from ..train.run import train as run
 
     best = run(arguments)
     if best is not None:  # None after a dry run
@@ -51,8 +51,7 @@ def sweep(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..train.sweep import run_sweep
-    from ..train.sweep_results import BEST_FILE, best_of, results_table
+    from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
     out = Path(options.out)
     found, results = run_sweep(Path(options.config), out)

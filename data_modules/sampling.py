@@ -296,7 +296,7 @@ class ByTokens:
     """`Plan` of batches that hold about equally many tokens, padding included, made of items of like length.
 
     On every rank a batch has the same number of items, of one kind, and those of all ranks are of like length, so that
-    no rank waits for another and the losses of all ranks can be put together (`train.gathering`). Every epoch is one
+    no rank waits for another and the losses of all ranks can be put together (`train.collate`). Every epoch is one
     pass through the first kind; of the others as many items are drawn as their share asks for. Which items stand
     together differs between epochs, the number of batches does not: the first epoch and a few to spare, for which the
     largest batches are halved. The largest batch of all comes first, so that too little memory shows at once.

@@ -229,7 +229,7 @@ def train_arguments(backbone_folder: Path, dataset_folder: Path) -> Callable[...
 @pytest.fixture(scope="session")
 def trained_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of four epochs. Tests that change it copy it first."""
-    from empathy_judge.train.fit import train
+    from empathy_judge.train.run import train
 
     run = tmp_path_factory.mktemp("runs") / "run"
     train(train_arguments(run))

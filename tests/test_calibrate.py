@@ -23,7 +23,7 @@ from empathy_judge.models.calibration import read_calibration
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 RATE = 16_000
 

@@ -10,7 +10,7 @@ import yaml
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.models.backbones import families
-from empathy_judge.train.fit import build_parser
+from empathy_judge.train.run import build_parser
 from empathy_judge.train.sweep_file import check_recipe, read_sweep
 
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

@@ -95,7 +95,7 @@ def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_training_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    from empathy_judge.train.fit import build_parser as train_parser
+    from empathy_judge.train.run import build_parser as train_parser
 
     monkeypatch.chdir(ROOT)
     ours = [_program(line) or [""] for _, line in _all_commands()]

@@ -14,9 +14,9 @@ import empathy_judge
 assert not {"torch", "pandas", "transformers"} & set(sys.modules)
 from empathy_judge import train  # the package can be called, whoever imported it first
 assert not {"torch", "pandas", "transformers"} & set(sys.modules)
-from empathy_judge.train import fit
+from empathy_judge.train import run
 assert empathy_judge.train is train
-fit.train = lambda arguments: arguments
+run.train = lambda arguments: arguments
 assert train(["--config", "x"]) == ["--config", "x"]
 """
 

@@ -1,4 +1,4 @@
-"""Training a judge. The package can be called: `empathy_judge.train(["--config", "nano.yaml"])` is `fit.train`."""
+"""Training a judge. The package can be called: `empathy_judge.train(["--config", "nano.yaml"])` is `run.train`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class _Package(ModuleType):
     """A name that is both a package and a public function."""
 
     def __call__(self, arguments: Sequence[str]) -> Path | None:
-        """See `fit.train`."""
-        from .fit import train
+        """See `run.train`."""
+        from .run import train
 
         return train(arguments)
 

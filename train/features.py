@@ -61,7 +61,7 @@ class Features:
         """
         if tower_is_trained(judge):
             raise UserError(
-                f"cache: {cache} with an audio_tower that is trained; accepted: cache: none, or other parts to train"
+                f"cache: {cache} with an audio_tower that is trained; expected cache: none, or other parts to train"
             )
         self._judge, self._local = judge, (0, 1)
         self._clips = ClipStates(judge, store)

@@ -1,4 +1,4 @@
-"""What training minimises: a weighted sum of losses on what people said."""
+"""What training minimises: a weighted sum of losses on human labels."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ _OF_COUNTS = ("ordinal", "histogram", "squared_emd")
 
 
 @dataclass(frozen=True)
-class Supervision:
-    """What people said about the rows of a batch. A row is a pair; those of comparisons have no ratings of their own.
+class Labels:
+    """Human labels of the rows of a batch. A row is a pair; those of comparisons have no ratings of their own.
 
     Attributes:
         targets: Rating points `(rows, dimensions)`; NaN = not rated.
@@ -145,15 +145,15 @@ class Supervision:
     rejected: Tensor
     strengths: Tensor
 
-    def to(self, device: torch.device) -> Supervision:
+    def to(self, device: torch.device) -> Labels:
         """A copy on another device."""
         return self._each(lambda value: value.to(device, non_blocking=True))
 
-    def pin_memory(self) -> Supervision:
+    def pin_memory(self) -> Labels:
         """A copy in memory that a GPU can read while it computes."""
         return self._each(Tensor.pin_memory)
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Supervision:
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Labels:
         values = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return replace(self, **{name: function(value) for name, value in values.items()})
 
@@ -173,20 +173,20 @@ class Objective(nn.Module):
         values = {f.name: float(getattr(weights, f.name)) for f in fields(weights)}
         for name, value in values.items():
             if not 0 <= value < float("inf"):
-                raise UserError(f"model.losses.{name} {value:g}; accepted: 0 or more")
+                raise UserError(f"model.losses.{name} {value:g}; expected 0 or more")
         if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
             values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
         for name in self.weights:
             accepted = _HEADS.get(name, (head,))
             if head not in accepted:
-                raise UserError(f"model.losses.{name} with model.head {head}; accepted: head {' or '.join(accepted)}")
+                raise UserError(f"model.losses.{name} with model.head {head}; expected head {' or '.join(accepted)}")
         self.needs_counts = any(name in _OF_COUNTS for name in self.weights)
         for dimension in dimensions:
             if self.needs_counts and dimension.step is None:
                 loss = next(name for name in self.weights if name in _OF_COUNTS)
                 raise UserError(
-                    f"model.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; accepted: a scale "
+                    f"model.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; expected a scale "
                     "with steps, such as 1:5:1, or other losses"
                 )
         self.settings, self.head = settings, head
@@ -201,43 +201,43 @@ class Objective(nn.Module):
             name: weight for name, weight in self.weights.items() if (compared if name in _OF_COMPARISONS else rated)
         }
 
-    def shares(self, points: Tensor) -> Tensor:
-        """Rating points `(rows, dimensions)` as shares of the scale."""
+    def normalised(self, points: Tensor) -> Tensor:
+        """Rating points `(rows, dimensions)` as normalised scores: 0 to 1."""
         return self._range.normalise(points)
 
-    def points(self, shares: Tensor) -> Tensor:
-        """Shares of the scale `(rows, dimensions)` as rating points."""
-        return self._range.denormalise(shares)
+    def points(self, normalised: Tensor) -> Tensor:
+        """Normalised scores `(rows, dimensions)` as rating points."""
+        return self._range.denormalise(normalised)
 
-    def terms(self, prediction: Prediction, said: Supervision) -> dict[str, Tensor]:
+    def terms(self, prediction: Prediction, labels: Labels) -> dict[str, Tensor]:
         """Each loss by its name, times its weight; the sum is what is minimised.
 
         Args:
             prediction: Of all rows.
-            said: What people said of them.
+            labels: Human labels.
         """
-        losses = dict(self._rated(prediction, said))
-        if len(said.chosen):
-            losses |= self._compared(prediction, said)
+        losses = dict(self._rated(prediction, labels))
+        if len(labels.chosen):
+            losses |= self._compared(prediction, labels)
         return {name: weight * losses[name]() for name, weight in self.weights.items() if name in losses}
 
-    def _rated(self, prediction: Prediction, said: Supervision) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
-        score, target, mask = self.shares(prediction.score), self.shares(said.targets), said.weights
-        chosen, groups = self.settings, None if self.settings.compare == "all" else said.groups
+        score, target, mask = self.normalised(prediction.score), self.normalised(labels.targets), labels.weights
+        settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
         yield "mse", lambda: mse(score, target, mask)
-        yield "huber", lambda: huber(score, target, mask, chosen.huber_delta)
+        yield "huber", lambda: huber(score, target, mask, settings.huber_delta)
         yield "ccc", lambda: ccc(score, target, mask)
-        yield "margin_ranking", lambda: margin_ranking(score, target, mask, groups, chosen.margin, chosen.tie)
+        yield "margin_ranking", lambda: margin_ranking(score, target, mask, groups, settings.margin, settings.tie)
         yield (
             "logistic_ranking",
-            lambda: logistic_ranking(score, target, mask, groups, chosen.temperature, chosen.tie),
+            lambda: logistic_ranking(score, target, mask, groups, settings.temperature, settings.tie),
         )
-        yield "soft_spearman", lambda: soft_spearman(score, target, mask, chosen.temperature)
+        yield "soft_spearman", lambda: soft_spearman(score, target, mask, settings.temperature)
         if (deviation := prediction.deviation) is not None:
             variance = (deviation / self._range.span).square()
             yield "gaussian_nll", lambda: faithful_nll(score, variance, target, mask)
-        if (counts := said.counts) is None:
+        if (counts := labels.counts) is None:
             return
         if (logits := prediction.thresholds) is not None:
             ordinal = coral if self.head == "coral" else corn
@@ -246,12 +246,12 @@ class Objective(nn.Module):
             yield "histogram", lambda: histogram_cross_entropy(log_probabilities, counts, mask)
             yield "squared_emd", lambda: squared_emd(log_probabilities, counts, mask, self._exists)
 
-    def _compared(self, prediction: Prediction, said: Supervision) -> dict[str, Callable[[], Tensor]]:
+    def _compared(self, prediction: Prediction, labels: Labels) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
-        score = self.shares(prediction.score)
+        score = self.normalised(prediction.score)
         better = 0.5 + self._better * (score - 0.5)
-        first, second, mask = better[said.chosen], better[said.rejected], ~said.strengths.isnan()
-        strengths = said.strengths.nan_to_num()
+        first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
+        strengths = labels.strengths.nan_to_num()
         temperature, margin = self.settings.preference_temperature, self.settings.strength_margin
         return {
             "bradley_terry": lambda: bradley_terry(first, second, strengths, mask, temperature, margin),

@@ -34,7 +34,7 @@ class RaterEmbedding(nn.Module):
         """
         super().__init__()
         if not (counts >= 0).all() or not counts.sum() > 0:
-            raise ValueError(f"counts of raters {counts.tolist()}; accepted: none negative, at least one rating")
+            raise ValueError(f"counts of raters {counts.tolist()}; expected none negative, at least one rating")
         self.share = nn.Buffer(counts.double().div(counts.sum()).float(), persistent=False)
         self.embedding = nn.Parameter(torch.randn(len(counts), size) * 0.1)
         self.scale = nn.Linear(size, hidden_size, bias=False)
@@ -60,3 +60,7 @@ class RaterEmbedding(nn.Module):
             centred = functional.embedding(rater.clamp(min=0), self.embedding) - self.share @ self.embedding
             centred = torch.where((rater >= 0)[:, None], centred, 0)
             return pooled * (1 + self.scale(centred)) + self.shift(centred)
+
+
+MARGIN = 1e-4
+"""Closer to an end of the scale than this, the curve goes on straight to that end: its slope there can be infinite."""

@@ -1,30 +1,361 @@
-"""Which of Lightning's strategies train a judge, with what they go together, and who starts the processes."""
+"""Which of Lightning's strategies train a judge: DDP, FSDP2 and ZeRO, and who starts the processes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
+import lightning as L
+import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.export import register_dataclass
+from torch.optim import Optimizer
 
 from ..data_modules.errors import UserError
-from .module import JudgeModule
-from .sharding import ShardedStrategy
-from .zero import ZeroStrategy
+from ..models.backbones.deferred import finish
+from ..models.heads import Prediction
+from ..models.judge import EmpathyJudge
+from .options import ModelOptions
+
+# FSDP2 finds the tensors of an output, whose gradients it waits for, only in what torch can take apart
+register_dataclass(Prediction)
+
+
+def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+    """Leave each process of the mesh its shard of every weight, in place.
+
+    A group of weights for each layer of each part, one for pooling and one for head (float32, whatever the backbone
+    is), and one for what is left: embeddings, projector, joiner. The weights of a group may differ in dtype (frozen
+    bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that are trained have one.
+
+    Args:
+        judge: On the CPU or its device; where it was loaded deferred, each group of weights is finished in its turn.
+        beside: Other trained modules, called after the judge.
+        mesh: One axis = shard over all; two = shard along the second, repeat along the first.
+    """
+    for part in judge.backbone.parts.values():
+        for layer in _layers(judge.network, part.layers):
+            finish(layer)
+            fully_shard(layer, mesh=mesh)
+    for module in (judge.pooling, judge.head, *beside):
+        if any(True for _ in module.parameters()):
+            fully_shard(module, mesh=mesh)
+    finish(judge)
+    fully_shard(judge, mesh=mesh)
+    # what training calls: the head follows on its own, after raters were added to what is pooled
+    register_fsdp_forward_method(judge, "pooled")
+
+
+def whole(weight: Tensor) -> Tensor:
+    """All of a weight, on the CPU; a collective of all processes where it is sharded."""
+    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().cpu()
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """FSDP2 over the devices of each machine, repeated on every machine (HSDP): the frozen weights, which are nearly
+    all, never travel between machines.
+
+    Its checkpoints are those of one process: whole trained weights and optimizer states in one file, which any
+    strategy and number of devices continues.
+
+    Attributes:
+        shards_weights: No process has all weights, so that every forward pass is a collective.
+        shards: Mesh that weights are sharded over, once processes are set up.
+    """
+
+    shards_weights = True
+    shards: DeviceMesh
+
+    def __init__(self) -> None:
+        super().__init__(save_distributed_checkpoint=False)
+
+    def setup_environment(self) -> None:
+        """Processes and the mesh that `JudgeModule.configure_model` shards over."""
+        self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
+        super().setup_environment()
+        kind = self.root_device.type
+        if self.num_nodes > 1:
+            self.shards = init_device_mesh(
+                kind, (self.num_nodes, self.num_processes), mesh_dim_names=("machine", "device")
+            )
+        else:
+            self.shards = init_device_mesh(kind, (self.num_processes,), mesh_dim_names=("device",))
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Trained weights, whole; Lightning would gather the frozen ones too. A collective of all processes."""
+        assert self.lightning_module is not None
+        for module in self.lightning_module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # after validation some are whole, and not those that the optimizer knows
+        weights = self.lightning_module.named_parameters()
+        return {name: whole(weight) for name, weight in weights if weight.requires_grad}
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """State of the optimizer as one process would have it. A collective of all processes."""
+        return _mapped(optimizer.state_dict(), lambda _, value: whole(value))
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
+        """One file, written by the first process."""
+        Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read the file, in every process."""
+        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Keep the shard of each whole weight; `JudgeModule.on_load_checkpoint` has compared names and shapes."""
+        assert self.lightning_module is not None
+        weights = dict(self.lightning_module.named_parameters())
+        with torch.no_grad():
+            for name, value in checkpoint["state_dict"].items():
+                weights[name].copy_(like(value, weights[name]))
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Lightning shall call `load_optimizer_state_dict`."""
+        return True
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Keep the shard of each whole state."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            optimizer.load_state_dict(
+                _mapped(state, lambda number, value, weights=weights: like(value, weights[number]))
+            )
+
+
+def like(value: Tensor, weight: Tensor) -> Tensor:
+    """A whole tensor sharded as `weight` is; what has another shape (a count of steps) stays as it is."""
+    if not isinstance(weight, DTensor) or value.shape != weight.shape:
+        return value
+    # every process has the whole value, so that nothing need be sent
+    return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
+
+
+def _mapped(state: dict[str, Any], change: Callable[[int, Tensor], Tensor]) -> dict[str, Any]:
+    """The state of an optimizer with other tensors."""
+    each = {
+        number: {key: change(number, value) if isinstance(value, Tensor) else value for key, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    return {**state, "state": each}
+
+
+def _layers(network: nn.Module, path: str | None) -> Iterable[nn.Module]:
+    return network.get_submodule(path).children() if path else ()
+
+
+_BUCKET = 50_000_000
+"""Values that are sent at once: adapters have fewer than DeepSpeed's buffers would have room for."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ZeroStrategy(DeepSpeedStrategy):
+    """ZeRO with the precision and the checkpoints of all other strategies.
+
+    Weights keep their dtype and `bf16-mixed` is autocast, as under DDP: left to itself, DeepSpeed casts the head to
+    bfloat16. A checkpoint is one file of whole trained weights and AdamW states, where DeepSpeed writes a folder of
+    shards for one number of devices; any strategy and number of devices continues it.
+    """
+
+    def __init__(self, stage: Literal[2, 3] = 2) -> None:
+        """Set DeepSpeed up.
+
+        Args:
+            stage: 2 = shard optimizer states and gradients; 3 = shard all weights too.
+
+        Raises:
+            ImportError: If DeepSpeed is not installed.
+        """
+        super().__init__(
+            stage=stage,
+            allgather_bucket_size=_BUCKET,
+            reduce_bucket_size=_BUCKET,
+            logging_batch_size_per_gpu=1,  # for its log alone; our batches differ in size
+            logging_level=logging.ERROR,  # it warns of every dataclass that a module takes or returns
+        )
+        self.stage = stage
+        self._groups: list[list[Tensor]] = []
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether no process has all weights, so that every forward pass is a collective."""
+        return self.stage == 3
+
+    @property
+    def handles_gradient_accumulation(self) -> bool:
+        """Lightning counts."""
+        return False
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Nothing to hold back while batches are accumulated: DeepSpeed is told which is the last."""
+        yield
+
+    def setup_environment(self) -> None:
+        """Processes; and DeepSpeed's own ways with dtypes put out of work."""
+        precision = self.precision_plugin.precision
+        self._precision_plugin = _WeightsAsTheyAre(precision)  # pyright: ignore[reportArgumentType]
+        assert isinstance(self.config, dict)
+        self.config["bf16"] = {"enabled": False}
+        if precision == "bf16-mixed":
+            # no module sends its weights or gradients in bfloat16
+            self.config["torch_autocast"] = {
+                "enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": [],
+            }  # fmt: skip
+        super().setup_environment()
+
+    @property
+    def restore_checkpoint_after_setup(self) -> bool:
+        """Trained weights are read while they are whole."""
+        return False
+
+    def _init_optimizers(self) -> Any:
+        optimizer, schedule = super()._init_optimizers()
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]  # DeepSpeed puts flat ones there
+        return optimizer, schedule
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Trained weights, whole, on the CPU. A collective of all processes."""
+        assert self.lightning_module is not None
+        weights = self.lightning_module.named_parameters()
+        return {name: self._whole(weight).cpu() for name, weight in weights if weight.requires_grad}
+
+    def _whole(self, weight: Tensor) -> Tensor:
+        from deepspeed.utils import safe_get_full_fp32_param  # pyright: ignore[reportMissingImports]
+
+        if self.stage == 2:
+            return weight.detach()
+        found = safe_get_full_fp32_param(weight)
+        assert found is not None
+        return found.to(weight.dtype)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """State of AdamW as one process would have it. A collective of all processes."""
+        from deepspeed.utils import safe_get_full_optimizer_state  # pyright: ignore[reportMissingImports]
+
+        inner: Any = self._adamw
+        self._link_states()
+        steps = [own["step"] for own in inner.state.values()]
+        numbers, groups, state = iter(range(sum(map(len, self._groups)))), [], {}
+        for group, options in zip(self._groups, inner.param_groups, strict=True):
+            groups.append({**options, "params": [next(numbers) for _ in group]})
+            for number, weight in zip(groups[-1]["params"], group, strict=True):
+                if steps:
+                    moments = {key: safe_get_full_optimizer_state(weight, key) for key in _MOMENTS}
+                    whole = {key: value.cpu() for key, value in moments.items() if value is not None}
+                    state[number] = {"step": steps[0].clone().cpu(), **whole}
+        return {"state": state, "param_groups": groups}
+
+    @property
+    def _adamw(self) -> Optimizer:
+        """The optimizer inside DeepSpeed's."""
+        sharded: Any = self.optimizers[0]
+        return sharded.optimizer
+
+    @property
+    def _flat(self) -> list[Tensor]:
+        """What it optimizes: this process's share of each group, in one row."""
+        sharded: Any = self.optimizers[0]
+        return sharded.single_partition_of_fp32_groups if self.stage == 2 else sharded.fp32_partitioned_groups_flat
+
+    def _link_states(self) -> None:
+        """Let each weight know its states; DeepSpeed does that after the first group's first step, too early for the
+        other groups (seen in 0.19.8)."""
+        if self.stage == 2:
+            sharded: Any = self.optimizers[0]
+            sharded._hp_optimizer_states_linked = False
+            sharded._lazy_init_hp_params_optimizer_state()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
+        """One file, written by the first process."""
+        Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read the file, in every process."""
+        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Put the trained weights in their places."""
+        Strategy.load_model_state_dict(self, checkpoint, strict)
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Lightning shall call `load_optimizer_state_dict`."""
+        return True
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Keep this process's share of the states of AdamW."""
+        (stored,) = checkpoint["optimizer_states"]
+        inner, states = self._adamw, list(stored["state"].values())
+        for group, options in zip(inner.param_groups, stored["param_groups"], strict=True):
+            group.update({key: value for key, value in options.items() if key != "params"})
+        if not states:
+            return
+        for flat in self._flat:
+            inner.state[flat] = {
+                "step": states[0]["step"].clone(), **{key: torch.zeros_like(flat) for key in _MOMENTS},
+            }  # fmt: skip
+        self._link_states()
+        weights = [weight for group in self._groups for weight in group]
+        for number, weight in enumerate(weights):
+            for key in _MOMENTS:
+                self._put(weight, key, stored["state"][number][key])
+
+    def _put(self, weight: Tensor, key: str, value: Tensor) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state  # pyright: ignore[reportMissingImports]
+
+        value = value.to(self.root_device, torch.float32)
+        if self.stage == 2:
+            safe_set_full_optimizer_state(weight, value, key)
+            return
+        # the shares of a weight that cannot be divided are filled up, which DeepSpeed forgets when it sets it whole
+        share = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
+        padded = torch.zeros(share * self.world_size, device=value.device)
+        padded[: value.numel()] = value.flatten()
+        safe_set_local_optimizer_state(weight, padded[share * self.global_rank :][:share], key)
+
+
+class _WeightsAsTheyAre(DeepSpeedPrecision):
+    """Casts nothing: dtypes are those of the judge."""
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module itself."""
+        return module
+
+    def convert_input(self, data: Any) -> Any:
+        """The batch itself."""
+        return data
+
+    def backward(self, tensor: Tensor, model: L.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Gradients of a loss that Lightning has divided by the batches that are accumulated; DeepSpeed would do so
+        again, and leave the last batches of an epoch, where they are fewer, to the next epoch."""
+        engine: Any = model.trainer.model
+        engine.set_gradient_accumulation_boundary(not model.trainer.fit_loop._should_accumulate())
+        engine.backward(tensor, scale_wrt_gas=False)
+
 
 _ACCEPTED = "auto, ddp, or --config configs/strategy_NAME.yaml with ddp, fsdp2, zero2 or zero3"
 _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
 
 
-def check_strategy(trainer: Mapping[str, Any], module: JudgeModule) -> None:
+def check_strategy(trainer: Mapping[str, Any], options: ModelOptions) -> None:
     """A strategy writes checkpoints that `train` can continue and `export` can read, and fits what is trained.
 
     Args:
         trainer: Arguments of `lightning.Trainer`.
-        module: What is trained.
+        options: What is trained, and how.
 
     Raises:
         UserError: If not.
@@ -35,34 +366,34 @@ def check_strategy(trainer: Mapping[str, Any], module: JudgeModule) -> None:
     if foreign or (isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))):
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
         raise UserError(
-            f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; accepted: {_ACCEPTED}"
+            f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; expected {_ACCEPTED}"
         )
     if not isinstance(strategy, Strategy) or not ours:
         return
     name = type(strategy).__name__
     if precision not in _PRECISIONS:
-        raise UserError(f"trainer.precision {precision} with {name}; accepted: bf16-mixed or 32-true")
-    if isinstance(strategy, ZeroStrategy) and module.judge_settings.lora.dtype == "backbone":
+        raise UserError(f"trainer.precision {precision} with {name}; expected bf16-mixed or 32-true")
+    if isinstance(strategy, ZeroStrategy) and options.trained_dtype == "backbone":
         raise UserError(
             f"model.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that is "
-            "trained; accepted: float32, also where frozen weights are bfloat16"
+            "trained; expected float32, also where frozen weights are bfloat16"
         )
     if not strategy.shards_weights:
         return
-    if module.judge_settings.quantization != "none":
+    if options.quantization != "none":
         raise UserError(
-            f"model.quantization {module.judge_settings.quantization} with {name}, which cannot shard weights in 4 "
-            "bits; accepted: no quantization, or --config configs/strategy_ddp.yaml"
+            f"model.quantization {options.quantization} with {name}, which cannot shard weights in 4 "
+            "bits; expected no quantization, or --config configs/strategy_ddp.yaml"
         )
-    if module.compile_layers:
+    if options.compile_layers:
         raise UserError(
             f"model.compile_layers with {name}, where layers are gathered while they are computed: not tried; "
-            "accepted: compile_layers: false, or --config configs/strategy_ddp.yaml"
+            "expected compile_layers: false, or --config configs/strategy_ddp.yaml"
         )
-    if module.cache != "none":
+    if options.cache != "none":
         raise UserError(
-            f"model.cache {module.cache} with {name}: each process computes what is kept alone, for which it needs "
-            "whole weights; accepted: cache: none, or --config configs/strategy_ddp.yaml"
+            f"model.cache {options.cache} with {name}: each process computes what is kept alone, for which it needs "
+            "whole weights; expected cache: none, or --config configs/strategy_ddp.yaml"
         )
 
 

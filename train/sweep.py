@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import csv
 import gc
-import hashlib
 import json
 import shlex
 import statistics
-from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import yaml
 from filelock import FileLock, Timeout
-from jsonargparse import ArgumentParser, Namespace, get_loader
 from rich.console import Console
 from rich.table import Table
 
@@ -32,26 +29,15 @@ from ..data_modules.schema import PairDataset
 from ..models.checkpoints import read_checkpoint
 from ..models.file_names import CHECKPOINTS
 from .checkpointing import find_resumable
-from .run import build_parser, train
+from .run import train
 
 try:
     import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
-    from pydantic import (
-        AfterValidator,
-        BaseModel,
-        ConfigDict,
-        Discriminator,
-        Field,
-        NonNegativeInt,
-        PositiveInt,
-        Tag,
-        ValidationError,
-        model_validator,
-    )
+
+    from .sweep_file import Choices, Sweep, check_recipe, read_sweep  # pydantic
 except ImportError:
     raise UserError("sweep: Optuna or pydantic is not installed; pip install 'empathy-judge[sweep]'") from None
 
@@ -59,204 +45,6 @@ BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _TRIAL_FILE, _JOURNAL, _LOCK = (
     "sweep.json", "recipe.yaml", "trial.json", "journal.log", ".lock",
 )  # fmt: skip
-_GROUPS, _PATIENCE = ("model", "data", "trainer"), "patience"
-
-# ---------------------------------------------------------------- the file
-
-
-def _distinct(values: list[Any]) -> list[Any]:
-    texts = [repr(value) for value in values]
-    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
-        raise ValueError(f"{twice} stands there twice; expected distinct values")
-    return values
-
-
-def _names(given: dict[str, Any]) -> dict[str, Any]:
-    """Names of values that `train` takes and a sweep does not set itself, none of which lies inside another."""
-    for name in given:
-        group, _, key = name.partition(".")
-        if name != _PATIENCE and not (group in _GROUPS and all(key.split("."))):
-            expected = ", ".join(f"{group}.NAME" for group in _GROUPS)
-            raise ValueError(f"{shown(name)}; expected {expected}, {_PATIENCE}")
-        if inside := next((other for other in given if other.startswith(f"{name}.")), None):
-            raise ValueError(f"{inside} lies inside {name}; expected one of them")
-    return given
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Choices(_Strict):
-    """A parameter that takes one of several values."""
-
-    choices: Annotated[list[Any], Field(min_length=1), AfterValidator(_distinct)]
-
-    def distribution(self) -> BaseDistribution:
-        """As Optuna says it; as JSON, for its journal does not keep lists and mappings."""
-        return CategoricalDistribution([json.dumps(value) for value in self.choices])
-
-    def examples(self) -> Sequence[Any]:
-        """Values that the recipe must accept: all."""
-        return self.choices
-
-
-class Range(_Strict):
-    """A parameter between two numbers, both included. Two integers make a range of integers.
-
-    Attributes:
-        low: Smallest value.
-        high: Largest value.
-        log: Draw evenly on a logarithmic scale.
-        step: Draw only low, low + step, ...; None = any value, of integers every one.
-    """
-
-    low: int | float
-    high: int | float
-    log: bool = False
-    step: int | float | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Range:
-        if not self.low < self.high:
-            raise ValueError(f"low {self.low:g}, high {self.high:g}; expected low below high")
-        if self.step is not None and not 0 < self.step <= self.high - self.low:
-            raise ValueError(f"step {self.step:g}; expected above 0, at most {self.high - self.low:g}")
-        self.distribution()  # which refuses the rest
-        return self
-
-    def distribution(self) -> BaseDistribution:
-        """As Optuna says it."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            if isinstance(self.step, float):
-                raise ValueError(f"step {self.step:g} between integers; expected an integer, or {self.low}.0 as low")
-            return IntDistribution(self.low, self.high, self.log, self.step or 1)
-        return FloatDistribution(self.low, self.high, self.log, self.step)
-
-    def examples(self) -> Sequence[Any]:
-        """Values that the recipe must accept: both ends."""
-        both_integers = isinstance(self.low, int) and isinstance(self.high, int)
-        return (self.low, self.high) if both_integers else (float(self.low), float(self.high))
-
-
-def _kind(space: Any) -> str:
-    return "choices" if isinstance(space, dict) and "choices" in space else "range"
-
-
-Space = Annotated[Annotated[Choices, Tag("choices")] | Annotated[Range, Tag("range")], Discriminator(_kind)]
-
-
-class Sweep(_Strict):
-    """A sweep file.
-
-    Attributes:
-        train: Files for ``train --config``, a later one overrides an earlier one. Relative to the working folder.
-        overrides: Dotted name -> value that holds in every trial.
-        search: Dotted name -> where its values come from.
-        trials: How many settings are tried, those that fail included.
-        seeds: Each setting is trained once with each of them.
-        sampler_seed: Of the choice of settings.
-    """
-
-    train: Annotated[list[str], Field(min_length=1)]
-    overrides: Annotated[dict[str, Any], AfterValidator(_names)] = {}
-    search: Annotated[dict[str, Space], Field(min_length=1), AfterValidator(_names)]
-    trials: PositiveInt
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1), AfterValidator(_distinct)] = [0]
-    sampler_seed: NonNegativeInt = 0
-
-    @model_validator(mode="after")
-    def _check(self) -> Sweep:
-        if both := sorted(self.overrides.keys() & self.search.keys()):
-            raise ValueError(f"{both[0]} stands under overrides and search; expected one of them")
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """All that must stay the same when a sweep goes on: everything but the number of trials."""
-        hashes = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in self.train}
-        return {**self.model_dump(mode="json", exclude={"trials"}, exclude_defaults=False), "train": hashes}
-
-    def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The recipe that makes a trial of these parameters, overrides included: nested, as in YAML."""
-        return _nested({**self.overrides, **parameters})
-
-
-def read_sweep(path: Path) -> Sweep:
-    """Read a sweep file, in the YAML of recipes (1e-4 is a number).
-
-    Raises:
-        UserError: If the file is missing or broken, or a key or value is not what a sweep has.
-    """
-    try:
-        return Sweep.model_validate(get_loader("yaml")(path.read_bytes().decode("utf-8")))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = [str(key) for key in first["loc"] if key not in ("choices", "range")]
-        said = first["msg"].removeprefix("Value error, ")
-        found = "" if "expected" in said or first["type"] == "missing" else f" (found {shown(first['input'])})"
-        raise UserError(": ".join([str(path), *where, said]) + found) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
-
-
-def check_recipe(sweep: Sweep, path: Path) -> Namespace:
-    """Put overrides and every value of the search on the recipes, one at a time, as `train` would read them.
-
-    Args:
-        sweep: From `read_sweep`.
-        path: Its file, for messages.
-
-    Returns:
-        The resolved recipe, without what is searched.
-
-    Raises:
-        UserError: If a recipe is missing, `train` has no such parameter or does not accept a value, or a run would be
-            spread over several devices.
-    """
-    parser = build_parser()
-    parser.exit_on_error = False
-    words = [word for recipe in sweep.train for word in ("--config", recipe)]
-    # the only value that a recipe may lack and `train` does not do without
-    data = [f"--data.path={sweep.overrides['data.path']}"] if "data.path" in sweep.overrides else []
-    try:
-        base = parser.parse_args([*words, *data, "--run", "trial"])
-    except ArgumentError as error:
-        raise UserError(f"{path}: train: {error.message}") from None
-    base = _with(parser, sweep.overrides, base, f"{path}: overrides")
-    for name, space in sweep.search.items():
-        for value in space.examples():
-            _with(parser, {name: value}, base, f"{path}: search: {name}: {shown(value)}")
-    devices, nodes = base.trainer.devices, base.trainer.num_nodes
-    if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
-        raise UserError(
-            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); expected 1 (`trainer.devices: 1` under "
-            "overrides). For several GPUs start the sweep once on each, with the same --out"
-        )
-    return base
-
-
-def _with(parser: ArgumentParser, values: Mapping[str, Any], base: Namespace, where: str) -> Namespace:
-    try:
-        return parser.parse_object(_nested(values), base.clone(), None, False)
-    except ArgumentError as error:
-        raise UserError(f"{where}: {error.message}") from None
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names as mappings in mappings."""
-    nested: dict[str, Any] = {}
-    for name, value in values.items():
-        *groups, key = name.split(".")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[key] = value
-    return nested
-
-
-# ---------------------------------------------------------------- trials
 
 
 @dataclass
@@ -437,9 +225,6 @@ def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
     best = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
     assert best is not None  # only a dry run has none
     return read_checkpoint(best)["agreement"]
-
-
-# ---------------------------------------------------------------- results
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:

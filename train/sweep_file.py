@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 from argparse import ArgumentError
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace, get_loader
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from ..data_modules.errors import UserError, shown
-from .fit import build_parser
+from .run import build_parser
 
-_KEYS = ("train", "overrides", "search", "trials", "seeds", "sampler_seed")
-_REQUIRED = ("train", "search", "trials")
-_RANGE_KEYS = ("low", "high", "log", "step")
-_GROUPS = ("model", "data", "trainer")
-_PATIENCE = "patience"
+_GROUPS, _PATIENCE = ("model", "data", "trainer"), "patience"
 
 
-@dataclass(frozen=True)
-class Choices:
+def _distinct(values: list[Any]) -> list[Any]:
+    texts = [repr(value) for value in values]
+    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
+        raise ValueError(f"{twice} stands there twice; expected distinct values")
+    return values
+
+
+def _names(given: dict[str, Any]) -> dict[str, Any]:
+    """Names of values that `train` takes and a sweep does not set itself, none of which lies inside another."""
+    for name in given:
+        group, _, key = name.partition(".")
+        if name != _PATIENCE and not (group in _GROUPS and all(key.split("."))):
+            expected = ", ".join(f"{group}.NAME" for group in _GROUPS)
+            raise ValueError(f"{shown(name)}; expected {expected}, {_PATIENCE}")
+        if inside := next((other for other in given if other.startswith(f"{name}.")), None):
+            raise ValueError(f"{inside} lies inside {name}; expected one of them")
+    return given
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Choices(_Strict):
     """A parameter that takes one of several values."""
 
-    values: tuple[Any, ...]
+    choices: Annotated[list[Any], Field(min_length=1), AfterValidator(_distinct)]
 
-    def examples(self) -> tuple[Any, ...]:
+    def distribution(self) -> BaseDistribution:
+        """As Optuna says it; as JSON, for its journal does not keep lists and mappings."""
+        return CategoricalDistribution([json.dumps(value) for value in self.choices])
+
+    def examples(self) -> Sequence[Any]:
         """Values that the recipe must accept: all."""
-        return self.values
+        return self.choices
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(_Strict):
     """A parameter between two numbers, both included. Two integers make a range of integers.
 
     Attributes:
@@ -45,22 +78,53 @@ class Range:
         step: Draw only low, low + step, ...; None = any value, of integers every one.
     """
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     log: bool = False
-    step: float | None = None
+    step: int | float | None = None
 
-    def examples(self) -> tuple[Any, ...]:
+    @model_validator(mode="after")
+    def _check(self) -> Range:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g}, high {self.high:g}; expected low below high")
+        if self.step is not None and not 0 < self.step <= self.high - self.low:
+            raise ValueError(f"step {self.step:g}; expected above 0, at most {self.high - self.low:g}")
+        self.distribution()  # which refuses the rest
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alike(cls, given: Any) -> Any:
+        ends = [given[key] for key in ("low", "high") if key in given] if isinstance(given, dict) else []
+        if {float, int} == {type(end) for end in ends}:
+            return {**given, "low": float(ends[0]), "high": float(ends[1])}
+        return given
+
+    def distribution(self) -> BaseDistribution:
+        """As Optuna says it."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            if isinstance(self.step, float):
+                raise ValueError(f"step {self.step:g} between integers; expected an integer, or {self.low}.0 as low")
+            return IntDistribution(self.low, self.high, self.log, self.step or 1)
+        return FloatDistribution(self.low, self.high, self.log, self.step)
+
+    def examples(self) -> Sequence[Any]:
         """Values that the recipe must accept: both ends."""
         return self.low, self.high
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep.
+def _kind(space: Any) -> str:
+    return "choices" if isinstance(space, dict) and "choices" in space else "range"
+
+
+Space = Annotated[Annotated[Choices, Tag("choices")] | Annotated[Range, Tag("range")], Discriminator(_kind)]
+
+
+class Sweep(_Strict):
+    """A sweep file.
 
     Attributes:
-        recipes: Files for ``train --config``, a later one overrides an earlier one. Relative to the working folder.
+        train: Files for ``train --config``, a later one overrides an earlier one. Relative to the working folder.
         overrides: Dotted name -> value that holds in every trial.
         search: Dotted name -> where its values come from.
         trials: How many settings are tried, those that fail included.
@@ -68,30 +132,23 @@ class Sweep:
         sampler_seed: Of the choice of settings.
     """
 
-    recipes: tuple[str, ...]
-    overrides: Mapping[str, Any]
-    search: Mapping[str, Choices | Range]
-    trials: int
-    seeds: tuple[int, ...] = (0,)
-    sampler_seed: int = 0
+    train: Annotated[list[str], Field(min_length=1)]
+    overrides: Annotated[dict[str, Any], AfterValidator(_names)] = {}
+    search: Annotated[dict[str, Space], Field(min_length=1), AfterValidator(_names)]
+    trials: PositiveInt
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1), AfterValidator(_distinct)] = [0]
+    sampler_seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Sweep:
+        if both := sorted(self.overrides.keys() & self.search.keys()):
+            raise ValueError(f"{both[0]} stands under overrides and search; expected one of them")
+        return self
 
     def identity(self) -> dict[str, Any]:
-        """All that must stay the same when a sweep goes on: everything but the number of trials.
-
-        Raises:
-            UserError: If a recipe cannot be read.
-        """
-        search = {
-            name: {"choices": list(space.values)} if isinstance(space, Choices) else vars(space)
-            for name, space in self.search.items()
-        }
-        return {
-            "train": {path: hashlib.sha256(_bytes(Path(path))).hexdigest() for path in self.recipes},
-            "overrides": dict(self.overrides),
-            "search": search,
-            "seeds": list(self.seeds),
-            "sampler_seed": self.sampler_seed,
-        }
+        """All that must stay the same when a sweep goes on: everything but the number of trials."""
+        hashes = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in self.train}
+        return {**self.model_dump(mode="json", exclude={"trials"}, exclude_defaults=False), "train": hashes}
 
     def recipe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The recipe that makes a trial of these parameters, overrides included: nested, as in YAML."""
@@ -105,33 +162,17 @@ def read_sweep(path: Path) -> Sweep:
         UserError: If the file is missing or broken, or a key or value is not what a sweep has.
     """
     try:
-        content = get_loader("yaml")(_bytes(path).decode("utf-8"))
+        return Sweep.model_validate(get_loader("yaml")(path.read_bytes().decode("utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = [str(key) for key in first["loc"] if key not in ("choices", "range")]
+        said = first["msg"].removeprefix("Value error, ")
+        found = "" if "expected" in said or first["type"] == "missing" else f" (found {shown(first['input'])})"
+        raise UserError(": ".join([str(path), *where, said]) + found) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML: {error}") from None
-    given = _mapping(content, f"{path}", _KEYS, _REQUIRED)
-    overrides = _names(given.get("overrides", {}), f"{path}: overrides")
-    search = {
-        name: _space(space, f"{path}: search: {name}")
-        for name, space in _names(given["search"], f"{path}: search").items()
-    }
-    if not search:
-        raise UserError(f"{path}: search: nothing; accepted: at least one name with choices or low and high")
-    if both := sorted(overrides.keys() & search.keys()):
-        raise UserError(f"{path}: {both[0]} stands under overrides and search; accepted: one of them")
-    recipes = _list(given["train"], f"{path}: train")
-    if not all(isinstance(recipe, str) for recipe in recipes):
-        raise UserError(f"{path}: train: {shown(recipes)}; accepted: a list of recipe files")
-    seeds = _list(given.get("seeds", [0]), f"{path}: seeds")
-    for seed in seeds:
-        _integer(seed, f"{path}: seeds", at_least=0)
-    return Sweep(
-        recipes=tuple(recipes),
-        overrides=overrides,
-        search=search,
-        trials=_integer(given["trials"], f"{path}: trials", at_least=1),
-        seeds=tuple(seeds),
-        sampler_seed=_integer(given.get("sampler_seed", 0), f"{path}: sampler_seed", at_least=0),
-    )
 
 
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
@@ -150,7 +191,7 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     """
     parser = build_parser()
     parser.exit_on_error = False
-    words = [word for recipe in sweep.recipes for word in ("--config", recipe)]
+    words = [word for recipe in sweep.train for word in ("--config", recipe)]
     # the only value that a recipe may lack and `train` does not do without
     data = [f"--data.path={sweep.overrides['data.path']}"] if "data.path" in sweep.overrides else []
     try:
@@ -162,10 +203,9 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
         for value in space.examples():
             _with(parser, {name: value}, base, f"{path}: search: {name}: {shown(value)}")
     devices, nodes = base.trainer.devices, base.trainer.num_nodes
-    one = devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)
-    if not one or nodes != 1:
+    if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
         raise UserError(
-            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); accepted: 1 (`trainer.devices: 1` under "
+            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); expected 1 (`trainer.devices: 1` under "
             "overrides). For several GPUs start the sweep once on each, with the same --out"
         )
     return base
@@ -188,94 +228,3 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(group, {})
         inner[key] = value
     return nested
-
-
-def _space(given: Any, where: str) -> Choices | Range:
-    if isinstance(given, dict) and "choices" in given:
-        values = _list(_mapping(given, where, ("choices",), ())["choices"], f"{where}: choices")
-        return Choices(tuple(values))
-    found = _mapping(given, where, _RANGE_KEYS, ("low", "high"))
-    low, high = (_number(found[key], f"{where}: {key}") for key in ("low", "high"))
-    log, step = found.get("log", False), found.get("step")
-    if low >= high:
-        raise UserError(f"{where}: low {low:g}, high {high:g}; accepted: low below high")
-    if not isinstance(log, bool):
-        raise UserError(f"{where}: log {shown(log)}; accepted: true or false")
-    if log and low <= 0:
-        raise UserError(f"{where}: low {low:g} on a logarithmic scale; accepted: above 0")
-    if step is not None:
-        if log:
-            raise UserError(f"{where}: step on a logarithmic scale; accepted: one of them")
-        step = _number(step, f"{where}: step")
-        if not 0 < step <= high - low:
-            raise UserError(f"{where}: step {step:g}; accepted: above 0, at most {high - low:g}")
-        if isinstance(low, int) and isinstance(high, int) and not isinstance(step, int):
-            raise UserError(f"{where}: step {step:g} between integers; accepted: an integer, or {low}.0 as low")
-    if isinstance(low, int) != isinstance(high, int):
-        low, high = float(low), float(high)
-    return Range(low, high, log, step)
-
-
-def _names(given: Any, where: str) -> dict[str, Any]:
-    """A mapping of dotted names of values that `train` takes and a sweep does not set itself.
-
-    No name may lie inside another, such as data.augmentation.noise inside data.augmentation.
-    """
-    if not isinstance(given, dict):
-        raise UserError(f"{where}: {shown(given)}; accepted: a mapping of dotted names, such as model.learning_rate")
-    for name in given:
-        group, _, key = str(name).partition(".")
-        if name != _PATIENCE and not (group in _GROUPS and all(key.split("."))):
-            accepted = ", ".join(f"{group}.NAME" for group in _GROUPS)
-            raise UserError(f"{where}: {shown(name)}; accepted: {accepted}, {_PATIENCE}")
-        for other in given:
-            if str(other).startswith(f"{name}."):
-                raise UserError(f"{where}: {other} lies inside {name}; accepted: one of them")
-    return given
-
-
-def _mapping(given: Any, where: str, accepted: Sequence[str], required: Collection[str]) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise UserError(f"{where}: {shown(given)}; accepted: a mapping with {', '.join(accepted)}")
-    for key in given:
-        if key not in accepted:
-            raise UserError(f"{where}: unknown key {shown(key)}; accepted: {', '.join(accepted)}")
-    for key in required:
-        if key not in given:
-            raise UserError(f"{where}: no {key}; accepted: {', '.join(accepted)}")
-    return given
-
-
-def _list(given: Any, where: str) -> list[Any]:
-    if not isinstance(given, list) or not given:
-        raise UserError(f"{where}: {shown(given)}; accepted: a list of at least one value")
-    if twice := next(_repeated(given), None):
-        raise UserError(f"{where}: {twice} stands there twice; accepted: distinct values")
-    return given
-
-
-def _repeated(values: Sequence[Any]) -> Iterator[str]:
-    seen: set[str] = set()
-    for value in values:
-        if (text := repr(value)) in seen:
-            yield shown(value)
-        seen.add(text)
-
-
-def _integer(given: Any, where: str, at_least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < at_least:
-        raise UserError(f"{where}: {shown(given)}; accepted: an integer, at least {at_least}")
-    return given
-
-
-def _number(given: Any, where: str) -> int | float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise UserError(f"{where}: {shown(given)}; accepted: a number")
-    return given
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None

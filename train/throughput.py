@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from rich.console import Console
 from torch import Tensor, nn
 
 from ..models.judge import DTYPES, EmpathyJudge
 from ..models.lora import part_of
-from .batches import Batch
+from .collate import Batch
 from .module import JudgeModule
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
@@ -41,7 +41,7 @@ class Work:
     Attributes:
         pairs: Rows of batches; a comparison is two.
         tokens: Those that are not padding.
-        places: Rows times the longest row of each batch.
+        padded: Tokens with padding: rows times the longest row of each batch.
         flops: Useful ones, see `Flops`.
         seconds: Of training steps and of waiting for their data, of all processes together.
         waiting: Of these, waiting for data.
@@ -50,7 +50,7 @@ class Work:
 
     pairs: float = 0.0
     tokens: float = 0.0
-    places: float = 0.0
+    padded: float = 0.0
     flops: float = 0.0
     seconds: float = 0.0
     waiting: float = 0.0
@@ -65,7 +65,7 @@ class Work:
         return {
             "pairs_per_second": self.pairs / elapsed,
             "tokens_per_second": self.tokens / elapsed,
-            "padding": 1 - self.tokens / self.places,
+            "padding": 1 - self.tokens / self.padded,
             "waiting": self.waiting / self.seconds,
             "utilisation": self.flops / self.reachable,
         }
@@ -164,9 +164,9 @@ class Throughput(Callback):
 
     def __init__(self) -> None:
         self._total = Work()
-        self._steps: list[tuple[int, int, tuple[float, float], Tensor]] = []  # pairs, places, FLOPs, tokens
+        self._steps: list[tuple[int, int, tuple[float, float], Tensor]] = []  # pairs, padded tokens, FLOPs, tokens
         self._flops: Flops | None = None
-        self._waiting = Waiting(Profiler())
+        self._waiting = Waiting(PassThroughProfiler())
         self._seconds = self._rate = self._all_rates = self._memory = 0.0
         self._last = 0
 
@@ -178,7 +178,7 @@ class Throughput(Callback):
         """Measure the machine."""
         assert isinstance(pl_module, JudgeModule)
         kinds = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
-        dtype = kinds.get(trainer.precision.partition("-")[0], DTYPES[pl_module.judge_settings.dtype])
+        dtype = kinds.get(trainer.precision.partition("-")[0], DTYPES[pl_module.options.dtype])
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
         self._flops, self._last = Flops(pl_module.built), trainer.global_step
 
@@ -188,7 +188,7 @@ class Throughput(Callback):
         """Note what was in the batch; take the figures where they are due."""
         assert self._flops is not None
         mask = batch.inputs.attention_mask
-        self._steps.append((len(batch.said.targets), mask.numel(), self._flops.of(batch), mask.sum()))
+        self._steps.append((len(batch.labels.targets), mask.numel(), self._flops.of(batch), mask.sum()))
         every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         due = trainer.global_step > self._last and trainer.global_step % every == 0
         if due:
@@ -220,7 +220,7 @@ class Throughput(Callback):
         work = Work(
             pairs=sum(pairs for pairs, *_ in self._steps),
             tokens=sum(tokens),
-            places=sum(places for _, places, *_ in self._steps),
+            padded=sum(padded for _, padded, *_ in self._steps),
             flops=sum(n * each + fixed for n, (_, _, (each, fixed), _) in zip(tokens, self._steps, strict=True)),
             seconds=self._seconds,
             waiting=self._waiting.seconds,

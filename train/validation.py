@@ -43,7 +43,7 @@ class Agreement:
 
 
 class Validation:
-    """Collects scores of the validation split and compares them with what people said.
+    """Collects scores of the validation split and compares them with their labels.
 
     Attributes:
         pairs: The split.

@@ -54,7 +54,7 @@ def keeps(dtype: torch.dtype, model_class: type) -> dict[str, Any]:
     def build(model: nn.Module, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(model, *args, **kwargs)  # pyright: ignore[reportArgumentType]
         for module in model.modules():
-            module.widened_later = True
+            vars(module)["widened_later"] = True
             for weight in module.parameters(recurse=False):
                 weight.data = weight.data.to(dtype)
 
@@ -77,7 +77,7 @@ def seen_as_float32(model: nn.Module) -> Iterator[None]:
 
 def merge_later(layer: LoraLayer) -> None:
     """Let `finish` merge an adapter that is no longer on its model."""
-    layer.get_base_layer().own_adapter = (layer,)  # a tuple hides it from torch
+    vars(layer.get_base_layer())["own_adapter"] = (layer,)  # past torch, for which it would be a part of the layer
 
 
 def finish(module: nn.Module) -> None:
@@ -92,7 +92,7 @@ def finish(module: nn.Module) -> None:
 
 def finished(network: nn.Module, name: str) -> Tensor:
     """A weight of the network as `finish` will leave it, where that differs; the weight itself stays as it is."""
-    module = network.get_submodule(name.rpartition(".")[0])
+    module: Any = network.get_submodule(name.rpartition(".")[0])
     held = network.get_parameter(name)
     if not name.endswith(".weight") or "own_adapter" not in vars(module):
         return held.detach()

@@ -32,8 +32,8 @@ import torch
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import LAST
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 Step = tuple[int, int, list[int]]
 """Epoch, number of the batch, and its items."""

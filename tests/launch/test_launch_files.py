@@ -15,7 +15,7 @@ import pytest
 import yaml
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser as build_command_parser
-from empathy_judge.train.fit import build_parser
+from empathy_judge.train.run import build_parser
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from empathy_judge.train import fit
+from empathy_judge.train import run
 from empathy_judge.train.validation_pictures import ValidationPictures
 
 
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring clips takes as long as an epoch; `trained_run` is calibrated."""
-    monkeypatch.setattr(fit, "_calibrate", lambda *_: None)
+    monkeypatch.setattr(run, "_calibrate", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from empathy_judge.models.file_names import LAST
 from empathy_judge.models.layers import compile_layers
 from empathy_judge.scorer import Scorer
 from empathy_judge.train import module
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
@@ -48,8 +48,8 @@ ALIKE = 0.1
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from empathy_judge.train import fit
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 fit._calibrate = lambda *_: None
 plain, killed, losses = JudgeModule.training_step, None, []
@@ -65,7 +65,7 @@ JudgeModule.training_step = step
 for run in json.loads(Path(sys.argv[1]).read_text()):
     killed = run["killed"]
     losses.clear()
-    fit.train(run["words"])
+    train(run["words"])
     (Path(run["folder"]) / f"losses{os.environ['RANK']}.json").write_text(json.dumps(losses))
 """
 

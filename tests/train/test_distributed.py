@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.sampling import EpochSampler
 from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 LAST = "checkpoints/last.ckpt"
 

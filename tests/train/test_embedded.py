@@ -12,8 +12,8 @@ from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import PairDataset, complete_dataset, write_splits
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
 
 

@@ -17,8 +17,8 @@ from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import build_parser, train
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import build_parser, train
 
 
 def metrics(run: Path) -> pd.DataFrame:

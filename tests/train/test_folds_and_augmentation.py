@@ -14,8 +14,8 @@ from empathy_judge.commands import BAD_USAGE, DONE
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 LOUD = {
     "model__cache": "none",

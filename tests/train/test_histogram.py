@@ -16,7 +16,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.losses import logistic_ranking, mse
-from empathy_judge.train import gathering
-from empathy_judge.train.objective import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights, Objective, Supervision
+from empathy_judge.train import collate
+from empathy_judge.train.objective import DEFAULT_SETTINGS, NATURAL, Labels, LossSettings, LossWeights, Objective
 
 SCALES = [Dimension("warmth", 1, 5, 1), Dimension("noise", 0, 2, 1, higher_is_better=False)]
 SCORE_LOSSES = ("mse", "huber", "ccc", "margin_ranking", "logistic_ranking", "soft_spearman")
@@ -27,9 +27,9 @@ OWN_LOSSES: dict[HeadName, tuple[str, ...]] = {
 PAIRINGS = [(head, loss) for head in get_args(HeadName) for loss in (*SCORE_LOSSES, *OWN_LOSSES[head])]
 
 
-def said(targets: torch.Tensor, counts: torch.Tensor | None = None) -> Supervision:
+def said(targets: torch.Tensor, counts: torch.Tensor | None = None) -> Labels:
     rows = len(targets)
-    return Supervision(
+    return Labels(
         targets=targets,
         weights=(~targets.isnan()).float(),
         counts=counts,
@@ -141,11 +141,11 @@ def test_comparisons_count_on_the_dimensions_compared_and_towards_the_better_end
 @pytest.mark.parametrize(
     ("weights", "head", "message"),
     [
-        ({"mse": -1.0}, "regression", r"model\.losses\.mse -1; accepted: 0 or more"),
-        ({"huber": float("nan")}, "regression", r"model\.losses\.huber nan; accepted: 0 or more"),
-        ({"gaussian_nll": 1.0}, "regression", "gaussian_nll with model.head regression; accepted: head gaussian"),
-        ({"ordinal": 1.0}, "histogram", "ordinal with model.head histogram; accepted: head coral or corn"),
-        ({"squared_emd": 1.0}, "gaussian", "accepted: head coral or corn or histogram"),
+        ({"mse": -1.0}, "regression", r"model\.losses\.mse -1; expected 0 or more"),
+        ({"huber": float("nan")}, "regression", r"model\.losses\.huber nan; expected 0 or more"),
+        ({"gaussian_nll": 1.0}, "regression", "gaussian_nll with model.head regression; expected head gaussian"),
+        ({"ordinal": 1.0}, "histogram", "ordinal with model.head histogram; expected head coral or corn"),
+        ({"squared_emd": 1.0}, "gaussian", "expected head coral or corn or histogram"),
     ],
 )
 def test_losses_that_do_not_fit_are_refused(weights: dict[str, float], head: HeadName, message: str):
@@ -167,10 +167,10 @@ def test_ranks_see_each_others_rows_and_carry_the_gradient_of_their_own(monkeypa
         )
         for rank in range(2)
     ]
-    whole = Supervision(
+    whole = Labels(
         **{
             f.name: torch.cat([getattr(part, f.name) for part in people])
-            for f in fields(Supervision)
+            for f in fields(Labels)
             if f.name not in ("counts", "chosen", "rejected")
         },
         counts=None,
@@ -194,11 +194,11 @@ def test_ranks_see_each_others_rows_and_carry_the_gradient_of_their_own(monkeypa
                 parts[rank].copy_(mine)
                 parts[1 - rank].copy_(next(received) if turn else mine)
 
-            monkeypatch.setattr(gathering.dist, "is_initialized", lambda: True)
-            monkeypatch.setattr(gathering.dist, "get_world_size", lambda: 2)
-            monkeypatch.setattr(gathering.dist, "get_rank", lambda rank=rank: rank)
-            monkeypatch.setattr(gathering.dist, "all_gather", all_gather)
-            prediction, rows = gathering.gather(Prediction(own[rank]), people[rank])
+            monkeypatch.setattr(collate.dist, "is_initialized", lambda: True)
+            monkeypatch.setattr(collate.dist, "get_world_size", lambda: 2)
+            monkeypatch.setattr(collate.dist, "get_rank", lambda rank=rank: rank)
+            monkeypatch.setattr(collate.dist, "all_gather", all_gather)
+            prediction, rows = collate.gather(Prediction(own[rank]), people[rank])
             if turn:
                 loss = sum(objective.terms(prediction, rows).values())
                 assert loss.item() == pytest.approx(expected.item())

@@ -10,9 +10,9 @@ import pytest
 import torch
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.train import module as module_file
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.optimization import adamw, wants_fused
+from empathy_judge.train.run import train
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
 CLIP = 0.05

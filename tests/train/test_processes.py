@@ -16,9 +16,9 @@ import torch
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import count_parameters
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
@@ -30,7 +30,7 @@ from pathlib import Path
 from torch import distributed as dist
 from empathy_judge.data_modules import near_duplicates as near_identical
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 from empathy_judge.train.module import JudgeModule
 
 out = Path(sys.argv[1])
@@ -116,7 +116,7 @@ from torch import distributed as dist
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.weight_files import fingerprints
-from empathy_judge.train.sharding import shard
+from empathy_judge.train.strategies import shard
 
 backbone, dtype, folder, rank = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
 
@@ -195,7 +195,7 @@ class Held(Callback):
 
 def assert_equal(one: Batch, other: Batch) -> None:
     assert torch.equal(one.indices, other.indices)
-    for mine, theirs in ((one.inputs, other.inputs), (one.said, other.said)):
+    for mine, theirs in ((one.inputs, other.inputs), (one.labels, other.labels)):
         for name, value in vars(mine).items():
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, getattr(theirs, name)), name

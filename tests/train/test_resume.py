@@ -15,10 +15,10 @@ import torch
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.checkpoints import damage, read_checkpoint
-from empathy_judge.train import fit
-from empathy_judge.train.checkpoints import AtomicCheckpoints, find_resumable
-from empathy_judge.train.fit import train
+from empathy_judge.train import run as recipe
+from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 
@@ -59,7 +59,7 @@ def whole_with_dropout(train_arguments, tmp_path_factory) -> Path:
     """An uninterrupted run of three epochs with dropout."""
     whole = tmp_path_factory.mktemp("dropout") / "whole"
     with pytest.MonkeyPatch.context() as patch:  # as in conftest.py, whose fixture is of a test's scope
-        patch.setattr(fit, "_calibrate", lambda *_: None)
+        patch.setattr(recipe, "_calibrate", lambda *_: None)
         train(train_arguments(whole, **DROPOUT))
     return whole
 
@@ -227,7 +227,7 @@ def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments,
         name = "data.batch_size"  # which counts no longer
     refused(
         [*train_arguments(run, **{**options, option: value}), "--resume", "true"],
-        "was written in mid-epoch", f"{name} ", "accepted: the same",
+        "was written in mid-epoch", f"{name} ", "expected the same",
     )  # fmt: skip
 
 
@@ -388,14 +388,14 @@ def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
     checkpoints.mkdir()
     left = checkpoints / ".last.ckpt.1.unfinished"
     left.touch()
-    monkeypatch.setattr(fit.rank_zero_only, "rank", 1)
-    assert fit._starting_point(tmp_path, "auto") is None
+    monkeypatch.setattr(recipe.rank_zero_only, "rank", 1)
+    assert recipe._starting_point(tmp_path, "auto") is None
     assert left.exists()
-    monkeypatch.setattr(fit.rank_zero_only, "rank", 0)
+    monkeypatch.setattr(recipe.rank_zero_only, "rank", 0)
     listed = Path.glob
     vanished = checkpoints / ".best.ckpt.2.unfinished"
     monkeypatch.setattr(
         Path, "glob", lambda *words: [*([vanished] if "unfinished" in words[1] else []), *listed(*words)]
     )
-    assert fit._starting_point(tmp_path, "auto") is None
+    assert recipe._starting_point(tmp_path, "auto") is None
     assert not left.exists()

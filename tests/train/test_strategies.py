@@ -20,11 +20,10 @@ from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import BEST, LAST
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.fit import train
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.sharding import ShardedStrategy
-from empathy_judge.train.strategies import check_strategy, started_by
-from empathy_judge.train.zero import ZeroStrategy
+from empathy_judge.train.options import ModelOptions
+from empathy_judge.train.run import train
+from empathy_judge.train.strategies import ShardedStrategy, ZeroStrategy, check_strategy, started_by
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 
@@ -39,7 +38,7 @@ from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.layers import recompute_activations
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.sharding import shard, whole
+from empathy_judge.train.strategies import shard, whole
 
 backbone, judge_folder, data, out, store, rank = *sys.argv[1:6], int(sys.argv[6])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -124,7 +123,8 @@ from pathlib import Path
 import lightning.pytorch.strategies.deepspeed as lightning_deepspeed
 from lightning.pytorch.accelerators import CPUAccelerator
 from torch.distributed.tensor import DTensor
-from empathy_judge.train.fit import train
+from empathy_judge.train.options import ModelOptions
+from empathy_judge.train.run import train
 from empathy_judge.train.module import JudgeModule
 
 # Lightning keeps DeepSpeed to GPUs; what follows is all that stands in the way
@@ -299,21 +299,21 @@ def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, f
     ],
 )
 def test_what_does_not_go_together_is_refused(trainer, model, text):
-    with pytest.raises(UserError, match=f"{text}.*accepted: "):
-        check_strategy(trainer, JudgeModule(**model))
+    with pytest.raises(UserError, match=f"{text}.*expected "):
+        check_strategy(trainer, ModelOptions(**model))
 
 
 def test_zero_wants_one_dtype():
     pytest.importorskip("deepspeed")
-    with pytest.raises(UserError, match=r"trained_dtype backbone with ZeroStrategy.*accepted: float32"):
-        check_strategy({"strategy": ZeroStrategy(2)}, JudgeModule(trained_dtype="backbone"))
+    with pytest.raises(UserError, match=r"trained_dtype backbone with ZeroStrategy.*expected float32"):
+        check_strategy({"strategy": ZeroStrategy(2)}, ModelOptions(trained_dtype="backbone"))
 
 
 def test_what_goes_together_is_accepted():
-    check_strategy({}, JudgeModule(quantization="nf4", cache="audio", trained_dtype="backbone"))
-    check_strategy({"strategy": "ddp", "precision": "16-mixed"}, JudgeModule(quantization="nf4", cache="audio"))
+    check_strategy({}, ModelOptions(quantization="nf4", cache="audio", trained_dtype="backbone"))
+    check_strategy({"strategy": "ddp", "precision": "16-mixed"}, ModelOptions(quantization="nf4", cache="audio"))
     check_strategy(
-        {"strategy": ShardedStrategy(), "precision": "bf16-mixed"}, JudgeModule(trained_dtype="backbone", lora_rank=4)
+        {"strategy": ShardedStrategy(), "precision": "bf16-mixed"}, ModelOptions(trained_dtype="backbone", lora_rank=4)
     )
 
 

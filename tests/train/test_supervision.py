@@ -19,9 +19,9 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 PREFERENCES_ALONE = {"data__preference_share": 1}
@@ -100,7 +100,7 @@ def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opin
         overrides = {f"data__{name}": value for name, value in share.items()}
         with pytest.raises(DataError, match=message):
             train(train_arguments(tmp_path / "run", data__path=data, **overrides))
-    with pytest.raises(UserError, match=r"rater_embedding 4 with data\.target mean; accepted: single"):
+    with pytest.raises(UserError, match=r"rater_embedding 4 with data\.target mean; expected single"):
         train(train_arguments(tmp_path / "run", data__path=opinions, model__rater_embedding=4))
 
 
@@ -113,19 +113,19 @@ def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_argum
     made = counterfactuals(training, 0.6)
     # of the two responses of a script only the good one, of the experts, reaches the score
     assert 0 < len(made) < len(training.pairs)
-    rows = sum(len(batch.said.targets) for batch in batches)
-    compared = sum(len(batch.said.chosen) for batch in batches)
+    rows = sum(len(batch.labels.targets) for batch in batches)
+    compared = sum(len(batch.labels.chosen) for batch in batches)
     assert sum(len(batch.indices) for batch in batches) == compared == 12
     assert rows == 36
     for batch in batches:
         rated = len(batch.indices)
-        assert batch.said.targets[:rated].isfinite().all()
-        assert batch.said.targets[rated:].isnan().all()
-        assert (batch.said.weights[rated:] == 0).all()
+        assert batch.labels.targets[:rated].isfinite().all()
+        assert batch.labels.targets[rated:].isnan().all()
+        assert (batch.labels.weights[rated:] == 0).all()
         # a chosen pair and its rejected one: the same context, another response
-        assert (batch.said.chosen >= rated).all()
-        assert torch.equal(batch.said.rejected, batch.said.chosen + len(batch.said.chosen))
-        assert (batch.said.strengths == 1).all()
+        assert (batch.labels.chosen >= rated).all()
+        assert torch.equal(batch.labels.rejected, batch.labels.chosen + len(batch.labels.chosen))
+        assert (batch.labels.strengths == 1).all()
 
 
 def test_pairs_that_nobody_rated_are_no_training_items(opinions: Path, tmp_path: Path):

@@ -15,7 +15,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.train import sweep as sweeps
-from empathy_judge.train.fit import build_parser
+from empathy_judge.train.run import build_parser
 from empathy_judge.train.sweep import run_sweep
 from empathy_judge.train.sweep_file import Range, check_recipe, read_sweep
 from filelock import FileLock
@@ -43,31 +43,37 @@ def table(out: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"trails": 3}, "unknown key 'trails'"),
-        ({"trials": None}, "no trials"),
-        ({"trials": 0}, "trials: 0; accepted: an integer, at least 1"),
-        ({"trials": True}, "trials: True"),
-        ({"train": []}, "train: []"),
-        ({"train": [1]}, "a list of recipe files"),
+        ({"trails": 3}, "trails: Extra inputs are not permitted"),
+        ({"trials": None}, "trials: Field required"),
+        ({"trials": 0}, "trials: Input should be greater than 0 (found 0)"),
+        ({"trials": True}, "trials: Input should be a valid integer (found True)"),
+        ({"train": []}, "train: List should have at least 1 item"),
+        ({"train": [1]}, "train: 0: Input should be a valid string"),
         ({"train": ["absent.yaml"]}, "absent.yaml"),
         ({"seeds": [0, 0]}, "seeds: 0 stands there twice"),
-        ({"seeds": [-1]}, "seeds: -1"),
-        ({"sampler_seed": 0.5}, "sampler_seed: 0.5"),
-        ({"search": {}}, "search: nothing"),
+        ({"seeds": [-1]}, "seeds: 0: Input should be greater than or equal to 0 (found -1)"),
+        ({"sampler_seed": 0.5}, "sampler_seed: Input should be a valid integer"),
+        ({"search": {}}, "search: Dictionary should have at least 1 item"),
         ({"search": {"model.learning_rte": RATE}}, "learning_rte"),
-        ({"search": {"learning_rate": RATE}}, "accepted: model.NAME"),
+        ({"search": {"learning_rate": RATE}}, "expected model.NAME"),
         ({"search": {"run": RATE}}, "search: 'run'"),
-        ({"search": {"model.head": {"choices": []}}}, "model.head: choices: []"),
+        ({"search": {"model.head": {"choices": []}}}, "model.head: List should have at least 1 item"),
         ({"search": {"model.head": {"choices": ["regression", "regresion"]}}}, "regresion"),
         ({"search": {"model.lora_rank": {"choices": [8, 8]}}}, "8 stands there twice"),
-        ({"search": {"model.lora_rank": {"choices": [8], "low": 1}}}, "unknown key 'low'"),
+        (
+            {"search": {"model.lora_rank": {"choices": [8], "low": 1}}},
+            "model.lora_rank: low: Extra inputs are not permitted",
+        ),
         ({"search": {"model.lora_rank": {"low": 1.5, "high": 2.5}}}, "lora_rank: 1.5"),
         ({"search": {"model.lora_rank": {"low": 1, "high": 8, "step": 0.5}}}, "step 0.5 between integers"),
-        ({"search": {"model.lora_rank": {"low": 8, "high": 8}}}, "low 8, high 8; accepted: low below high"),
-        ({"search": {"model.lora_rank": {"low": 8}}}, "no high"),
-        ({"search": {"model.learning_rate": {"low": 0.0, "high": 1.0, "log": True}}}, "logarithmic"),
-        ({"search": {"model.learning_rate": {"low": 1.0, "high": 2.0, "log": "yes"}}}, "log 'yes'"),
-        ({"search": {"model.learning_rate": {"low": 1.0, "high": float("inf")}}}, "high: inf"),
+        ({"search": {"model.lora_rank": {"low": 8, "high": 8}}}, "low 8, high 8; expected low below high"),
+        ({"search": {"model.lora_rank": {"low": 8}}}, "high: Field required"),
+        ({"search": {"model.learning_rate": {"low": 0.0, "high": 1.0, "log": True}}}, "log=True"),
+        (
+            {"search": {"model.learning_rate": {"low": 1.0, "high": 2.0, "log": "yes"}}},
+            "log: Input should be a valid boolean (found 'yes')",
+        ),
+        ({"search": {"model.learning_rate": {"low": 1.0, "high": float("inf")}}}, "inf"),
         ({"search": {"model.learning_rate": {"low": 0.1, "high": 0.2, "step": 0.2}}}, "step 0.2"),
         ({"overrides": {"model.learning_rate": 0.1}}, "under overrides and search"),
         ({"overrides": {"model.lora_rank": "many"}}, "overrides: Parser key"),
@@ -86,7 +92,7 @@ def test_what_is_wrong_with_a_sweep_is_said_in_one_line(changes, text, tmp_path)
 def test_numbers_are_read_as_in_recipes(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(f"train: ['{NANO}']\ntrials: 1\nsearch:\n  model.learning_rate: {{low: 1e-4, high: 1}}\n")
-    assert read_sweep(path).search == {"model.learning_rate": Range(1e-4, 1.0)}
+    assert read_sweep(path).search == {"model.learning_rate": Range(low=1e-4, high=1.0)}
     assert isinstance(read_sweep(path).search["model.learning_rate"].examples()[1], float)
 
 

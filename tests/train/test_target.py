@@ -9,9 +9,9 @@ import pytest
 import yaml
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.targets import TargetName, training_targets
-from empathy_judge.train.batches import Batch
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
 
 @pytest.mark.parametrize("target", ["bias_corrected", "single"])
@@ -22,7 +22,7 @@ def test_batches_hold_the_chosen_targets(
     checked: list[np.ndarray] = []
 
     def start(module: JudgeModule, batch: Batch, batch_idx: int) -> None:
-        seen.update(zip(batch.indices.tolist(), batch.said.targets.numpy(), strict=True))
+        seen.update(zip(batch.indices.tolist(), batch.labels.targets.numpy(), strict=True))
 
     def validated(module: JudgeModule) -> None:
         checked.append(module.data.validation.scores.numpy())

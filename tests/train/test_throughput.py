@@ -15,9 +15,9 @@ from empathy_judge.models.layers import compile_layers
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput
-from empathy_judge.train.batches import Batch, Collate
-from empathy_judge.train.fit import train
+from empathy_judge.train.collate import Batch, Collate
 from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 from empathy_judge.train.throughput import Flops, Work, matrix_rate, summary
 from torch import nn
 from torch._dynamo.utils import counters
@@ -61,7 +61,7 @@ def test_a_run_counts_its_pairs_tokens_and_padding(seen, train_arguments, tmp_pa
     masks = [batch.inputs.attention_mask for batch in seen.batches]
     tokens, places = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
     assert len(masks) == 6
-    assert (seen.work.pairs, seen.work.tokens, seen.work.places) == (24, tokens, places)
+    assert (seen.work.pairs, seen.work.tokens, seen.work.padded) == (24, tokens, places)
     rows = logged(tmp_path / "run")
     assert rows["step"].tolist() == [0, 1, 2, 3]
     both = masks[0].numel() + masks[1].numel()
@@ -156,8 +156,8 @@ def test_the_matrix_rate_is_of_this_machine():
 
 def test_rates_of_several_processes():
     """Two processes, 10 s each: pairs add up, seconds of the clock do not."""
-    one = Work(pairs=100, tokens=9_000, places=12_000, flops=4e12, seconds=10, waiting=1, reachable=1e13)
-    found = (one + replace(one, pairs=60, tokens=8_000, places=8_000, waiting=3)).rates(2)
+    one = Work(pairs=100, tokens=9_000, padded=12_000, flops=4e12, seconds=10, waiting=1, reachable=1e13)
+    found = (one + replace(one, pairs=60, tokens=8_000, padded=8_000, waiting=3)).rates(2)
     assert found["pairs_per_second"] == 16
     assert found["tokens_per_second"] == 1_700
     assert found["padding"] == pytest.approx(0.15)
@@ -201,8 +201,8 @@ def test_layers_are_compiled_from_the_first_step_on(train_arguments, tmp_path, m
 
 def test_a_profile_is_written(train_arguments, tmp_path):
     run = tmp_path / "run"
-    train(train_arguments(run, trainer__max_epochs=2, trainer__logger="false", profile="true"))
+    train(train_arguments(run, trainer__max_epochs=1, trainer__logger="false", data__batch_size=2, profile="true"))
     (page,) = (run / "profile").glob("*.txt")
-    assert "training_step" in page.read_text(encoding="utf-8")
+    assert "aten::" in page.read_text(encoding="utf-8")
     (trace,) = (run / "profile").glob("*training_step*.pt.trace.json")
     assert any("optimizer_step" in event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"])

@@ -13,10 +13,9 @@ from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train import validation_pictures
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 from empathy_judge.train.validation import Validation
-from empathy_judge.train.validation_charts import coverage, draw
-from empathy_judge.train.validation_pictures import Miss, ValidationPictures, worst_items
+from empathy_judge.train.validation_pictures import Miss, ValidationPictures, coverage, draw, worst_items
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

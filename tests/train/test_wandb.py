@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from empathy_judge.train.fit import train
+from empathy_judge.train.run import train
 
 RECIPE = Path(__file__).parents[2] / "configs" / "nano_wandb.yaml"
 SECRET = "0123456789abcdef0123456789abcdef01234567"  # of the length that the library accepts

@@ -25,7 +25,7 @@ from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.pooling import PoolingName, build_pooling
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.objective import OWN_LOSS, LossSettings, LossWeights, Objective, Supervision
+from empathy_judge.train.objective import OWN_LOSS, Labels, LossSettings, LossWeights, Objective
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -127,16 +127,15 @@ def on_cuda(family, made, monkeypatch) -> OnCuda:
     return made[family.name]
 
 
-def said_of(rows: int, counts: bool) -> Supervision:
+def said_of(rows: int, counts: bool) -> Labels:
     """Ratings of the first rows; the last two are compared."""
     targets = torch.full((rows, len(SCALES)), 3.0, device=CUDA)
     steps = max(scale.steps for scale in SCALES)
-    return Supervision(
+    return Labels(
         targets=targets,
         weights=torch.ones_like(targets),
         counts=torch.ones(rows, len(SCALES), steps, dtype=torch.int32, device=CUDA) if counts else None,
         groups=torch.zeros(rows, dtype=torch.int64, device=CUDA),
-        campaigns=torch.full((rows,), -1, device=CUDA),
         raters=torch.full((rows,), -1, device=CUDA),
         chosen=torch.arange(rows - 2, rows - 1, device=CUDA),
         rejected=torch.arange(rows - 1, rows, device=CUDA),

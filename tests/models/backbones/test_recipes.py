@@ -40,9 +40,8 @@ from empathy_judge.models.artifact import load_run
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.durable import position_of
-from empathy_judge.train.fit import build_parser
-from empathy_judge.train.sweep_results import run_folder
+from empathy_judge.train.checkpointing import position_of
+from empathy_judge.train.run import build_parser
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("sweep_"))
@@ -293,7 +292,7 @@ def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_
     first_line = (ROOT / "configs" / "sweep_nano.yaml").read_text().splitlines()[0]
     start = [*COMMAND, *shlex.split(first_line.removeprefix("# empathy-judge "))]
     out = tmp_path / "demo" / "sweep"
-    done, next_one = run_folder(out, 0, 0), run_folder(out, 0, 1)
+    done, next_one = out / "trial-0000" / "seed-0", out / "trial-0000" / "seed-1"
     killed(start, next_one / CHECKPOINTS / LAST, tmp_path)
     before = (done / CHECKPOINTS / BEST).stat().st_mtime_ns
     kept = read_checkpoint(next_one / CHECKPOINTS / LAST)["global_step"]
@@ -301,7 +300,7 @@ def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_
     assert (done / CHECKPOINTS / BEST).stat().st_mtime_ns == before  # what was done is not done again
     trials = pd.read_csv(out / "sweep.csv")
     assert len(trials) == 12
-    runs = [run_folder(out, trial, seed) for trial in range(12) for seed in range(2)]
+    runs = [out / f"trial-{trial:04d}" / f"seed-{seed}" for trial in range(12) for seed in range(2)]
     lasts = [read_checkpoint(run / CHECKPOINTS / LAST) for run in runs]
     steps = sum(last["global_step"] for last in lasts)
     assert all(last["global_step"] >= 4 for last in lasts)

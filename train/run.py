@@ -23,20 +23,27 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
+from ..data_modules.targets import MAX_STEPS
 from ..models.cautions import ClipFacts, clip_facts
 from ..models.checkpoints import read_checkpoint
+from ..models.feature_cache import DiskStore
 from ..models.file_names import BEST, CHECKPOINTS, LAST
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
-from ..models.lora import check_trainable, parameter_table
+from ..models.layers import recompute_activations
+from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.scoring import Judged
 from ..models.weight_files import hash_of
 from ..third_party import hush
-from .checkpoints import AtomicCheckpoints, find_resumable
-from .durable import DurableProgress, position_of, stopped_by_signals
-from .module import MONITOR, JudgeModule
-from .strategies import check_strategy, started_by
+from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
+from .collate import Collate
+from .features import Features, temporary_folder
+from .module import MONITOR, JudgeModule, Parts
+from .objective import Objective
+from .options import ModelOptions
+from .raters import RaterEmbedding
+from .strategies import ShardedStrategy, check_strategy, started_by
 from .throughput import Throughput
 from .validation_pictures import ValidationPictures
 
@@ -103,7 +110,7 @@ def build_parser(dry_run: bool = False) -> ArgumentParser:
     )
     parser.add_argument("--clip-seconds", type=float, default=8.0, help="length of every clip in a dry run")
     parser.add_argument("--gpu-gib", type=float, help="memory of a GPU to fit; by default that of the GPU here, if any")
-    parser.add_class_arguments(JudgeModule, "model")
+    parser.add_class_arguments(ModelOptions, "model")
     parser.add_class_arguments(PairDataModule, "data", skip={"seed"}, instantiate=False)
     parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
     return parser
@@ -133,7 +140,7 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
         config.pop(name)
     run = Path(config.run)
     if config.checkpoint_steps < 0:
-        raise UserError(f"--checkpoint-steps {config.checkpoint_steps}; accepted: 0 or more")
+        raise UserError(f"--checkpoint-steps {config.checkpoint_steps}; expected 0 or more")
     start = _starting_point(run, config.resume)
     if _is_first():
         run.mkdir(parents=True, exist_ok=True)
@@ -141,9 +148,11 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
     L.seed_everything(config.seed, workers=True, verbose=False)
     built = parser.instantiate(config)
     data = PairDataModule(**built.data, seed=config.seed)
+    check_strategy(built.trainer.as_dict(), built.model)
+    module = JudgeModule(built.model, lambda module: build_parts(built.model, data, module.trainer))
     with stopped_by_signals():
         best = fit(
-            built.model,
+            module,
             data,
             built.trainer.as_dict(),
             run=run,
@@ -154,8 +163,75 @@ def train(arguments: Sequence[str], watching: Sequence[Callback] = ()) -> Path |
             log_audio=config.log_audio,
             watching=watching,
         )
-        _calibrate(run, built.model, data)
+        _calibrate(run, module, data)
     return best
+
+
+def build_parts(options: ModelOptions, data: PairDataModule, trainer: L.Trainer) -> Parts:
+    """Build the judge for the dimensions of the data, with all that it is trained with, and print what is trained.
+
+    Args:
+        options: The judge and how it is trained.
+        data: Set up.
+        trainer: Whose processes have found each other.
+
+    Raises:
+        UserError: If the backbone cannot be loaded, a dimension has no rating to train on, or options do not go
+            together.
+    """
+    if options.cache != "none" and data.augmentation.active:
+        raise UserError(
+            f"cache: {options.cache} with augmentation: each epoch hears every clip anew, so that nothing can be "
+            "kept; expected cache: none, or no augmentation"
+        )
+    data.check_supervision()
+    deferred = isinstance(trainer.strategy, ShardedStrategy)
+    judge = EmpathyJudge(options.judge_settings, data.dimensions, deferred=deferred)
+    backbone = judge.backbone
+    objective = Objective(options.losses, options.loss_settings, options.head, data.dimensions)
+    if objective.needs_counts and data.train.histograms is None:
+        raise UserError(f"model.losses: a scale has more than {MAX_STEPS} steps; expected losses of the score")
+    if options.rater_embedding and data.target != "single":
+        raise UserError(
+            f"model.rater_embedding {options.rater_embedding} with data.target {data.target}; expected single"
+        )
+    raters = None
+    if options.rater_embedding:
+        raters = RaterEmbedding(data.train.rater_counts, backbone.hidden_size, options.rater_embedding)
+    if options.gradient_checkpointing and not recompute_activations(judge.network):
+        raise UserError(f"gradient_checkpointing: backbone {backbone.name} has no layers that can be recomputed")
+    judge.head.start_at(data.mean_ratings())
+
+    learned = {} if raters is None else {"raters": raters}
+    counts = count_parameters(backbone, {"pooling": judge.pooling, "head": judge.head, **learned})
+    if trainer.is_global_zero:
+        say = Console(stderr=True).print
+        say(parameter_table(counts))
+        unread = sum(pair.situation is not None for pair in data.train.pairs)
+        if unread and not backbone.reads_text:
+            text = f"{unread} training pairs have a situation text, which backbone {backbone.name} cannot read"
+            say(text, style="yellow", soft_wrap=True)
+    check_trainable(counts, options.expected_trainable or {})
+
+    features, release = None, _nothing
+    if options.cache != "none":
+        if options.cache_folder is None:
+            folder, release = temporary_folder(judge, trainer)
+        else:
+            folder = Path(options.cache_folder)
+        store = DiskStore(folder, options.cache_gigabytes)
+        features = Features(judge, options.cache, store, str(trainer.precision))
+    collate = Collate(
+        judge,
+        features,
+        with_counts=objective.needs_counts,
+        compare=options.loss_settings.compare,
+    )
+    return Parts(judge, objective, collate, features, raters, release)
+
+
+def _nothing() -> None:
+    return
 
 
 def _calibrate(run: Path, module: JudgeModule, data: PairDataModule) -> None:
@@ -236,16 +312,15 @@ def fit(
         The best checkpoint by agreement on the validation split.
 
     Raises:
-        UserError: If the strategy does not fit what is trained, or agreement on the validation split was undefined
-            throughout, so that there is no best checkpoint.
+        UserError: If agreement on the validation split was undefined throughout, so that there is no best checkpoint.
     """
-    check_strategy(trainer, module)
     hush()
     if checkpoint is not None:  # here, for strategies that shard weights make data loaders before they load it
         data.start = position_of(read_checkpoint(checkpoint))
     if profile:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
-        trainer["profiler"] = PyTorchProfiler(run / "profile", "summary")
+        a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
+        trainer["profiler"] = PyTorchProfiler(run / "profile", "summary", schedule=a_few_steps, acc_events=True)
     interactive = Console(stderr=True).is_terminal
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False,
@@ -263,7 +338,7 @@ def fit(
             EarlyStopping(MONITOR, mode="max", patience=patience, check_finite=False, strict=False),
             Throughput(),
             ValidationPictures(log_audio),
-            DurableProgress(run / CHECKPOINTS, checkpoint_steps),
+            PreemptionCheckpoints(run / CHECKPOINTS, checkpoint_steps),
             *([LearningRateMonitor("step")] if given_logger is not False else []),
             *([TQDMProgressBar(leave=True)] if interactive and bar is not False else []),
             *watching,
@@ -279,7 +354,7 @@ def fit(
     path = run / CHECKPOINTS / BEST
     if not path.is_file():
         raise UserError(
-            f"{run}: no best checkpoint: training ended before the first validation; accepted: more trainer.max_steps, "
+            f"{run}: no best checkpoint: training ended before the first validation; expected more trainer.max_steps, "
             "or a trainer.val_check_interval that is reached"
         )
     # Lightning keeps a first checkpoint although the value it watches is NaN
@@ -293,22 +368,22 @@ def _dry_run(config: Namespace) -> None:
     """Print what would be trained and what memory a step needs, without weights and without data."""
     from .memory import GIB, memory_table, step_memory
 
-    settings = JudgeModule(**config.model.as_dict()).judge_settings
+    options: ModelOptions = build_parser(dry_run=True).instantiate(config).model
     found = step_memory(
-        settings,
+        options.judge_settings,
         batch=config.data.batch_size,
         seconds=config.clip_seconds,
         mixed_precision=str(config.trainer.precision).endswith("-mixed"),
-        gradient_checkpointing=config.model.gradient_checkpointing,
+        gradient_checkpointing=options.gradient_checkpointing,
         batch_tokens=config.data.batch_tokens,
-        audio_cached=config.model.cache != "none",
+        audio_cached=options.cache != "none",
     )
     gpu = config.gpu_gib * GIB if config.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
     for table in (parameter_table(found.parts), memory_table(found, config.clip_seconds, gpu)):
         Console().print(table)
-    check_trainable(found.parts, config.model.expected_trainable or {})
+    check_trainable(found.parts, options.expected_trainable or {})
 
 
 def _config_first(arguments: Sequence[str]) -> list[str]:
@@ -331,9 +406,9 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     for line in passed_over:
         Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
     if resume is True and checkpoint is None:
-        raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; accepted: a run with a whole {LAST} or {BEST}")
+        raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; expected a run with a whole {LAST} or {BEST}")
     if not resume and checkpoint is not None:
-        raise UserError(f"{run}: already holds a run; accepted: another --run, or --resume true to continue it")
+        raise UserError(f"{run}: already holds a run; expected another --run, or --resume true to continue it")
     return checkpoint if resume else None
 
 

@@ -1,4 +1,4 @@
-"""Items of a batch side by side: what the judge hears, and what people said of it."""
+"""Items of a batch side by side: what the judge hears and its labels; and the batch of all devices."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ import hashlib
 import io
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional
 
 from ..data_modules.comparisons import Comparison
 from ..data_modules.rated_pairs import RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.base import Inputs
+from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, JudgeSettings
 from .features import Features
-from .objective import Comparable, Supervision
+from .objective import Comparable, Labels
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of the judge with what people said.
+    """Inputs of the judge with human labels.
 
     Attributes:
         indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
         inputs: Of all rows, see `Inputs`.
-        said: What people said of the rows.
+        labels: Labels of the rows.
     """
 
     indices: Tensor
     inputs: Inputs
-    said: Supervision
+    labels: Labels
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        return Batch(self.indices.to(device, non_blocking=True), self.inputs.to(device), self.said.to(device))
+        return Batch(self.indices.to(device, non_blocking=True), self.inputs.to(device), self.labels.to(device))
 
     def pin_memory(self) -> Batch:
         """The same batch in memory that a GPU can read while it computes; a data loader calls it."""
-        return Batch(self.indices.pin_memory(), self.inputs.pin_memory(), self.said.pin_memory())
+        return Batch(self.indices.pin_memory(), self.inputs.pin_memory(), self.labels.pin_memory())
 
 
 class Collate:
@@ -69,19 +72,19 @@ class Collate:
             compare: Which rows may be ranked against each other.
         """
         self._judge, self._features = judge, features
-        self._said: dict[str, Any] = {
+        self._labels: dict[str, Any] = {
             "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
         }  # fmt: skip
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
-        """Inputs and what people said of several items: rated pairs, then the chosen, then the rejected pairs."""
+        """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs."""
         rated = [item for item in items if isinstance(item, RatedPair)]
         compared = [item for item in items if isinstance(item, Comparison)]
         pairs = rows_of(rated, compared)
         return Batch(
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
             inputs=self._judge.build_inputs(pairs) if self._features is None else self._features.inputs(pairs),
-            said=supervise(rated, compared, **self._said),
+            labels=supervise(rated, compared, **self._labels),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -124,8 +127,8 @@ def supervise(
     dimensions: Sequence[Dimension],
     with_counts: bool,
     compare: Comparable,
-) -> Supervision:
-    """What people said of the rows that `rows_of` gives.
+) -> Labels:
+    """Labels of the rows that `rows_of` gives.
 
     Args:
         rated: Rated pairs.
@@ -136,7 +139,7 @@ def supervise(
     """
     pairs = rows_of(rated, compared)
     rest, width = len(pairs) - len(rated), len(dimensions)
-    return Supervision(
+    return Labels(
         targets=_stacked([item.scores for item in rated], rest, torch.nan, width),
         weights=_stacked([item.weights for item in rated], rest, 0.0, width),
         counts=_counts(rated, rest, dimensions) if with_counts else None,
@@ -165,3 +168,45 @@ def _group(pair: Pair, compare: Comparable) -> int:
     """A number that pairs share whose ranks may be compared, the same in every process; -1 = with none."""
     name = {"all": "", "group": pair.group_id, "system": pair.system_id}[compare]
     return -1 if name is None else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
+
+
+def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
+    """Rows of all ranks in the order of ranks; only the rows of this rank carry a gradient.
+
+    Where ranks average their gradients (DDP, FSDP, ZeRO), the loss over the gathered rows times the number of ranks has
+    the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
+    `MixedSampler` sees to.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return prediction, labels
+    rank, rows = dist.get_rank(), len(labels.targets)
+    labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
+    predicted, told = _tensors(prediction), _tensors(labels)
+    whole = _of_all_ranks([*predicted.values(), *told.values()])
+    return (
+        replace(prediction, **dict(zip(predicted, whole, strict=False))),
+        replace(labels, **dict(zip(told, whole[len(predicted) :], strict=True))),
+    )
+
+
+def _tensors(rows: Prediction | Labels) -> dict[str, Tensor]:
+    values = {f.name: getattr(rows, f.name) for f in fields(rows)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_all_ranks(own: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor with the rows of all ranks, by one collective: their bytes side by side, in words of 8."""
+    flat = [value.detach().contiguous().flatten().view(torch.uint8) for value in own]
+    sizes = [-(-len(value) // 8) * 8 for value in flat]
+    packed = torch.cat([functional.pad(value, (0, size - len(value))) for value, size in zip(flat, sizes, strict=True)])
+    received = [torch.empty_like(packed) for _ in range(dist.get_world_size())]
+    dist.all_gather(received, packed)
+    parts = [
+        [
+            words[: len(bits)].view(value.dtype).view(value.shape)
+            for words, bits, value in zip(buffer.split(sizes), flat, own, strict=True)
+        ]
+        for buffer in received
+    ]
+    parts[dist.get_rank()] = list(own)  # with their gradient
+    return [torch.cat(values) for values in zip(*parts, strict=True)]

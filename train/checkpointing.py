@@ -1,0 +1,196 @@
+"""Checkpoints of a run: written whole or not at all, in mid-epoch too, and once more when a scheduler asks for the
+machine (preemption).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins import CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from rich.console import Console
+
+from ..data_modules.errors import ASKED_TO_STOP, UserError
+from ..data_modules.parallel import listen, restore
+from ..data_modules.sampling import Position
+from ..models.checkpoints import damage, read_checkpoint
+from ..models.file_names import LAST
+
+_LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Within, a signal ends the program at once with `ASKED_TO_STOP`; in training `PreemptionCheckpoints` saves first.
+
+    So whoever started it knows at any time that the run is to be started again.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(ASKED_TO_STOP)
+
+    before = listen(stop)
+    try:
+        yield
+    except SIGTERMException:  # of Lightning, where its handler was the one in force
+        raise SystemExit(ASKED_TO_STOP) from None
+    finally:
+        restore(before)
+
+
+def position_of(checkpoint: Mapping[str, Any]) -> Position:
+    """Where a run goes on from a checkpoint."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    if progress["is_last_batch"]:
+        return Position(checkpoint["epoch"] + 1)
+    return Position(checkpoint["epoch"], progress["current"]["ready"])
+
+
+class PreemptionCheckpoints(Callback):
+    """Saves ``last.ckpt`` every so many steps of the optimizer, and when a signal asks the run to stop.
+
+    A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Nothing
+    is saved between two steps of the optimizer, where gradients that are being accumulated would be lost.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        """Settings.
+
+        Args:
+            folder: Of the checkpoints.
+            every: Steps of the optimizer between two checkpoints; 0 = only at the end of epochs and after a signal.
+        """
+        self._path, self._every = folder / LAST, every
+        self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
+        self._before = listen(self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save if it is time to.
+
+        Raises:
+            SystemExit: With `ASKED_TO_STOP` after a signal, on every rank at the same step.
+        """
+        if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return  # the end of an epoch is saved after validation
+        stop = self._anyone_asked(trainer)
+        if stop or (self._every and trainer.global_step % self._every == 0):
+            trainer.save_checkpoint(self._path)
+        if stop:
+            if trainer.is_global_zero:
+                saved = f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there"
+                Console(stderr=True).print(saved, soft_wrap=True)
+            raise SystemExit(ASKED_TO_STOP)
+
+    def _anyone_asked(self, trainer: L.Trainer) -> bool:
+        if trainer.world_size == 1:
+            return self._asked
+        look = trainer.global_step % _LOOK_EVERY == 0
+        return look and trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Leave signals as they were."""
+        restore(self._before)
+        self._before = {}
+
+
+class AtomicCheckpoints(CheckpointIO):
+    """Writes beside the target, flushes to disk and renames: a kill leaves the old checkpoint or the new one.
+
+    Lightning's own writer goes through a temporary folder that may lie on another disk, where a rename is a copy.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write `checkpoint` to `path`.
+
+        Raises:
+            UserError: If it cannot be written; what was there before stays.
+        """
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except (OSError, RuntimeError) as error:
+            refused = error if isinstance(error, OSError) else error.__context__  # torch complains of it in turn
+            if not isinstance(refused, OSError):
+                raise
+            kept = "the one before it is whole" if path.exists() else "there is none before it"
+            raise UserError(
+                f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; expected a disk with room, "
+                "then --resume auto"
+            ) from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint; tensors and plain values only, whatever Lightning asks for."""
+        return read_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint of a run and, for the user, what was passed over and why."""
+    passed_over = []
+    files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
+    for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):
+        reason = damage(file)
+        if reason is None:
+            return file, passed_over
+        passed_over.append(f"{file}: {reason}")
+    return None, passed_over
+
+
+def check_continues(
+    checkpoint: Mapping[str, Any], description: Mapping[str, Any], order: Mapping[str, Any], data: str
+) -> None:
+    """Check that a run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order.
+
+    Args:
+        checkpoint: What was kept.
+        description: What the run would keep now.
+        order: What decides now which items stand in which batch.
+        data: Where the data is, for messages.
+
+    Raises:
+        UserError: If something differs.
+    """
+    then = checkpoint["description"]
+    for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
+        if description[key] != then[key]:
+            raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {description[key]!r}")
+    for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
+        if description["provenance"][key] != then["provenance"].get(key):
+            raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {data}")
+    for name in order if position_of(checkpoint).batch else ():
+        if order[name] != (before := checkpoint["order"].get(name)):
+            raise UserError(
+                f"checkpoint: was written in mid-epoch with {name} {before}, now {order[name]}; expected the same, so "
+                "that no item is left out or read twice"
+            )
