@@ -222,8 +222,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     ("options", "compiled", "run"), [({"model__cache": "none"}, 8, 8), ({"model__cache": "layers", **UPPER}, 5, 1)]
 )
 def test_compiled_layers_make_the_same_curve(options, compiled, run, train_arguments, tmp_path, losses, monkeypatch):
-    """What torch takes apart and puts together again; without the compiler itself, which takes a minute. Every step runs
-    what was compiled."""
+    """What torch takes apart and puts together again, in every step; without the compiler, which takes a minute."""
     found, ran = [], []
 
     def backend(graph, inputs):
