@@ -48,10 +48,10 @@ ALIKE = 0.1
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
+from empathy_judge.train import run as recipe
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.run import train
 
-fit._calibrate = lambda *_: None
+recipe._calibrate = lambda *_: None
 plain, killed, losses = JudgeModule.training_step, None, []
 
 def step(module, batch, batch_idx):
@@ -65,7 +65,7 @@ JudgeModule.training_step = step
 for run in json.loads(Path(sys.argv[1]).read_text()):
     killed = run["killed"]
     losses.clear()
-    train(run["words"])
+    recipe.train(run["words"])
     (Path(run["folder"]) / f"losses{os.environ['RANK']}.json").write_text(json.dumps(losses))
 """
 
