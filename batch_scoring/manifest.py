@@ -28,10 +28,12 @@ from ..data_modules.errors import DataError, OutsideError, place, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.ratings import is_name
 from ..data_modules.schema import Pair, Turn
-from ..data_modules.tables import SUFFIXES, check_header, is_text, parquet_tables, plain_text, unique_object
+from ..data_modules.tables import check_header, is_text, parquet_tables, plain_text, unique_object
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that are read; others are ignored."""
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+"""Of tables that are read and written row by row; a JSON list is not."""
 _LONGEST_LINE = 2**24  # bytes: a file without line breaks must not fill the memory
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES_SHOWN = 20

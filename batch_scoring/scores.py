@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.schema import Pair
-from ..data_modules.tables import SUFFIXES
-from .manifest import COLUMNS, Manifest, Problem, Row, RowReader
+from .manifest import COLUMNS, SUFFIXES, Manifest, Problem, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
     import pandas as pd

@@ -185,7 +185,7 @@ def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(op
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["threes"] = vocabulary.pop("3")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(UserError, match="its tokenizer has no single token for '3'; accepted: answers=text") as found:
+    with pytest.raises(UserError, match="its tokenizer has no single token for '3'; use answers=text") as found:
         opened(f"local:{folder}")
     assert "\n" not in str(found.value)
     assert loads == [False]
