@@ -82,9 +82,9 @@ def _clear(out: Path) -> None:
     if not any((out / name).exists() for name in _MADE):
         return
     if not (out / "data" / CARD_FILE).is_file():
-        raise UserError(f"{out}: holds folders that no demo made; accepted: another --out")
+        raise UserError(f"{out}: holds folders that no demo made; expected another --out")
     if not PairDataset.load(out / "data").card.synthetic:
-        raise UserError(f"{out / 'data'}: holds data that no demo made; accepted: another --out")
+        raise UserError(f"{out / 'data'}: holds data that no demo made; expected another --out")
     for name in _MADE:
         shutil.rmtree(out / name, ignore_errors=True)
 

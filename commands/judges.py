@@ -122,7 +122,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
-        raise UserError(f"{folder}: accepted: a judge folder (with {JUDGE_FILE}) or a run folder")
+        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
     dataset = PairDataset.load(options.data)
     spread = options.device == SPREAD
     calibration = calibrate_judge(
@@ -195,10 +195,10 @@ def _check_export(options: argparse.Namespace) -> None:
         for name, there in given.items():
             if there:
                 raise UserError(
-                    f"export: {name} with --form small, which has no backbone; accepted: merged, huggingface"
+                    f"export: {name} with --form small, which has no backbone; expected merged, huggingface"
                 )
     if options.private and options.push_to_hub is None:
-        raise UserError("export: --private; accepted: with --push-to-hub OWNER/NAME")
+        raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
 
 
 def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> bool:
@@ -238,7 +238,7 @@ def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
 
     judged = (report.get("provenance") or {}).get("provenance")
     if judged != loaded.description["provenance"]:
-        raise UserError(f"--report: it is of another judge ({report.get('judge')}); accepted: one of this judge")
+        raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
     if report.get("schema_version") != SCHEMA_VERSION:
         raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
 

@@ -137,10 +137,10 @@ def _compare_table(options: argparse.Namespace) -> int:
     }
     for name, value in unused.items():
         if value:
-            raise UserError(f"{name} with --table; accepted: with --data")
+            raise UserError(f"{name} with --table; expected with --data")
     clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
     if options.cluster not in clusters:
-        raise UserError(f"--cluster {options.cluster} with --table; accepted: {', '.join(clusters)}")
+        raise UserError(f"--cluster {options.cluster} with --table; expected {', '.join(clusters)}")
     found = _measure_table(options, clusters[options.cluster])
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
@@ -227,7 +227,7 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _
 
     if not Path(spec).exists():
         raise UserError(
-            f"judge {spec!r}: accepted: a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
+            f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
             f"scores:FILE, human:RATER, {', '.join(BASELINES)}"
         )
     cache = options.cache and Path(options.cache)

@@ -65,7 +65,7 @@ def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarr
     )
     for wrong in np.flatnonzero((rights != 1) | (options < 2))[:1]:
         raise ValueError(
-            f"question {names[wrong]}: {options[wrong]} options, {rights[wrong]:.0f} of them correct; accepted: two "
+            f"question {names[wrong]}: {options[wrong]} options, {rights[wrong]:.0f} of them correct; expected two "
             "options or more, one of them correct"
         )
     values = np.asarray(scores, dtype=np.float64)
@@ -152,7 +152,7 @@ def challenge_scores(
     answerable = np.flatnonzero(known[questions])
     if len(answerable) == 0:
         raise DataError(
-            f"{len(pairs)} pairs hold no question: accepted are two rated responses or more to the same context, of "
+            f"{len(pairs)} pairs hold no question: expected two rated responses or more to the same context, of "
             "which one is rated best"
         )
     groups = np.array([f"{source} / {group_of(pair)}" for source, pair in zip(sources, pairs, strict=True)])

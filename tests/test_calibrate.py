@@ -181,7 +181,7 @@ def test_what_cannot_be_calibrated_is_one_line(judge_folder, trained_run, datase
         (None, {}, "was trained on split train"),
         (["dev"], {}, "no pair is in split 'dev'"),
         (["validation"], {"method": "isotonic"}, "9 rated pairs in 3 groups; a mapping needs at least 20 in 5"),
-        (["validation"], {"abstain": 0.2}, "accepted: a head with a deviation"),
+        (["validation"], {"abstain": 0.2}, "expected a head with a deviation"),
     ):
         with pytest.raises(UserError, match=text):
             calibrate_judge(loaded, dataset, splits, device="cpu", **options)
@@ -189,6 +189,6 @@ def test_what_cannot_be_calibrated_is_one_line(judge_folder, trained_run, datase
     with pytest.raises(UserError, match="split test has no rating of empathy, warmth"):
         calibrate_judge(loaded, unrated, ["test"], device="cpu")
     data = ("--data", dataset_folder, "--device", "cpu")
-    assert "accepted: a judge folder" in failed(capsys, "calibrate", tmp_path, *data)
+    assert "expected a judge folder" in failed(capsys, "calibrate", tmp_path, *data)
     manifest = ("--manifest", tmp_path / "pairs.csv", "--device", "cpu", "--level", "0.9")
     assert "no intervals: the judge is not calibrated" in failed(capsys, "score", judge_folder, *manifest)

@@ -169,7 +169,7 @@ def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, c
     before = sorted(dataset_folder.rglob("*"))
     line = failed(capsys, "inspect", str(dataset_folder), "--page", str(dataset_folder))
     assert line == (
-        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); accepted: a folder of its own"
+        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); expected a folder of its own"
     )
     assert sorted(dataset_folder.rglob("*")) == before
 
@@ -228,7 +228,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     scores.write_text(whole + "c12,ann,warmth,warm\n")
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
-        "accepted: a finite number, or nothing where the score is missing"
+        "expected a finite number, or nothing where the score is missing"
     )
 
 

@@ -107,7 +107,7 @@ def test_demo_does_not_replace_what_it_did_not_make(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("mine")
     assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert "accepted: another --out" in capsys.readouterr().err
+    assert "expected another --out" in capsys.readouterr().err
     assert (tmp_path / "data" / "mine.txt").read_text() == "mine"
 
 

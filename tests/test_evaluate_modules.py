@@ -110,5 +110,5 @@ def test_scores_are_those_of_the_scorer(found: Any, judge_folder: Path) -> None:
 
 
 def test_wrong_input_is_named(found: Any) -> None:
-    assert found[0]["groups"] == "59 groups; accepted: 60, one per prediction"
-    assert found[0]["uneven"] == "references: [1.0]; accepted: 2 places in each, one per rater"
+    assert found[0]["groups"] == "59 groups; expected 60, one per prediction"
+    assert found[0]["uneven"] == "references: [1.0]; expected 2 places in each, one per rater"

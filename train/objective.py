@@ -178,9 +178,9 @@ class Objective(nn.Module):
             values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
         for name in self.weights:
-            accepted = _HEADS.get(name, (head,))
-            if head not in accepted:
-                raise UserError(f"model.losses.{name} with model.head {head}; expected head {' or '.join(accepted)}")
+            heads = _HEADS.get(name, (head,))
+            if head not in heads:
+                raise UserError(f"model.losses.{name} with model.head {head}; expected head {' or '.join(heads)}")
         self.needs_counts = any(name in _OF_COUNTS for name in self.weights)
         for dimension in dimensions:
             if self.needs_counts and dimension.step is None:

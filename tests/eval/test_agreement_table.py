@@ -300,12 +300,12 @@ def test_formats_are_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
-        (HEADER, "a,x,d,good", "row 1 (line 2), column 'score': value 'good'; accepted: a finite number"),
-        (HEADER, "a,x,d,inf", "row 1 (line 2), column 'score': value 'inf'; accepted: a finite number"),
-        (HEADER, "a,x,d,1\n,x,d,1", "row 2 (line 3), column 'item': value None; accepted: text"),
+        (HEADER, "a,x,d,good", "row 1 (line 2), column 'score': value 'good'; expected a finite number"),
+        (HEADER, "a,x,d,inf", "row 1 (line 2), column 'score': value 'inf'; expected a finite number"),
+        (HEADER, "a,x,d,1\n,x,d,1", "row 2 (line 3), column 'item': value None; expected text"),
         (HEADER, "a,x,d,1\nb,x,d,1\na,x,d,2", "row 3 (line 4), column 'item': x scores item 'a' on d again, as"),
-        (HEADER + ",group", "a,x,d,1,g\na,y,d,1,h", "row 2 (line 3), column 'group': value 'h'; accepted: one group"),
-        (HEADER + ",system", "a,x,d,1,\na,y,d,1,s", "row 2 (line 3), column 'system': value 's'; accepted: one system"),
+        (HEADER + ",group", "a,x,d,1,g\na,y,d,1,h", "row 2 (line 3), column 'group': value 'h'; expected one group"),
+        (HEADER + ",system", "a,x,d,1,\na,y,d,1,s", "row 2 (line 3), column 'system': value 's'; expected one system"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(tmp_path: Path, header: str, rows: str, message: str) -> None:

@@ -236,9 +236,9 @@ def test_compare_a_table_prints_the_answer(toy: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "x"], "--out with --table; accepted: with --data"),
-        (["--probes", "silent"], "--probes with --table; accepted: with --data"),
-        (["--cluster", "context_speaker"], "--cluster context_speaker with --table; accepted: group_id, system_id"),
+        (["--out", "x"], "--out with --table; expected with --data"),
+        (["--probes", "silent"], "--probes with --table; expected with --data"),
+        (["--cluster", "context_speaker"], "--cluster context_speaker with --table; expected group_id, system_id"),
         (["--column", "item=clip"], "no column 'clip'"),
     ],
 )

@@ -63,7 +63,7 @@ def main() -> int:
     targets = options.target or names()
     unknown = sorted(set(targets) - {*names(), *PLANTED})
     if unknown:
-        print(f"error: --target {unknown[0]}: accepted: {', '.join(dict.fromkeys(names()))}", file=sys.stderr)
+        print(f"error: --target {unknown[0]}: expected {', '.join(dict.fromkeys(names()))}", file=sys.stderr)
         return 2
     jobs = deque((targets[n % len(targets)], options.seed + n) for n in range(options.mutations))
     start = time.perf_counter()

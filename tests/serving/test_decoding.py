@@ -149,7 +149,7 @@ def zipped() -> bytes:
     [
         (lying_wav(2**30), "r: the file is cut off"),
         (lying_wav(2**32 - 1), None),  # as programs write that do not know the length
-        (silence(11.0, 1, "FLAC"), "r: lasts 11.0 s; accepted: at most 10 s"),
+        (silence(11.0, 1, "FLAC"), "r: lasts 11.0 s; expected at most 10 s"),
         (silence(0.2, 16, "OGG"), "r: 16 channels; expected at most 8"),
         (zipped(), "r: not a sound file"),
         (b"RIFF\xff\xff\xff\xffWAVE", "r: "),

@@ -59,7 +59,7 @@ class EmpathyAgreement(evaluate.Metric):
         seed: int = 0,
     ) -> dict[str, Any]:
         if groups is not None and len(groups) != len(predictions):
-            raise DataError(f"{len(groups)} groups; accepted: {len(predictions)}, one per prediction")
+            raise DataError(f"{len(groups)} groups; expected {len(predictions)}, one per prediction")
         score = np.array(predictions, dtype=np.float64)
         panel = [np.atleast_1d(np.array(own, dtype=np.float64)) for own in references]
         means = np.array([own[~np.isnan(own)].mean() if (~np.isnan(own)).any() else np.nan for own in panel])
@@ -79,7 +79,7 @@ def _ceilings(panel: list[np.ndarray], score: np.ndarray, draws: Resamples, seed
     raters = len(panel[0])
     uneven = next((own for own in panel if len(own) != raters), None)
     if uneven is not None:
-        raise DataError(f"references: {shown(uneven.tolist())}; accepted: {raters} places in each, one per rater")
+        raise DataError(f"references: {shown(uneven.tolist())}; expected {raters} places in each, one per rater")
     ratings = np.stack(panel)
     kept = ~np.isnan(score) & ~np.isnan(ratings).all(axis=1)
     items, rater = np.nonzero(~np.isnan(ratings[kept]))
