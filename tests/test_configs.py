@@ -46,9 +46,9 @@ def test_every_sweep_is_valid_and_begins_with_its_command(path, monkeypatch):
     assert sweep.trials >= 2
 
 
-def test_the_readme_names_every_family_with_the_checkpoint_of_its_recipe():
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)`.*? \| (\S+/\S+(?:, revision \S+)?) \|", readme, flags=re.MULTILINE))
+def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_recipe():
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)`.*? \| (\S+/\S+(?:, revision \S+)?) \|", page, flags=re.MULTILINE))
     assert set(rows) == set(families())
     for name, checkpoint in rows.items():
         model = yaml.safe_load((CONFIGS[0].parent / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
