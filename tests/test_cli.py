@@ -169,7 +169,7 @@ def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, c
     before = sorted(dataset_folder.rglob("*"))
     line = failed(capsys, "inspect", str(dataset_folder), "--page", str(dataset_folder))
     assert line == (
-        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); expected a folder of its own"
+        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); name a folder of its own"
     )
     assert sorted(dataset_folder.rglob("*")) == before
 
