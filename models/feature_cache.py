@@ -240,7 +240,6 @@ class PairStates:
         """
         assert isinstance(judge.backbone, AudioLanguageModel)
         self._judge, self._clips, self.first = judge, clips, first
-        self._backbone = judge.backbone
         path = judge.backbone.parts["language_model"].layers
         upper = tuple(f"{path}.{number}." for number in range(first, 10_000))
         norm = f"{judge.backbone.parts['language_model'].path}.norm."
@@ -248,6 +247,12 @@ class PairStates:
             _weights(judge, lambda name: not name.startswith((*upper, norm))), _set_up(judge), str(first), precision
         )
         self._texts: dict[tuple[str | None, tuple[str, ...]], str] = {}
+
+    @property
+    def _backbone(self) -> AudioLanguageModel:
+        # not kept beside the judge: processes that read data get these objects without the judge's weights
+        assert isinstance(self._judge.backbone, AudioLanguageModel)
+        return self._judge.backbone
 
     @property
     def lower_layers(self) -> list[nn.Module]:
