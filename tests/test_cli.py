@@ -168,9 +168,7 @@ def test_inspect_prints_json_and_nothing_else(dataset_folder, tmp_path, capsys):
 def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, capsys):
     before = sorted(dataset_folder.rglob("*"))
     line = failed(capsys, "inspect", str(dataset_folder), "--page", str(dataset_folder))
-    assert line == (
-        f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); name a folder of its own"
-    )
+    assert line == (f"error: --page {dataset_folder}: holds a pair dataset (dataset.yaml); name a folder of its own")
     assert sorted(dataset_folder.rglob("*")) == before
 
 

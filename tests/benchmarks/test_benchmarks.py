@@ -154,7 +154,7 @@ class TestGpu:
         assert sorted(path.name for path in out.parent.iterdir()) == [f"{out.name}.json", f"{out.name}.md"]
         return json.loads(out.with_suffix(".json").read_text())
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_naive_loop_and_ours_take_turns(self, tmp_path: Path) -> None:
         load, step = self.run(tmp_path / "gpu", "--backbones", "qwen2_5_omni", "--only", "naive")
         assert load["parameters"] > 1e6

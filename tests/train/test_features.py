@@ -218,7 +218,11 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "compiled", "run"), [({"model__cache": "none"}, 8, 8), ({"model__cache": "layers", **UPPER}, 5, 1)]
+    ("options", "compiled", "run"),
+    [
+        pytest.param({"model__cache": "none"}, 8, 8, marks=pytest.mark.long),
+        ({"model__cache": "layers", **UPPER}, 5, 1),
+    ],
 )
 def test_compiled_layers_make_the_same_curve(options, compiled, run, train_arguments, tmp_path, losses, monkeypatch):
     """What torch takes apart and puts together again, in every step; without the compiler, which takes a minute."""

@@ -150,7 +150,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="memory is read from Linux")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.long)])
 def test_a_process_holds_its_share_of_the_weights(dtype, tmp_path):
     """Of 0.94 GB in five files, loaded by two processes: nothing of its own, then half of it, converted or not."""
     backbone = tmp_path / "backbone"

@@ -45,8 +45,8 @@ from empathy_judge.train.run import build_parser
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("sweep_"))
-FAST = ("nano", "strategy_ddp", "wavlm")
-"""One process in float32; the recipe of a language model with DDP; an encoder without language model."""
+FAST = ("nano",)
+"""Recipes that run with every `make test`; the others take a minute each and run with `make test-all`."""
 NEEDS = {"strategy_zero2": "deepspeed", "strategy_zero3": "deepspeed", "nano_wandb": "wandb"}
 RATE, GROUPS = 16_000, 36
 SCALE = Dimension("empathy", 1, 5, 1)
