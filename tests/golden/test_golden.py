@@ -23,6 +23,9 @@ def _make() -> ModuleType:
 
 golden = _make()
 NETWORK, ARITHMETIC = 1e-5, 1e-9
+OTHER_CPUS = {"hidden_states": 1e-4, "demo_report": 1e-3}
+"""Where another instruction set moves more: a random network's states by 2e-5, and rank correlations by 1e-4, since
+scores of silence that hardly differ change places."""
 MONTE_CARLO = 0.05
 """How far the end of an interval, or a p-value, may move when it is drawn in another way."""
 DRAWN = {"low", "high", "p_value", "interval"}
@@ -54,7 +57,8 @@ def test_nothing_has_moved(name: str) -> None:
     if name in golden.NEEDS_REAL_DATA and golden.REAL is None:
         pytest.skip("EMPATHY_JUDGE_REAL_DATA is not set")
     expected = json.loads(golden.file_of(name).read_text())
-    found = differences(golden.make(name), expected, NETWORK if name in OF_NETWORKS else ARITHMETIC)
+    tolerance = OTHER_CPUS.get(name, NETWORK if name in OF_NETWORKS else ARITHMETIC)
+    found = differences(golden.make(name), expected, tolerance)
     assert found == []
 
 
