@@ -113,8 +113,8 @@ def _meaning(report: Mapping[str, Any]) -> str:
     listens = full is not None and all(full - value >= _CLEAR_DROP for value in heard)
     return "\n".join(
         [
-            f"The judge ranks unseen pairs as the simulated panel does with Spearman {_two(full)}; the best "
-            f"possible is {_two(found['ceiling']['panel_mean']['value'])}.",
+            f"The judge ranks unseen pairs as the simulated panel does with Spearman {_two(full)}; the "
+            f"noise ceiling is {_two(found['ceiling']['panel_mean']['value'])}.",
             found["verdict"]["text"],
             f"Hearing the response alone it reaches {_two(alone)}, with contexts swapped {_two(swapped)}: "
             + ("it uses both clips." if listens else "it does NOT clearly use the context."),
