@@ -79,8 +79,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .statistics.agreement import as_report
-
 SCHEMA_VERSION = 3
 
 # What stands in the file; the names say which part of it
@@ -90,5 +88,3 @@ CheckReport = dict[str, Any]
 StatisticReport = dict[str, Any]
 RankingReport = dict[str, Any]
 OverallReport = dict[str, Any]
-
-statistic_report = as_report

@@ -60,7 +60,3 @@ class RaterEmbedding(nn.Module):
             centred = functional.embedding(rater.clamp(min=0), self.embedding) - self.share @ self.embedding
             centred = torch.where((rater >= 0)[:, None], centred, 0)
             return pooled * (1 + self.scale(centred)) + self.shift(centred)
-
-
-MARGIN = 1e-4
-"""Closer to an end of the scale than this, the curve goes on straight to that end: its slope there can be infinite."""

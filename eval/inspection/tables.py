@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...data_modules.inspection import Inspection
 from .. import numerals
-from ..report_schema import statistic_report
+from ..statistics.agreement import as_report
 from ..statistics.icc import FORMS
 from ..statistics.krippendorff import DISTANCES
 from ..statistics.raters import RaterFacts
@@ -89,7 +89,7 @@ def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
             numerals.number(rater.mean),
             numerals.signed(rater.severity.value),
             numerals.number(rater.spread),
-            numerals.ranged(statistic_report(rater.agreement)),
+            numerals.ranged(as_report(rater.agreement)),
             numerals.percent(rater.scale_share),
         )
     if len(facts) > _RATERS_SHOWN:
