@@ -38,7 +38,7 @@ import pandas as pd
 
 from ..errors import DataError, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
-from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, check_pair_rows, sorted_tags
+from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
 from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
 from .assemble import Imported
@@ -142,8 +142,8 @@ def read_pairs(
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
-    rows = [_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows))]
-    check_pair_rows(rows, pairs_table.path, pairs_table.locate(columns))
+    named = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
+    rows = list(checked_pairs(named, pairs_table.path, pairs_table.locate(columns)))
 
     rating_columns = mapping.rating_columns
     if ratings_table is None:
