@@ -23,8 +23,9 @@ Audio stands in --audio FOLDER (default: that of the export): ``/data/local-file
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -37,7 +38,7 @@ from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, c
 from ..schema import DatasetCard
 from ..tables import Record, parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
-from .clips import ClipCell, find_clip
+from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
 
 EXAMPLE = (
@@ -139,6 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{text}; repeatable",
         )  # fmt: skip
     parser.add_argument("--audio", type=Path, metavar="FOLDER", help="where the clips are (default: beside the export)")
+    add_audio_root(parser)
     parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
 
 
@@ -156,7 +158,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         raise UserError(f"--audio {options.audio}: no such folder")
     export = _read_export(path, mapping.controls)
     _check_names(path, export, mapping)
-    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, folder)]
+    find = partial(find_clip, folder=folder, root=options.audio_root)
+    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, find)]
     rows = [row for _, row in found]
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
     checked = rows if grouped else [{**row, "group_id": "-"} for row in rows]
@@ -301,7 +304,7 @@ def _check_names(path: Path, export: _Export, mapping: _Mapping) -> None:
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
 
 
-def _pair_rows(task: _Task, mapping: _Mapping, folder: Path) -> list[dict[str, Any]]:
+def _pair_rows(task: _Task, mapping: _Mapping, find: Callable[..., ClipCell]) -> list[dict[str, Any]]:
     """One per response. Responses to one task are one group, also where nothing says so."""
     rows = []
     for response in mapping.responses:
@@ -313,13 +316,13 @@ def _pair_rows(task: _Task, mapping: _Mapping, folder: Path) -> list[dict[str, A
         row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
         row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
         turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
-        row["context_audio"] = [{"role": role, "audio": _find(task, field, folder)} for role, field in turns]
-        row["response_audio"] = _find(task, response, folder)
+        row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
+        row["response_audio"] = _find(task, response, find)
         rows.append(row)
     return rows
 
 
-def _find(task: _Task, field: str, folder: Path) -> ClipCell:
+def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
     where = f"{task.where}, field {field!r}"
     value = task.data.get(field)
@@ -328,18 +331,18 @@ def _find(task: _Task, field: str, folder: Path) -> ClipCell:
     try:
         address = urlsplit(value)
     except ValueError:
-        return find_clip(value, folder, where)
+        return find(value, where=where)
     if "://" in value:
         expected = "a file of the folder --audio; download it there and change the export"
         return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
     if address.path.strip("/") == "data/local-files":
-        return find_clip(parse_qs(address.query).get("d", [""])[0].lstrip("/"), folder, where)
+        return find(parse_qs(address.query).get("d", [""])[0].lstrip("/"), where=where)
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
         starts = range(1 if ".." in parts else len(parts))  # what leaves the folder is not to be made to look harmless
-        tried = [find_clip("/".join(parts[start:]), folder, where) for start in starts]
+        tried = [find("/".join(parts[start:]), where=where) for start in starts]
         return next((cell for cell in tried if isinstance(cell.content, Path)), tried[0])
-    return find_clip(value, folder, where)
+    return find(value, where=where)
 
 
 def _ratings(
