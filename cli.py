@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from .commands import BAD_USAGE, choosing, data, judges, measuring, serving, training
+from .commands.doctor import doctor
 from .commands.options import Command, build_parser
 from .data_modules.errors import UserError
 
@@ -62,6 +63,7 @@ COMMANDS: Mapping[str, Command] = {
     "calibrate": judges.calibrate,
     "export": judges.export,
     "ensemble": judges.ensemble,
+    "doctor": doctor,
 }
 """Beside `train` and `import`."""
 

@@ -32,6 +32,8 @@ def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
     _add_data_commands(commands, run)
     _add_judge_commands(commands, run)
     add_scoring_commands(commands, run)
+    one = add_command(commands, "doctor", run, "empathy-judge doctor")
+    one.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
