@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ Command = Callable[[argparse.Namespace], int]
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line, with the nearest right name, and not a page of usage."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As that of `argparse`; an unknown option is named before an option that is missing, which it may stand for.
 
         Raises:
