@@ -17,7 +17,9 @@ Command = Callable[[argparse.Namespace], int]
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line, with the nearest right name, and not a page of usage."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] of overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """As that of `argparse`; an unknown option is named before an option that is missing, which it may stand for.
 
         Raises:
