@@ -234,8 +234,8 @@ def _layout(
     has_rater_id = any(column.rater is None for column in scores)
     required = ["rater_id"] if has_rater_id else []
     required += ["dimension"] if any(column.dimension is None for column in scores) else []
-    full = full_mapping(names, _RATING_NAMES, table, required)
-    used = {names["pair_id"], *(column.name for column in scores), *(full[name] for name in required)}
+    full_mapping(names, _RATING_NAMES, table, required)
+    used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
     if SECONDS in given and not has_rater_id:
         raise DataError(
             f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
