@@ -21,7 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(words)
+        if words[:1] == ["train"]:  # its options are those of recipes, known only once torch is loaded
+            code = training.train(words[1:])
+        elif words[:1] == ["import"]:  # each source has options of its own
+            code = data.import_(words[1:])
+        else:
+            parsed = build_parser(COMMANDS).parse_args(words)
+            parsed.command = shlex.join(["empathy-judge", *words])
+            code = parsed.run(parsed)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -35,23 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _run(words: list[str]) -> int:
-    if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
-        return training.train(words[1:])
-    if words[:1] == ["import"]:  # each source has options of its own
-        return data.import_(words[1:])
-    parsed = build_parser(COMMANDS).parse_args(words)
-    parsed.command = shlex.join(["empathy-judge", *words])
-    run: Command = parsed.run
-    return run(parsed)
-
-
 COMMANDS: Mapping[str, Command] = {
     "demo": training.demo,
     "combine": data.combine,
     "inspect": data.inspect,
     "split": data.split,
     "sweep": training.sweep,
+    "upgrade": training.upgrade,
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,
