@@ -117,8 +117,8 @@ def test_a_later_file_overrides_an_earlier_one_and_python_has_the_same_tree(tmp_
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak; did you mean judge.lora.rank?"),
-        (["--lora_rank", "3"], "there is no setting lora_rank; did you mean judge.lora.rank?"),
+        (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
         (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
         (["--model.losses.mse=1"], "model.losses.mse is called objective.losses.mse now"),
         (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
@@ -143,7 +143,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak; did you mean judge.lora.rank?"),
+        ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
         ("model:\n  lora_rank: 2\n", "model.lora_rank is called judge.lora.rank now; `empathy-judge upgrade "),
         ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
         ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),

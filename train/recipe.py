@@ -215,8 +215,8 @@ class RecipeParser:
         ends = {known.rpartition(".")[2]: known for known in reversed(self._names)}
         near = difflib.get_close_matches(name, self._names, 1)
         near = near or [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, 1)]
-        hint = f"did you mean {near[0]}?" if near else "see empathy-judge train --help"
-        raise UserError(f"{at}there is no setting {name}; {hint}")
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
 
 
 def find_recipe(name: str) -> Path:
