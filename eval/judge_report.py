@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from ..data_modules.ratings import RatingTable
-from .statistics.agreement import STATISTICS, Statistic, as_report, spearman, tau_c
-from .statistics.bootstrap import Estimate, Interval, Resamples, estimate, statistic_draws, with_interval
+from .frame import Judged
+from .statistics.agreement import STATISTICS, Statistic, as_report, tau_c
+from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
 from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error, scale_use
 from .statistics.group_level import group_correlation, top_1
 from .statistics.like_for_like import like_for_like
-from .statistics.mean_of_raters import raters_ceiling
 from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate, tie_calibration
-from .statistics.reliability import Reliability
 from .statistics.score_mapping import MAPPINGS, mapped_scores
 from .statistics.systems import (
     MIN_SYSTEMS,
@@ -36,114 +32,65 @@ MAX_KENDALL_ITEMS = 2000
 _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """The items of one dimension, and those n of them that have a rating and a score.
-
-    Attributes:
-        all_items: The dimension's rows of `evaluate.Evaluation.items`.
-        items: The rows with a rating and a score.
-        score: Shape (n,), rating points.
-        human: Shape (n,), mean over raters, rating points.
-        resamples: Draws over the groups of the n items.
-        draws: Shape (resamples,), Spearman of score and human in every resample.
-    """
-
-    all_items: pd.DataFrame
-    items: pd.DataFrame
-    score: np.ndarray
-    human: np.ndarray
-    resamples: Resamples
-    draws: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        all_items: pd.DataFrame,
-        clusters: Mapping[str, str],
-        resamples: int,
-        seed: int,
-        interval: Interval = "percentile",
-    ) -> Judged:
-        """Selects the items and draws `resamples` times from their clusters, given by pair id."""
-        items = all_items.loc[all_items["human_mean"].notna() & all_items["score"].notna()]
-        score, human = items["score"].to_numpy(np.float64), items["human_mean"].to_numpy(np.float64)
-        names = np.array([clusters[pair_id] for pair_id in items["pair_id"]], dtype=str)
-        drawn = Resamples.draw(names, resamples, seed, interval)
-        return cls(all_items, items, score, human, drawn, statistic_draws("spearman", score, human, drawn))
-
-
-def judge_report(
-    judged: Judged,
-    table: RatingTable,
-    panel: Reliability,
-    *,
-    scale: tuple[float, float],
-    higher_is_better: bool = True,
-    seed: int,
-) -> dict[str, Any]:
-    """Agreement of a judge with the mean of its raters, beside what these allow; the fields are in `report_schema`.
+def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: bool = True) -> dict[str, Any]:
+    """Agreement of a judge with the mean of its raters, beside what these allow; the fields are in `results`.
 
     Args:
         judged: The items that have a score and a rating.
-        table: The ratings of these items.
-        panel: How well the raters agree on them.
         scale: Lowest and highest rating.
         higher_is_better: Which end of the scale is the good one.
-        seed: Of folds and permutations.
     """
-    score, human, draws = judged.score, judged.human, judged.resamples
-    contexts = np.unique(judged.items["group_id"].to_numpy(str), return_inverse=True)[1]
+    score, human, draws, panel = judged.score, judged.human, judged.draws, judged.panel
+    contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
-    own = Estimate.of(spearman(score, human), judged.draws, draws, correlation=True)
     sign = 1.0 if higher_is_better else -1.0
     report = as_report(
         {
             "n_items": len(score),
             "judge": distribution(score),
             "human": distribution(human),
-            "spearman": own.statistic,
-            **{name: _agreement(name, judged) for name in STATISTICS if name != "spearman"},
-            "tau_c": _without_interval(tau_c(score, human), "none is computed for tau-c"),
-            "spearman_by_rater": for_other_raters(score, table),
-            "spearman_two_way": for_other_items_and_raters(score, table, own, draws),
-            "share_of_panel_ceiling": share_of_panel_ceiling(own, panel.panel_mean, draws),
-            "like_for_like": like_for_like(score, table, draws),
-            "item_pairs": _item_pairs(score, human, few, seed),
+            "spearman": judged.spearman,
+            **{name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"},
+            "tau_c": without_interval(tau_c(score, human), "none is computed for tau-c"),
+            "spearman_by_rater": for_other_raters(score, panel.table),
+            "spearman_two_way": for_other_items_and_raters(score, panel.table, judged.spearman, draws),
+            "share_of_panel_ceiling": share_of_panel_ceiling(judged.spearman, panel.reliability.panel_mean, draws),
+            "like_for_like": like_for_like(score, panel.table, draws),
+            "item_pairs": _item_pairs(score, human, few, panel.seed),
             "within_group": {
                 "spearman": group_correlation("spearman", score, human, contexts, few),
                 "kendall": group_correlation("kendall", score, human, contexts, few),
                 "top_1": top_1(sign * score, sign * human, contexts, few),
             },
             "scale_use": scale_use(score, human, *scale, few),
-            "calibration": _calibration(judged, few, seed),
-            "system_level": _system_level(judged, few, seed),
+            "calibration": _calibration(score, human, few, panel.seed),
+            "system_level": _system_level(judged, few),
         }
     )
     return report | {"verdict": as_report(verdict(report))}
 
 
-_MEANS_OF = (1, 2, 3, 5)
+def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples) -> Statistic:
+    """A statistic of `agreement.STATISTICS` with its interval; of Kendall's tau-b up to `MAX_KENDALL_ITEMS` items."""
+    if name == "kendall" and len(score) > MAX_KENDALL_ITEMS:
+        why = f"{len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
+        return without_interval(STATISTICS[name](score, human), why)
+    return estimate(name, score, human, draws)
 
 
-def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples, seed: int) -> list[dict[str, Any]]:
-    """What the mean of 1, 2, 3 and 5 raters reaches against the mean of the others, as far as the panel allows.
-
-    Args:
-        table: The ratings.
-        panel: How well the raters agree.
-        resamples: Draws over the items of `table`.
-        seed: Of the choices of raters.
-    """
-    found = [(k, raters_ceiling(table, panel.panel_reliability, resamples, k, seed)) for k in _MEANS_OF]
-    return [
-        {"k": k, "expected": own.expected.statistic, "measured": own.measured.statistic}
-        for k, own in found
-        if own.measured.statistic.value is not None
-    ]
+def without_interval(point: Statistic, why: str) -> Statistic:
+    """The statistic with the reason why it has no interval."""
+    return point if point.value is None else replace(point, reason=f"no interval: {why}")
 
 
-def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> Statistic:
+def distribution(values: np.ndarray) -> dict[str, float | None]:
+    """Mean and standard deviation (over n); null without values."""
+    if len(values) == 0:
+        return {"mean": None, "sd": None}
+    return {"mean": float(values.mean()), "sd": float(values.std())}
+
+
+def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, draws: Resamples) -> Statistic:
     """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
 
     Returns:
@@ -156,15 +103,48 @@ def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resample
     if top <= 0:
         return Statistic(None, n=full.n, reason=f"the ceiling is {top:.3f}: the raters do not agree")
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = np.where(ceiling.draws > 0, own.draws / ceiling.draws, np.nan)
-    return with_interval(Statistic(full.value / top, n=full.n), draws, resamples)
+        drawn = np.where(ceiling.draws > 0, own.draws / ceiling.draws, np.nan)
+    return with_interval(Statistic(full.value / top, n=full.n), drawn, draws)
 
 
-def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
+def _item_pairs(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
+    calibrated = tie_calibration(score, human, seed=seed)
+    accuracy = calibrated.accuracy
+    if calibrated.epsilon is not None:
+        accuracy = pairwise_accuracy_estimate(score, human, draws, epsilon=calibrated.epsilon).statistic
+    return {
+        "concordance": concordance_estimate(score, human, draws),
+        "accuracy": accuracy,
+        "epsilon": calibrated.epsilon,
+        "epsilon_reason": calibrated.reason,
+    }
+
+
+def _calibration(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
+    line = calibration_line(score, human, draws)
+    mapped = {name: mapped_scores(score, human, draws.codes, name, draws, seed) for name in MAPPINGS}
+    return {
+        "error": expected_calibration_error(score, human, draws),
+        "slope": line.slope,
+        "intercept": line.intercept,
+        "curve": calibration_curve(score, human, draws.codes),
+        "mapped": {
+            name: {
+                "mae": own.mae,
+                "rmse": own.rmse,
+                "error": expected_calibration_error(own.scores, human, draws),
+            }
+            for name, own in mapped.items()
+        },
+    }
+
+
+def _system_level(judged: Judged, draws: Resamples) -> dict[str, Any]:
     """Agreement of system means over the judged items that name a system."""
-    named = judged.items["system_id"].notna().to_numpy(bool)
-    systems = judged.items["system_id"][named].tolist()
-    score, human, seen = judged.score[named], judged.human[named], resamples.select(named)
+    named = judged.panel.items["system_id"].notna().to_numpy(bool)
+    items = judged.panel.items.loc[named]
+    systems, groups = items["system_id"].tolist(), items["group_id"].tolist()
+    score, human, seen = judged.score[named], judged.human[named], draws.select(named)
     judge_means, human_means = system_means(systems, score), system_means(systems, human)
     if len(judge_means) >= MIN_SYSTEMS:
         found: dict[str, Statistic] = system_agreement(systems, score, human, seen)
@@ -174,70 +154,10 @@ def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, 
     return {
         "n_systems": len(judge_means),
         **found,
-        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen).statistic,
-        "soft_pairwise_accuracy": soft_pairwise_accuracy(
-            systems, judged.items["group_id"][named].tolist(), score, human, seed=seed
-        ),
+        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen),
+        "soft_pairwise_accuracy": soft_pairwise_accuracy(systems, groups, score, human, seed=judged.panel.seed),
         "systems": [
-            {
-                "system_id": name,
-                "n_items": systems.count(name),
-                "human": human_means[name],
-                "judge": judge_means[name],
-            }
+            {"system_id": name, "n_items": systems.count(name), "human": human_means[name], "judge": judge_means[name]}
             for name in judge_means
         ],
-    }
-
-
-def _agreement(name: str, judged: Judged) -> Statistic:
-    if name == "kendall" and len(judged.score) > MAX_KENDALL_ITEMS:
-        found = STATISTICS[name](judged.score, judged.human)
-        return _without_interval(
-            found, f"{len(judged.score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
-        )
-    return estimate(name, judged.score, judged.human, judged.resamples)
-
-
-def _without_interval(point: Statistic, why: str) -> Statistic:
-    return point if point.value is None else replace(point, reason=f"no interval: {why}")
-
-
-def distribution(values: np.ndarray) -> dict[str, float | None]:
-    """Mean and standard deviation (over n); null without values."""
-    if len(values) == 0:
-        return {"mean": None, "sd": None}
-    return {"mean": float(values.mean()), "sd": float(values.std())}
-
-
-def _item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int) -> dict[str, Any]:
-    calibrated = tie_calibration(score, human, seed=seed)
-    accuracy = calibrated.accuracy
-    if calibrated.epsilon is not None:
-        accuracy = pairwise_accuracy_estimate(score, human, resamples, epsilon=calibrated.epsilon).statistic
-    return {
-        "concordance": concordance_estimate(score, human, resamples).statistic,
-        "accuracy": accuracy,
-        "epsilon": calibrated.epsilon,
-        "epsilon_reason": calibrated.reason,
-    }
-
-
-def _calibration(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
-    score, human = judged.score, judged.human
-    line = calibration_line(score, human, resamples)
-    mapped = {name: mapped_scores(score, human, resamples.codes, name, resamples, seed) for name in MAPPINGS}
-    return {
-        "error": expected_calibration_error(score, human, resamples),
-        "slope": line.slope,
-        "intercept": line.intercept,
-        "curve": calibration_curve(score, human, resamples.codes),
-        "mapped": {
-            name: {
-                "mae": found.mae,
-                "rmse": found.rmse,
-                "error": expected_calibration_error(found.scores, human, resamples),
-            }
-            for name, found in mapped.items()
-        },
     }

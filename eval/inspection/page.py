@@ -17,10 +17,9 @@ from ...data_modules.folders import CARD_FILE, replace_file
 from ...data_modules.inspection import Histogram, Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
-from ..numerals import counted
-from ..pages.page import read, render
 from ..pages.report import PAGE_FILE, REPORT_FILE
 from ..pages.sound import RULE, AudioCopies, dot_strip, heard
+from ..rendering import counted, read, render
 from . import charts
 from .facts import DISPUTED_ITEMS, MAX_STEPS, InspectionFacts, RatingFacts
 
@@ -126,7 +125,6 @@ def _render(
     return render(
         "inspection",
         read("sound.css") + read("inspection.css"),
-        counted=counted,
         found=found,
         facts=facts,
         minutes=sum(summary.total for summary in found.seconds.values()) / 60,

@@ -6,8 +6,8 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
+from empathy_judge.eval.commonality import LEAST_UNIQUE, voice_and_words
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.voice_words import LEAST_UNIQUE, voice_and_words
 
 N = 4000
 
