@@ -34,6 +34,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -50,8 +51,8 @@ from .judge_report import judge_report, with_draws, without_interval
 from .overall import overall_report
 from .results import SCHEMA_VERSION, Report
 from .statistics.agreement import MIN_ITEMS, as_report, is_constant, tau_c
-from .statistics.bootstrap import Interval, Resamples
-from .statistics.kappa import KappaDistance, kappa_estimate
+from .statistics.bootstrap import Interval, estimate
+from .statistics.kappa import KappaDistance, weighted_kappa
 from .statistics.reliability import affordable_draws, reliability_report
 
 Cluster = Literal["group", "system"]
@@ -176,15 +177,16 @@ def _pairs(
     """Every two annotators over the items that both scored."""
     wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex(rows["pair_id"].unique())
     clusters = rows.drop_duplicates("pair_id").set_index("pair_id")["cluster"]
+    kappa = partial(weighted_kappa, distance=kappa_weights)
     for first, second in combinations(names, 2):
         both = wide[[first, second]].dropna()
         x, y = both.to_numpy(np.float64).T
-        draws: Resamples = affordable_draws(clusters.loc[both.index].tolist(), resamples, seed, interval)
+        draws = affordable_draws(clusters.loc[both.index].tolist(), resamples, seed, interval)
         found = {
             **{name: with_draws(name, x, y, draws) for name in ("spearman", "pearson", "kendall")},
-            "tau_c": without_interval(tau_c(x, y), "none is computed for tau-c"),
-            "linear_kappa": kappa_estimate(x, y, draws, "linear", kappa_weights),
-            "quadratic_kappa": kappa_estimate(x, y, draws, "quadratic", kappa_weights),
+            "tau_c": without_interval(estimate(tau_c, x, y), "none is computed for tau-c"),
+            "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),
+            "quadratic_kappa": estimate(partial(kappa, weights="quadratic"), x, y, resamples=draws),
         }
         constant = [name for name, own in ((first, x), (second, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
         if constant:  # the statistics call the sides judge and human

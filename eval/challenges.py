@@ -1,9 +1,9 @@
 """Two public challenges: AEQ-Bench's choice of the right response, and EchoMind's matched against crossed voices.
 
-**AEQ-Bench** (HumOmni track 1, EmpathyEval). A question offers two or more responses to the same user turn, one of which
-is right; the judge answers with the one it scores highest. Questions with the same words and another context or tone
-are a group. The score is (right questions + groups with all questions right) / (questions + groups), per source and
-over all.
+**AEQ-Bench** (HumOmni track 1, EmpathyEval). A question offers two or more responses to the same user turn, one of
+which is right; the judge answers with the one it scores highest. Questions with the same words and another context or
+tone are a group. The score is (right questions + groups with all questions right) / (questions + groups), per source
+and over all.
 
 **EchoMind.** Does the response to a voice outrank, in its context, the response to another voice? The same script is
 spoken in several voices, and a system answers each. Where a matched response is not scored above a crossed one more
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -31,8 +31,8 @@ from .judges import Judge, check_score_table
 from .probes import group_of
 from .probes.pairs import context_keys
 from .rendering import number, ranged
-from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, mean_with_interval, with_interval
+from .statistics.agreement import Statistic, as_report
+from .statistics.bootstrap import Resamples, estimate, with_interval
 
 ALL_SOURCES = "all"
 """Key of the result over all sources."""
@@ -82,7 +82,7 @@ def aeq_bench(
     for name in shared:
         items = pd.DataFrame({"human_mean": means[name], "score": table[name]})
         sources = challenge_scores(part.pairs, items, resamples=resamples, seed=seed)
-        found[name] = {source: asdict(own) for source, own in sources.items()}
+        found[name] = {source: as_report(own) for source, own in sources.items()}
     return found
 
 
@@ -248,7 +248,7 @@ def echomind(
     matched = scores.loc[[matched for matched, _ in found]]
     crossed = scores.loc[[crossed.pair_id for _, crossed in found]]
     return {
-        name: asdict(matched_accuracy(matched[name].to_numpy(), crossed[name].to_numpy(), groups, resamples, seed))
+        name: as_report(matched_accuracy(matched[name].to_numpy(), crossed[name].to_numpy(), groups, resamples, seed))
         for name in judge.dimensions
     }
 
@@ -301,7 +301,8 @@ def matched_accuracy(
     if len(kept) == 0:
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
     wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
-    return mean_with_interval(wins, Resamples.draw(np.asarray(groups)[kept], resamples, seed), dropped)
+    draws = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
+    return dataclasses.replace(estimate(np.mean, wins, resamples=draws), dropped=dropped)
 
 
 def echomind_view(found: Mapping[str, Any]) -> Table:

@@ -17,7 +17,7 @@ from .probes import DEFAULT_PROBES
 from .results import Report, Results, results_of
 from .statistics import significance
 from .statistics.agreement import as_report, spearman
-from .statistics.bootstrap import Interval
+from .statistics.bootstrap import Interval, estimate
 from .statistics.ranking import rank_judges, separation
 
 
@@ -114,7 +114,7 @@ def ranking_report(panel: Panel) -> Report:
     scores, human = panel.scores, panel.human
     permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
     comparisons = significance.compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
-    agreement = {name: spearman(score, human) for name, score in scores.items()}
+    agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     ranking = rank_judges(agreement, comparisons)
     place = {name: position for position, name in enumerate(ranking.judges)}
 
@@ -133,8 +133,8 @@ def ranking_report(panel: Panel) -> Report:
             "p_adjusted": None if np.isnan(p) else p,
             "permutations": None if found.permutation is None else found.permutation.permutations,
             "bootstrap_p": found.bootstrap_p,
-            "williams_p": found.williams.p,
-            "steiger_p": found.steiger.p,
+            "williams_p": found.williams_p,
+            "steiger_p": found.steiger_p,
             "power_reason": needed.pop("reason"),
             **needed,
         }

@@ -16,12 +16,12 @@ from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair
-from .frame import Judged, correlated, difference
+from .frame import Judged
 from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .probes import Probe
-from .statistics.agreement import MIN_ITEMS, Statistic, as_report, is_constant
-from .statistics.bootstrap import Estimate, Resamples, estimate
+from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
+from .statistics.bootstrap import Resamples, difference, estimate
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.mean_of_raters import raters_ceiling
 
@@ -103,7 +103,7 @@ def _mean_of_raters(judged: Judged) -> list[dict[str, Any]]:
     return [
         {"k": k, "expected": own.expected, "measured": own.measured}
         for k, own in found
-        if own.measured.statistic.value is not None
+        if own.measured.value is not None
     ]
 
 
@@ -144,7 +144,7 @@ def check_report(judged: Judged, items: pd.DataFrame, probe: Probe, skipped: str
 
 
 def _left_and_drop(
-    changed: np.ndarray, score: np.ndarray, human: np.ndarray, draws: Resamples, full: Estimate
+    changed: np.ndarray, score: np.ndarray, human: np.ndarray, draws: Resamples, full: Statistic
 ) -> tuple[Statistic, Statistic]:
     """Spearman of the changed scores, and how far it is below that of the scores on the same items; all shape (n,).
 
@@ -152,13 +152,10 @@ def _left_and_drop(
     """
     both = np.isfinite(changed)
     human, seen = human[both], draws.select(both)
-    left = correlated(changed[both], human, seen)
+    left = estimate(spearman, changed[both], human, resamples=seen)
     if not both.all():
-        full = correlated(score[both], human, seen)
-    drop = difference(full, left, seen)
-    if drop.value is None:  # what the changed scores lack is the first reason
-        drop = Statistic(None, n=left.statistic.n, reason=left.statistic.reason or full.statistic.reason)
-    return left.statistic, drop
+        full = estimate(spearman, score[both], human, resamples=seen)
+    return left, difference(full, left, seen)
 
 
 def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Iterable[Probe]) -> dict[str, Any]:
@@ -172,7 +169,7 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
     """
     score, human, items = judged.score[chosen], judged.human[chosen], items.loc[chosen]
     drawn = Resamples.draw(judged.draws.codes[chosen].astype(str), judged.draws.resamples, judged.panel.seed)
-    own = correlated(score, human, drawn)
+    own = estimate(spearman, score, human, resamples=drawn)
     checks = {}
     for one in probes:
         changed = items[f"{one.name}_score"].to_numpy(np.float64)
@@ -187,7 +184,8 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
         "spearman": own,
-        **{name: estimate(name, score, human, drawn) for name in ("mae", "bias")},
+        "mae": estimate(mae, score, human, resamples=drawn),
+        "bias": estimate(bias, score, human, resamples=drawn),
         "checks": checks,
         "intervals": _intervals(items, human, drawn),
     }
@@ -236,8 +234,8 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
         return {"spearman": nothing, "gain": nothing}
     half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
     draws = judged.draws.select(half)
-    own = correlated(judged.score[half], judged.human[half], draws)
-    return {"spearman": own.statistic, "gain": difference(own, judged.spearman, draws)}
+    own = estimate(spearman, judged.score[half], judged.human[half], resamples=draws)
+    return {"spearman": own, "gain": difference(own, judged.spearman, draws)}
 
 
 # ---------------------------------------------------------------- length
@@ -279,14 +277,12 @@ def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statis
         draws = judged.draws.select(known)
         judge = _with_length("judge", judged.score[known], length[known], draws)
         human = _with_length("human", judged.human[known], length[known], draws)
-        apart = difference(judge, human, draws)
-        found[unit] = {"judge": judge.statistic, "human": human.statistic, "difference": apart}
+        found[unit] = {"judge": judge, "human": human, "difference": difference(judge, human, draws)}
     return found
 
 
-def _with_length(who: str, scores: np.ndarray, length: np.ndarray, draws: Resamples) -> Estimate:
-    own = correlated(scores, length, draws)
-    if own.statistic.value is None and len(length) >= MIN_ITEMS:
+def _with_length(who: str, scores: np.ndarray, length: np.ndarray, draws: Resamples) -> Statistic:
+    reason = None
+    if len(length) >= MIN_ITEMS:
         reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
-        return Estimate.undefined(reason, draws, own.statistic.n)
-    return own
+    return estimate(spearman, scores, length, resamples=draws, undefined=reason)

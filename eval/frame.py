@@ -23,7 +23,7 @@ from ..data_modules.schema import PairDataset
 from ..data_modules.tables import Record, full_mapping, read_table, records
 from .probes import group_of
 from .statistics.agreement import Statistic, spearman
-from .statistics.bootstrap import Estimate, Interval, Resamples, statistic_draws, with_interval
+from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
 
 COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
@@ -114,30 +114,9 @@ class Judged:
         return self.panel.draws
 
     @cached_property
-    def spearman(self) -> Estimate:
+    def spearman(self) -> Statistic:
         """With the mean over the raters."""
-        return correlated(self.score, self.human, self.draws)
-
-
-def correlated(score: np.ndarray, human: np.ndarray, draws: Resamples) -> Estimate:
-    """Spearman of two vectors of shape (n,) with its interval and its draws over these items."""
-    return Estimate.of(
-        spearman(score, human), statistic_draws("spearman", score, human, draws), draws, correlation=True
-    )
-
-
-def difference(one: Estimate, other: Estimate, draws: Resamples) -> Statistic:
-    """One minus the other, draw by draw; undefined, with the reason, where one of them is.
-
-    Args:
-        one: It counts the items of the difference.
-        other: On draws of the same groups.
-        draws: As seen by the items of `one`.
-    """
-    first, second = one.statistic, other.statistic
-    if first.value is None or second.value is None:
-        return Statistic(None, n=first.n, reason=first.reason or second.reason)
-    return with_interval(Statistic(first.value - second.value, n=first.n), one.draws - other.draws, draws)
+        return estimate(spearman, self.score, self.human, resamples=self.draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +224,9 @@ class Frame:
             rows = rows.loc[rows["dataset"] == dataset]
         by_judge = rows["is_judge"].to_numpy(bool)
         ratings = rows.loc[~by_judge & rows["score"].notna()]
-        items = rows.loc[rows["score"].notna()].drop_duplicates("pair_id")[["pair_id", "group_id", "system_id", "cluster"]]
+        items = rows.loc[rows["score"].notna()].drop_duplicates("pair_id")[
+            ["pair_id", "group_id", "system_id", "cluster"]
+        ]
         items = items.loc[items["pair_id"].isin(ratings["pair_id"])]
         if scored_by is not None:
             own = rows.loc[by_judge & (rows["rater_id"] == scored_by) & rows["score"].notna(), "pair_id"]

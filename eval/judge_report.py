@@ -9,12 +9,19 @@ import numpy as np
 
 from .frame import Judged
 from .statistics.agreement import STATISTICS, Statistic, as_report, tau_c
-from .statistics.bootstrap import Estimate, Resamples, estimate, with_interval
-from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error, scale_use
+from .statistics.bootstrap import Resamples, estimate, ratio
+from .statistics.calibration import (
+    MAPPINGS,
+    calibration_curve,
+    calibration_error,
+    calibration_intercept,
+    calibration_slope,
+    mapped_errors,
+    scale_use,
+)
 from .statistics.group_level import group_correlation, top_1
 from .statistics.like_for_like import like_for_like
-from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate, tie_calibration
-from .statistics.score_mapping import MAPPINGS, mapped_scores
+from .statistics.pairwise import item_pairs
 from .statistics.systems import (
     MIN_SYSTEMS,
     SYSTEM_STATISTICS,
@@ -51,12 +58,12 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             "human": distribution(human),
             "spearman": judged.spearman,
             **{name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"},
-            "tau_c": without_interval(tau_c(score, human), "none is computed for tau-c"),
+            "tau_c": without_interval(estimate(tau_c, score, human), "none is computed for tau-c"),
             "spearman_by_rater": for_other_raters(score, panel.table),
             "spearman_two_way": for_other_items_and_raters(score, panel.table, judged.spearman, draws),
             "share_of_panel_ceiling": share_of_panel_ceiling(judged.spearman, panel.reliability.panel_mean, draws),
             "like_for_like": like_for_like(score, panel.table, draws),
-            "item_pairs": _item_pairs(score, human, few, panel.seed),
+            "item_pairs": item_pairs(score, human, few, panel.seed),
             "within_group": {
                 "spearman": group_correlation("spearman", score, human, contexts, few),
                 "kendall": group_correlation("kendall", score, human, contexts, few),
@@ -74,8 +81,8 @@ def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples
     """A statistic of `agreement.STATISTICS` with its interval; of Kendall's tau-b up to `MAX_KENDALL_ITEMS` items."""
     if name == "kendall" and len(score) > MAX_KENDALL_ITEMS:
         why = f"{len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
-        return without_interval(STATISTICS[name](score, human), why)
-    return estimate(name, score, human, draws)
+        return without_interval(estimate(STATISTICS[name], score, human), why)
+    return estimate(STATISTICS[name], score, human, resamples=draws)
 
 
 def without_interval(point: Statistic, why: str) -> Statistic:
@@ -90,52 +97,27 @@ def distribution(values: np.ndarray) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "sd": float(values.std())}
 
 
-def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, draws: Resamples) -> Statistic:
+def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples) -> Statistic:
     """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
 
     Returns:
         Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
     """
-    full, top = own.statistic, ceiling.statistic.value
-    if full.value is None or top is None:
-        reason = full.reason if full.value is None else f"no ceiling: {ceiling.statistic.reason}"
-        return Statistic(None, n=full.n, reason=reason)
-    if top <= 0:
-        return Statistic(None, n=full.n, reason=f"the ceiling is {top:.3f}: the raters do not agree")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = np.where(ceiling.draws > 0, own.draws / ceiling.draws, np.nan)
-    return with_interval(Statistic(full.value / top, n=full.n), drawn, draws)
-
-
-def _item_pairs(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
-    calibrated = tie_calibration(score, human, seed=seed)
-    accuracy = calibrated.accuracy
-    if calibrated.epsilon is not None:
-        accuracy = pairwise_accuracy_estimate(score, human, draws, epsilon=calibrated.epsilon).statistic
-    return {
-        "concordance": concordance_estimate(score, human, draws),
-        "accuracy": accuracy,
-        "epsilon": calibrated.epsilon,
-        "epsilon_reason": calibrated.reason,
-    }
+    if own.value is not None and ceiling.value is None:
+        return Statistic(None, n=own.n, reason=f"no ceiling: {ceiling.reason}")
+    if ceiling.value is not None and ceiling.value <= 0:
+        return Statistic(None, n=own.n, reason=f"the ceiling is {ceiling.value:.3f}: the raters do not agree")
+    return ratio(own, ceiling, draws)
 
 
 def _calibration(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
-    line = calibration_line(score, human, draws)
-    mapped = {name: mapped_scores(score, human, draws.codes, name, draws, seed) for name in MAPPINGS}
+    constant = "the judge scores are constant"
     return {
-        "error": expected_calibration_error(score, human, draws),
-        "slope": line.slope,
-        "intercept": line.intercept,
+        "error": estimate(calibration_error, score, human, resamples=draws),
+        "slope": estimate(calibration_slope, score, human, resamples=draws, undefined=constant),
+        "intercept": estimate(calibration_intercept, score, human, resamples=draws, undefined=constant),
         "curve": calibration_curve(score, human, draws.codes),
-        "mapped": {
-            name: {
-                "mae": own.mae,
-                "rmse": own.rmse,
-                "error": expected_calibration_error(own.scores, human, draws),
-            }
-            for name, own in mapped.items()
-        },
+        "mapped": {name: mapped_errors(score, human, draws.codes, name, draws, seed) for name in MAPPINGS},
     }
 
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from .frame import Panel, correlated
+from .frame import Panel
 from .judge_report import share_of_panel_ceiling
 from .rendering import negated, sentences
 from .results import Report
-from .statistics.agreement import Statistic, as_report
-from .statistics.bootstrap import Estimate, Interval, Resamples
+from .statistics.agreement import Statistic, as_report, spearman
+from .statistics.bootstrap import Interval, Resamples, difference, estimate, with_interval
 from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
 from .statistics.ranking import ALPHA, rank_tested
 from .statistics.reliability import affordable_draws
@@ -46,20 +46,16 @@ def overall_report(
         return None
     over = Overall.of(panels, resamples, seed, interval)
     people = [panel.reliability for panel in over.panels]
-    spearman, shares, beside = {}, {}, {}
+    means, shares, beside = {}, {}, {}
     for judge in judges:
         judged = [panel.judged(judge) for panel in over.panels]
         own = [one.spearman for one in judged]
-        spearman[judge] = over.mean(own).statistic
+        means[judge] = over.mean(own)
         shares[judge] = over.share(own, [one.panel.reliability.panel_mean for one in judged])
         beside[judge] = over.beside_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
-    p = {
-        pair: bootstrap_p(over.draws.drawn(own.draws))
-        for pair, own in differences.items()
-        if own.statistic.low is not None
-    }
-    ranking = rank_tested(spearman, {pair: (differences[pair].statistic.value or 0.0, own) for pair, own in p.items()})
+    p = {pair: bootstrap_p(over.draws.drawn(own.draws)) for pair, own in differences.items() if own.low is not None}
+    ranking = rank_tested(means, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
     place = {judge: position for position, judge in enumerate(ranking.judges)}
     report: Report = {
         "n_dimensions": len(panels),
@@ -73,8 +69,8 @@ def overall_report(
             {
                 "judge": judge,
                 "cluster": ranking.clusters[place[judge]] if judge in place else None,
-                "n_dimensions": spearman[judge].n,
-                "spearman": as_report(spearman[judge]),
+                "n_dimensions": means[judge].n,
+                "spearman": as_report(means[judge]),
                 "share_of_panel_ceiling": as_report(shares[judge]),
                 "like_for_like": as_report(beside[judge]),
                 "reason": ranking.unranked.get(judge),
@@ -85,8 +81,8 @@ def overall_report(
             {
                 "first": first,
                 "second": second,
-                "n_dimensions": own.statistic.n,
-                "difference": as_report(own.statistic),
+                "n_dimensions": own.n,
+                "difference": as_report(own),
                 "p": p.get((first, second)),
                 "p_adjusted": float(ranking.p[place[first], place[second]]) if (first, second) in p else None,
             }
@@ -145,26 +141,26 @@ class Overall:
         own = [replace(panel, draws=draws.select(at)) for panel, at in zip(panels, places, strict=True)]
         return cls(own, draws, places)
 
-    def mean(self, estimates: Sequence[Estimate]) -> Estimate:
+    def mean(self, statistics: Sequence[Statistic]) -> Statistic:
         """Over those that are defined, which it counts; undefined where none is."""
-        defined = [own for own in estimates if own.statistic.value is not None]
+        defined = [own for own in statistics if own.value is not None]
         if not defined:
-            reasons = dict.fromkeys(own.statistic.reason for own in estimates)
-            return Estimate.undefined("; ".join(str(reason) for reason in reasons), self.draws)
-        value = float(np.mean([own.statistic.value or 0.0 for own in defined]))
+            reasons = dict.fromkeys(own.reason for own in statistics)
+            return Statistic(None, reason="; ".join(str(reason) for reason in reasons))
+        value = float(np.mean([own.value or 0.0 for own in defined]))
         drawn = np.mean([own.draws for own in defined], axis=0)
-        return Estimate.of(Statistic(value, n=len(defined), dropped=len(estimates) - len(defined)), drawn, self.draws)
+        return with_interval(
+            Statistic(value, n=len(defined), dropped=len(statistics) - len(defined)), drawn, self.draws
+        )
 
-    def share(self, own: Sequence[Estimate], ceilings: Sequence[Estimate]) -> Statistic:
+    def share(self, own: Sequence[Statistic], ceilings: Sequence[Statistic]) -> Statistic:
         """Mean over mean, of the dimensions that have both."""
-        both = [
-            pair for pair in zip(own, ceilings, strict=True) if all(one.statistic.value is not None for one in pair)
-        ]
+        both = [pair for pair in zip(own, ceilings, strict=True) if all(one.value is not None for one in pair)]
         if not both:
             return Statistic(None, reason="no dimension has both a Spearman and a ceiling")
         judge, ceiling = (self.mean(side) for side in zip(*both, strict=True))
         found = share_of_panel_ceiling(judge, ceiling, self.draws)
-        return replace(found, dropped=len(own) - len(both) if found.value is not None else 0)
+        return replace(found, dropped=len(own) - len(both)) if found.value is not None else found
 
     def beside_one_person(self, judge: str) -> LikeForLike:
         """A person is one rater in all dimensions."""
@@ -177,16 +173,16 @@ class Overall:
         beside = compared(pooled(found), self.draws.select(items), sum(1 for own in found if own.raters))
         return replace(beside, n_items=len(items))
 
-    def difference(self, first: str, second: str) -> Estimate:
+    def difference(self, first: str, second: str) -> Statistic:
         """Of the means, over the items and dimensions that both judges have."""
         found = []
         for panel in self.panels:
-            both = panel.select(panel.scored(first, second))
             if first in panel.scores and second in panel.scores:
-                one, other = (correlated(both.scores[judge], both.human, both.draws) for judge in (first, second))
-                if one.statistic.value is not None and other.statistic.value is not None:
-                    apart = Statistic(one.statistic.value - other.statistic.value)
-                    found.append(Estimate(apart, one.draws - other.draws))
-        if not found:
-            return Estimate.undefined("on no dimension both have an agreement", self.draws)
-        return self.mean(found)
+                both = panel.select(panel.scored(first, second))
+                one, other = (
+                    estimate(spearman, both.scores[judge], both.human, resamples=both.draws)
+                    for judge in (first, second)
+                )
+                found.append(difference(one, other, both.draws))
+        found = [own for own in found if own.value is not None]
+        return self.mean(found) if found else Statistic(None, reason="on no dimension both have an agreement")

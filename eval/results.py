@@ -123,7 +123,7 @@ class Row(NamedTuple):
 
 
 COLUMNS = Row._fields
-_STATISTIC = {field.name for field in fields(Statistic)}
+_STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
 
 
 @dataclass(frozen=True)

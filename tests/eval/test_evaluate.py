@@ -78,7 +78,7 @@ DESCRIBED = (
 
 
 def undocumented(report: Any) -> set[str]:
-    """Fields of a report that neither `report_schema` nor the module of their dataclass names."""
+    """Fields of a report that neither `results` nor the module of their dataclass names."""
     folder = Path(described.__file__).parent
     known = "\n".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in DESCRIBED)
     names = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 import numpy as np
 import pytest
 from empathy_judge.eval.commonality import LEAST_UNIQUE, voice_and_words
@@ -112,8 +110,8 @@ def test_what_is_undefined_says_why() -> None:
     }
     for reason, sides in cases.items():
         found = voice_and_words(*sides, resamples_of(12))
-        assert {one[0] for one in astuple(found)} == {None}
-        assert {one[-1] for one in astuple(found)} == {reason}
+        assert {one.value for one in vars(found).values()} == {None}
+        assert {one.reason for one in vars(found).values()} == {reason}
     assert found.voice.dropped == 3
     for n in range(4):
         empty = np.arange(float(n))
