@@ -15,9 +15,9 @@ from .statistics.bootstrap import Interval, Resamples, estimate, ratio
 from .statistics.calibration import (
     MAPPINGS,
     calibration_curve,
-    calibration_error,
     calibration_intercept,
     calibration_slope,
+    expected_calibration_error,
     mapped_errors,
     scale_use,
 )
@@ -218,7 +218,7 @@ def _calibration(judged: Judged, resamples: Resamples, seed: int) -> dict[str, A
     score, human = judged.score, judged.human
     constant = "the judge scores are constant"
     return {
-        "error": estimate(calibration_error, score, human, resamples=resamples),
+        "error": expected_calibration_error(score, human, resamples),
         "slope": estimate(calibration_slope, score, human, resamples=resamples, undefined=constant),
         "intercept": estimate(calibration_intercept, score, human, resamples=resamples, undefined=constant),
         "curve": calibration_curve(score, human, resamples.codes),
