@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -16,6 +15,7 @@ from . import numerals
 from .challenges import challenge_scores
 from .judges import Judge, check_score_table
 from .matched_ranking import matched_against_crossed
+from .statistics.agreement import as_report
 
 
 def aeq_bench(
@@ -45,7 +45,7 @@ def aeq_bench(
     items = pd.merge(means.rename(columns={"value": "human_mean"}), table, on=["pair_id", "dimension"], how="left")
     return {
         name: {
-            source: asdict(found)
+            source: as_report(found)
             for source, found in challenge_scores(part.pairs, items, name, resamples=resamples, seed=seed).items()
         }
         for name in shared
@@ -69,7 +69,7 @@ def echomind(
         ValueError: If the judge breaks the protocol.
     """
     found = matched_against_crossed(judge, dataset.subset(split).pairs, resamples, seed)
-    return {name: asdict(statistic) for name, statistic in found.items()}
+    return {name: as_report(statistic) for name, statistic in found.items()}
 
 
 def aeq_bench_views(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[Table]:
