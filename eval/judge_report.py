@@ -13,9 +13,9 @@ from .statistics.bootstrap import Resamples, estimate, ratio
 from .statistics.calibration import (
     MAPPINGS,
     calibration_curve,
-    calibration_error,
     calibration_intercept,
     calibration_slope,
+    expected_calibration_error,
     mapped_errors,
     scale_use,
 )
@@ -113,7 +113,7 @@ def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples)
 def _calibration(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
     constant = "the judge scores are constant"
     return {
-        "error": estimate(calibration_error, score, human, resamples=draws),
+        "error": expected_calibration_error(score, human, draws),
         "slope": estimate(calibration_slope, score, human, resamples=draws, undefined=constant),
         "intercept": estimate(calibration_intercept, score, human, resamples=draws, undefined=constant),
         "curve": calibration_curve(score, human, draws.codes),

@@ -6,7 +6,7 @@ The prose and the frame lie in ``pages/templates/inspection.html.j2``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
