@@ -23,6 +23,7 @@ from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Checkpoint, Inputs
 from .backbones.loading import one_line
 from .backbones.prompt import Message
+from .hub import require_hub
 from .prefix_caching import kv_cache
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
@@ -217,6 +218,7 @@ def identity(checkpoint: Checkpoint) -> str:
     folder = Path(found.name)
     if folder.is_dir():
         return _folder_hash(folder)
+    require_hub(found.name, found.revision)
     try:
         config = cached_file(found.name, "config.json", revision=found.revision)
     except OSError as error:

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .. import __version__
 from ..assessment import Scale, in_order
 from ..data_modules.errors import AudioError, UserError
-from ..eval.pages.page import STYLE, render
+from ..eval.rendering import STYLE, render
 from ..scorer import Scorer
 from . import schemas
 from .forms import RankForm, ScoreForm, request_body

@@ -121,7 +121,7 @@ def test_what_the_folder_holds(judge_folder):
     assert (judge_folder / ADAPTER).stat().st_size < 500_000  # the frozen 3 M weights (12 MB) are not in it
     assert (judge_folder.stat().st_mode & 0o777) == 0o755
     description = json.loads((judge_folder / JUDGE).read_text())
-    assert description["schema_version"] == 1
+    assert description["schema_version"] == 2
     assert description["provenance"]["validation"] == {"empathy": 0.5, "warmth": None}
     assert [d["name"] for d in description["dimensions"]] == ["empathy", "warmth"]
     assert (description["sampling_rate"], description["max_seconds"]) == (16_000, 10.0)
@@ -229,8 +229,23 @@ def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folde
 
 
 def test_another_schema_version_is_refused(folder):
-    edit(folder / JUDGE, lambda values: values.update(schema_version=2))
-    refused(folder, JUDGE, "schema_version 2; expected 1")
+    edit(folder / JUDGE, lambda values: values.update(schema_version=3))
+    refused(folder, JUDGE, "schema_version 3; expected 2")
+
+
+def test_a_judge_of_the_first_schema_loads_and_says_how_it_is_converted(folder, pairs, capsys):
+    expected = scores_of(load_judge(folder).judge, pairs)
+
+    def as_before(values):
+        values["schema_version"], lora = 1, values["settings"]["lora"]
+        lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
+
+    edit(folder / JUDGE, as_before)
+    loaded = load_judge(folder)
+    assert f"`empathy-judge upgrade {folder}` converts it" in capsys.readouterr().err
+    assert torch.equal(expected, scores_of(loaded.judge, pairs))
+    assert loaded.description["settings"]["lora"]["full_parts"] == []
+    assert loaded.description["schema_version"] == 2
 
 
 @pytest.mark.parametrize("key", ["settings", "dimensions", "backbone_fingerprint"])
