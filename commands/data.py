@@ -124,7 +124,7 @@ def split(options: argparse.Namespace) -> int:
 
     Cross-validation trains once for each fold, on all but two of them:
       empathy-judge split data --folds 5
-      empathy-judge train --config configs/nano.yaml --data.path data --run runs/5 \\
+      empathy-judge train --config nano --data.path data --run runs/5 \\
           --data.train_split '[fold1, fold2, fold3]' --data.validation_split fold4
       empathy-judge evaluate runs/5 --data data --split fold5
     Leave-one-system-out has a fold for each system, called after it:
