@@ -65,14 +65,6 @@ def test_leave_one_rater_out_is_the_mean_over_raters_weighted_by_their_items() -
     assert (result["n_items"], result["n_raters"], result["n_ratings"]) == (39, 4, 12 + 3 * 39)
 
 
-def test_leave_one_rater_out_matches_theory() -> None:
-    # One rater and the mean of 5 others, noise 1: Pearson 1 / sqrt(2 * 1.2), and from it Spearman.
-    _, scores = simulated(3000, 6, bias=1.0, noise=1.0, missing=0.0, seed=1)
-    expected = 6 / np.pi * np.arcsin(1 / np.sqrt(2 * 1.2) / 2)
-    found = reliability(long(scores), "d", groups_of(3000), resamples=0)["spearman"]["value"]
-    assert found == pytest.approx(expected, abs=0.02)
-
-
 def panel(pattern: str, n: int, rng: np.random.Generator) -> np.ndarray:
     """Who rates what, shape (raters, items)."""
 
