@@ -230,7 +230,7 @@ def test_a_truncated_checkpoint_is_passed_over(run, trained_run, train_arguments
     assert all(torch.equal(final[key], value) for key, value in weights(trained_run / LAST).items())
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_a_checkpoint_cut_anywhere_is_damaged(share, trained_run, tmp_path):
     whole = (trained_run / LAST).read_bytes()
     path = tmp_path / "cut.ckpt"
