@@ -18,7 +18,7 @@ import soundfile
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer

@@ -23,8 +23,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from empathy_judge.assessment import Assessment
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.assessment import Assessment
 from empathy_judge.scorer import Scorer
 from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
@@ -129,7 +129,7 @@ class StepClock(L.Callback):
 def score(run: Path, data: Path) -> torch.Tensor:
     """Scores of the last checkpoint for all pairs `(pairs, dimensions)`."""
     scorer = Scorer.from_pretrained(run / "checkpoints" / "last.ckpt")
-    found = [own for _, own in scorer.assess_pairs(PairDataset.load(data).pairs)]
+    found = list(scorer.assess_pairs(PairDataset.load(data).pairs))
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 

@@ -88,7 +88,7 @@ def make_backbone() -> Callable[[Path, int], Path]:
     They are larger than those of an untrained model: the audio must matter.
     """
     import torch
-    from empathy_judge.models.backbones.prompt import QUESTION
+    from empathy_judge.models.backbones.audio_language_model import QUESTION
     from empathy_judge.train.nano.architecture import build_model, build_processor
 
     def make(folder: Path, seed: int) -> Path:

@@ -24,7 +24,7 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
-from ..models.feature_cache import ClipStates, FeatureStore, PairStates, check_split, first_adapted_layer
+from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split, first_adapted_layer
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
 
 Cache = Literal["none", "audio", "layers"]
@@ -62,7 +62,7 @@ class Features:
     """
 
     def __init__(
-        self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: FeatureStore, precision: str
+        self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: DiskStore, precision: str
     ) -> None:
         """Nothing is computed before `prepare`.
 

@@ -35,7 +35,7 @@ from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.layers import recompute_activations
 from ..models.lora import check_trainable, count_parameters, parameter_table
-from ..models.scoring import Judged
+from ..models.scoring import Heard
 from ..models.weight_files import hash_of
 from ..third_party import hush
 from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
@@ -249,7 +249,7 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
         for number, pair in enumerate(data.validation.pairs):
             deviation = None if deviations.isnan().all() else deviations[number]
             found = tuple(facts[source] for source in sources_of(pair))
-            judged[pair.pair_id] = Judged(Prediction(scores[number], deviation), found)
+            judged[pair.pair_id] = Heard(Prediction(scores[number], deviation), found)
         weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])
         calibration = fit_calibration(weights, judge.dimensions, data.dataset, data.validation_splits, judged)
     except UserError as error:

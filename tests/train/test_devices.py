@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import LAST
 from empathy_judge.models.layers import compile_layers
@@ -166,7 +166,7 @@ def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tenso
     """Of all pairs, by the exported judge `(pairs, dimensions)`."""
     assert main(["export", str(run), "--out", str(run / "judge")]) == 0
     scorer = Scorer.from_pretrained(run / "judge", device=device.type)
-    found = [own for _, own in scorer.assess_pairs(PairDataset.load(dataset_folder).pairs)]
+    found = list(scorer.assess_pairs(PairDataset.load(dataset_folder).pairs))
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 

@@ -46,7 +46,7 @@ def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(judge, pairs) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).score(pairs)]).numpy()
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
 @pytest.fixture

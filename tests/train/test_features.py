@@ -91,12 +91,12 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     assert calls["clips"] == 0
     judge = load_run(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)
-    list(PairScorer(judge, 4, store=store).score(pairs))
+    list(PairScorer(judge, 4, store=store).predict(pairs))
     of_test_split = calls["clips"]
     assert 0 < of_test_split < 2 * len(pairs)
-    kept = [found.score for _, found in PairScorer(judge, 4, store=store).score(pairs)]
+    kept = [found.score for _, found in PairScorer(judge, 4, store=store).predict(pairs)]
     assert calls["clips"] == of_test_split
-    plain = [found.score for _, found in PairScorer(judge, 4).score(pairs)]
+    plain = [found.score for _, found in PairScorer(judge, 4).predict(pairs)]
     assert torch.allclose(torch.stack(kept), torch.stack(plain), atol=1e-5)
 
 

@@ -34,7 +34,7 @@ def validation(run: Path) -> list[float]:
 
 
 def scores_of(judge, pairs) -> torch.Tensor:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).score(pairs)])
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)])
 
 
 def test_trainable_weights_change_and_frozen_ones_do_not(trained_run, backbone_folder):

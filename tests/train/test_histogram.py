@@ -49,12 +49,12 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
     loaded = load_run(run / "checkpoints" / "last.ckpt")
-    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).score(part.pairs)]).numpy()
+    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).predict(part.pairs)]).numpy()
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
     save_judge(loaded, tmp_path / "judge", "card")
     exported = load_judge(tmp_path / "judge")
-    again = torch.stack([found.score for _, found in PairScorer(exported.judge).score(part.pairs)]).numpy()
+    again = torch.stack([found.score for _, found in PairScorer(exported.judge).predict(part.pairs)]).numpy()
     assert (again == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"

@@ -70,7 +70,7 @@ results["mixed"] = gradients("bfloat16", "float32", True)
 # each process scores every second pair, in batches of a size of its own
 scorer = PairScorer(load_judge(Path(judge_folder)).judge, 3 + rank)
 parts = [None, None]
-dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.score(every[rank::2])})
+dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.predict(every[rank::2])})
 results["scores"] = parts[0] | parts[1]
 if rank == 0:
     torch.save(results, out)
@@ -110,7 +110,7 @@ def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
     """Each process scores every second pair; put together, item by item, they are what one process gives."""
     scores = found["scores"]
     scorer = PairScorer(load_judge(judge_folder).judge, 8)
-    expected = {pair.pair_id: one.score for pair, one in scorer.score(PairDataset.load(dataset_folder).pairs)}
+    expected = {pair.pair_id: one.score for pair, one in scorer.predict(PairDataset.load(dataset_folder).pairs)}
     assert scores.keys() == expected.keys()
     assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5
     assert torch.stack(list(scores.values())).std(0).min() > 1e-3

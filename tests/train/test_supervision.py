@@ -65,7 +65,7 @@ def opinions(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(judge, pairs) -> np.ndarray:
-    return torch.cat([found.score for _, found in PairScorer(judge, 4).score(pairs)]).numpy()
+    return torch.cat([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
 def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_path: Path):

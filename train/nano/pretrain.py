@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ...data_modules import sentences
+from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
-from ...models.backbones.prompt import QUESTION
 from ...models.backbones.qwen2_audio import Qwen2Audio
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor

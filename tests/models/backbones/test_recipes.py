@@ -229,7 +229,7 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     situation = [] if pair.situation is None else ["--situation", pair.situation]
     assert main(["score", str(folder / "judge"), *clips, *situation, "--json"]) == 0
     exported = json.loads(capsys.readouterr().out)
-    (_, own), *_ = PairScorer(load_run(run).judge, 1).score([pair])
+    (_, own), *_ = PairScorer(load_run(run).judge, 1).predict([pair])
     return exported[SCALE.name], float(own.score[0])
 
 
