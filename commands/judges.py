@@ -230,7 +230,7 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
 
 def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
     """What is measured of one judge does not go on the card of another, nor what an older version measured."""
-    from ..eval.report_schema import SCHEMA_VERSION
+    from ..eval.results import SCHEMA_VERSION
 
     judged = (report.get("provenance") or {}).get("provenance")
     if judged != loaded.description["provenance"]:
