@@ -7,8 +7,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from .commands import BAD_USAGE, choosing, data, judges, measuring, serving, training
-from .commands.options import Command, build_parser
+from .commands import BAD_USAGE, data, judges, making, measuring, training
+from .commands.doctor import doctor
+from .commands.options import build_parser
+from .commands.shared_options import Command, did_you_mean
 from .data_modules.errors import UserError
 
 
@@ -40,6 +42,8 @@ def _run(words: list[str]) -> int:
         return training.train(words[1:])
     if words[:1] == ["import"]:  # each source has options of its own
         return data.import_(words[1:])
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
     parsed = build_parser(COMMANDS).parse_args(words)
     parsed.command = shlex.join(["empathy-judge", *words])
     run: Command = parsed.run
@@ -57,13 +61,16 @@ COMMANDS: Mapping[str, Command] = {
     "challenge": measuring.challenge,
     "agreement": measuring.agreement,
     "score": judges.score,
-    "rank": choosing.rank,
-    "serve": serving.serve,
-    "calibrate": judges.calibrate,
-    "export": judges.export,
-    "ensemble": judges.ensemble,
+    "rank": judges.rank,
+    "serve": judges.serve,
+    "calibrate": making.calibrate,
+    "export": making.export,
+    "ensemble": making.ensemble,
+    "doctor": doctor,
 }
 """Beside `train` and `import`."""
+
+NAMES = ("train", "import", *COMMANDS)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import Statistic, spearman
-from empathy_judge.eval.statistics.bootstrap import Estimate, Resamples, statistic_draws
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.icc import icc
 from empathy_judge.eval.statistics.like_for_like import LikeForLike, like_for_like
 from empathy_judge.eval.statistics.reliability import measure
@@ -76,13 +76,6 @@ def thinned(scores: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     return np.where(place < k, scores, np.nan)
 
 
-def correlation(score: np.ndarray, human: np.ndarray) -> float:
-    """Spearman, which is defined here."""
-    value = spearman(score, human).value
-    assert value is not None
-    return value
-
-
 def one_more_rater(k: int, pool: int, differ: float, simulations: int, n: int = 200) -> Iterator[LikeForLike]:
     """A judge that is a rater like the others, beside k raters for each item out of a pool."""
     for seed in range(simulations):
@@ -133,7 +126,7 @@ def old_ratio(k: int, pool: int, simulations: int) -> float:
         truth, groups = true_scores(200, rng)
         scores = rated(truth, pool + 1, rng, 0.0)
         table = table_of(thinned(scores[1:], k, rng))
-        judge.append(correlation(scores[0], table.sums / table.counts))
+        judge.append(spearman(scores[0], table.sums / table.counts))
         rater.append(like_for_like(scores[0], table, Resamples.draw(groups, 0, 0)).rater.value)
     return float(np.mean(judge) / np.mean(rater))
 
@@ -153,12 +146,11 @@ def over_groups(judge: np.ndarray, scores: np.ndarray, draws: Resamples) -> dict
     """The statistics of the second table."""
     table = table_of(scores)
     panel, forms, human = measure(table, draws, 0), icc(table, draws), scores.mean(axis=0)
-    own = Estimate.of(spearman(judge, human), statistic_draws("spearman", judge, human, draws), draws, correlation=True)
     return {
-        "Spearman with the panel mean": own.statistic,
-        "leave-one-out human agreement": panel.leave_one_rater_out.statistic,
-        "noise ceiling": panel.panel_mean.statistic,
-        "Krippendorff's alpha": panel.krippendorff_alpha.statistic,
+        "Spearman with the panel mean": estimate(spearman, judge, human, resamples=draws),
+        "leave-one-out human agreement": panel.leave_one_rater_out,
+        "noise ceiling": panel.panel_mean,
+        "Krippendorff's alpha": panel.krippendorff_alpha,
         "ICC(A,1)": forms["ICC(A,1)"],
         "ICC(C,k)": forms["ICC(C,k)"],
     }
@@ -169,7 +161,7 @@ def over_groups_table(simulations: int) -> list[str]:
     many = np.random.default_rng(99)
     truth, judge, scores, _ = same_raters(100_000, many)
     right = {name: one.value for name, one in over_groups(judge, scores, Resamples.draw(truth, 0, 0)).items()}
-    right["noise ceiling"] = correlation(truth, scores.mean(axis=0))
+    right["noise ceiling"] = spearman(truth, scores.mean(axis=0))
     lines = [
         "## Intervals over groups of four items",
         "",
@@ -221,7 +213,7 @@ def other_raters_table(simulations: int) -> list[str]:
     for raters in (3, 5, 8):
         rng = np.random.default_rng(raters)
         panels = [judge_and_panel(*true_scores(2000, rng), raters, rng) for _ in range(500)]
-        expected = float(np.mean([correlation(judge, scores.mean(axis=0)) for judge, scores, _ in panels]))
+        expected = float(np.mean([spearman(judge, scores.mean(axis=0)) for judge, scores, _ in panels]))
         for groups in (6, 20, 60):
             both, alone = [], []
             for seed in range(simulations // 2):
@@ -229,10 +221,10 @@ def other_raters_table(simulations: int) -> list[str]:
                 truth, codes = true_scores(4 * groups, rng)
                 judge, scores, _ = judge_and_panel(truth, codes, raters, rng)
                 table, draws, human = table_of(scores), Resamples.draw(codes, DRAWS, seed), scores.mean(axis=0)
-                own = Estimate(spearman(judge, human), statistic_draws("spearman", judge, human, draws))
+                own = estimate(spearman, judge, human, resamples=draws)
                 both.append((for_other_items_and_raters(judge, table, own, draws), expected))
                 others = [rated(truth, raters, rng, 0.2).mean(axis=0) for _ in range(60)]
-                here = float(np.mean([correlation(judge, human) for human in others]))
+                here = float(np.mean([spearman(judge, human) for human in others]))
                 alone.append((for_other_raters(judge, table), here))
             lines.append(f"| {raters} | {groups} | {held(both)} | {held(alone)} |")
     return [*lines, ""]

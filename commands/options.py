@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .scoring_options import add_scoring_commands
-from .shared_options import Command, add_cache_option, add_command, add_data_option, add_device_options, dollars
+from .shared_options import (
+    Command,
+    OneLineParser,
+    add_cache_option,
+    add_command,
+    add_data_option,
+    add_device_options,
+    dollars,
+)
 
 if TYPE_CHECKING:
     from ..data_modules.importers import Importer
@@ -25,19 +33,21 @@ def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
     Args:
         run: Command -> its function, whose docstring is its help.
     """
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_data_commands(commands, run)
     _add_judge_commands(commands, run)
     add_scoring_commands(commands, run)
+    one = add_command(commands, "doctor", run, "empathy-judge doctor")
+    one.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def import_parser(sources: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of ``import`` as far as the source."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="empathy-judge import",
         description="Turn a source into a pair dataset. Options of a source: empathy-judge import SOURCE --help",
         epilog="example: empathy-judge import table pairs.csv --dimension empathy=1:5:1 --out data",
@@ -48,7 +58,7 @@ def import_parser(sources: Sequence[str]) -> argparse.ArgumentParser:
 
 def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     """The parser of ``import SOURCE``: what all sources share, and the options of this one."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog=f"empathy-judge import {name}",
         description=importer.__doc__,
         epilog=f"example: empathy-judge import {importer.EXAMPLE}",

@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
-from typing import Any
+from typing import Any, NoReturn
+
+from ..data_modules.errors import UserError
 
 Command = Callable[[argparse.Namespace], int]
 """From its options to the exit code."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the nearest right name, and not a page of usage."""
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] of overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """As that of `argparse`; an unknown option is named before an option that is missing, which it may stand for.
+
+        Raises:
+            UserError: If an option is not known.
+        """
+        if args is not None and self._subparsers is None:
+            for word in args:
+                if word == "--":
+                    break
+                name = word.partition("=")[0]
+                if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
+                    self.error(f"{name}: no such option{did_you_mean(name, self._option_string_actions)}")
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse in one line.
+
+        Raises:
+            UserError: Always.
+        """
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The nearest of some names, to be put after the wrong one; empty if none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def add_command(commands: Any, name: str, run: Mapping[str, Command], example: str) -> argparse.ArgumentParser:
@@ -46,32 +84,30 @@ def add_cache_option(one: argparse.ArgumentParser) -> None:
 
 
 def whole_number(text: str) -> int:
-    """From 1 on; argparse shows the name of this function where a value is refused."""
-    amount = int(text)
-    if not 1 <= amount < 1e12:
-        raise ValueError
-    return amount
+    """From 1 on."""
+    return int(_number(text, int, 1, 10**12, "a whole number, 1 or more"))
 
 
 def seconds(text: str) -> float:
     """From 0 on."""
-    amount = float(text)
-    if not 0 <= amount < 1e6:
-        raise ValueError
-    return amount
+    return _number(text, float, 0, 1e6, "seconds, 0 or more")
 
 
 def port_number(text: str) -> int:
     """Of TCP; 0 = any that is free."""
-    port = int(text)
-    if not 0 <= port < 2**16:
-        raise ValueError
-    return port
+    return int(_number(text, int, 0, 2**16, "a port, 0 to 65535"))
 
 
 def dollars(text: str) -> float:
     """From 0 on."""
-    amount = float(text)
-    if not 0 <= amount < 1e9:
-        raise ValueError
-    return amount
+    return _number(text, float, 0, 1e9, "dollars, 0 or more")
+
+
+def _number(text: str, kind: Callable[[str], float], least: float, below: float, expected: str) -> float:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = below
+    if not least <= number < below:  # NaN is refused, too
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+    return number

@@ -10,7 +10,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from .encodings import flac_problem, mp3_problem, ogg_problem, with_flac_length
 from .errors import AudioError
 from .stored_clips import StoredClip
 
@@ -88,8 +89,8 @@ class AudioInfo:
 def decode(source: AudioSource, rate: int, max_seconds: float | None = None, name: str | None = None) -> np.ndarray:
     """Reads a whole clip, averages its channels and resamples it.
 
-    A file that ends early is refused, with one gap: an MP3 file without a length header (Xing, Info) is read
-    for as long as libsndfile estimates.
+    A file that ends early is refused, and so is one that holds more than would be read of it: several recordings in one
+    file, or a length in the header that is too small.
 
     Args:
         source: Path, encoded bytes (any format that soundfile reads), samples, or a clip inside a dataset.
@@ -116,8 +117,11 @@ def load_clip(source: AudioSource, max_seconds: float | None = None, name: str |
         samples, rate = source.samples, source.rate
         _check_length(len(samples), rate, max_seconds, name)
     else:
-        with _opened(source, name) as sound:
+        with _opened(source, name) as (sound, data):
             samples, rate = _read(sound, max_seconds, name), sound.samplerate
+            problem = mp3_problem(data(), len(samples)) if sound.format == "MP3" else None
+        if problem is not None:
+            raise AudioError(f"{name}: the file {problem}", "cannot be used")
     _check_amplitude(samples, rate, name)
     return Clip(samples, rate, name)
 
@@ -132,7 +136,7 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
     source = _here(source)
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
-    with _opened(source, name) as sound:
+    with _opened(source, name) as (sound, _):
         return AudioInfo(sound.frames / sound.samplerate, sound.samplerate, sound.channels)
 
 
@@ -168,16 +172,22 @@ def _name(source: AudioSource) -> str:
 
 
 @contextmanager
-def _opened(source: str | Path | bytes, name: str) -> Iterator[soundfile.SoundFile]:
-    """Opens encoded audio; what is no usable audio file is refused before anything is decoded."""
+def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, Callable[[], bytes]]]:
+    """Opens encoded audio, and says how to get at its bytes; what is no usable audio file is refused before anything is
+    decoded."""
     if not isinstance(source, bytes) and not Path(source).is_file():
         if Path(source).exists():
             raise AudioError(f"{name}: not a file", "cannot be read")
         raise AudioError(f"{name}: no such file", "no such file")
+
+    def data() -> bytes:
+        return source if isinstance(source, bytes) else Path(source).read_bytes()
+
     try:
         if (len(source) if isinstance(source, bytes) else Path(source).stat().st_size) == 0:
             raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        sound = soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+        checked = _check_length_headers(source, data, name)
+        sound = soundfile.SoundFile(io.BytesIO(checked) if isinstance(checked, bytes) else str(checked))
     except OSError as error:
         raise AudioError(f"{name}: cannot be read ({error.strerror})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
@@ -188,7 +198,24 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[soundfile.SoundFi
         _check_complete(sound, name)
         if sound.frames <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
-        yield sound
+        yield sound, data
+
+
+def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes:
+    """Refuses Ogg and FLAC files that would be read in part. The source, or a FLAC file whose length is filled in."""
+    if isinstance(source, bytes):
+        head = source[:4]
+    else:
+        with open(source, "rb") as file:
+            head = file.read(4)
+    if head not in (b"OggS", b"fLaC"):
+        return source
+    found = data()
+    problem = ogg_problem(found) if head == b"OggS" else flac_problem(found)
+    if problem is not None:
+        raise AudioError(f"{name}: the file {problem}", "cannot be used")
+    completed = with_flac_length(found)
+    return source if completed is found else completed
 
 
 def _check_complete(sound: soundfile.SoundFile, name: str) -> None:

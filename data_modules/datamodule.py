@@ -34,7 +34,6 @@ from .sampling import (
     MixedSampler,
     Plan,
     Position,
-    Repeated,
     row_groups,
 )
 from .schema import Dimension, Pair, PairDataset
@@ -211,8 +210,8 @@ class PairDataModule(L.LightningDataModule):
         if self.batch_tokens is None:
             plan: Plan = FixedSize(self._sampler(self.validation, size, shuffle=False), size)
         else:
-            plan = Repeated(self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)]))
-        return self._loader(self.validation, EpochBatches(plan, Position()))
+            plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
+        return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
 
     def order(self) -> dict[str, Any]:
         """What decides which items stand in which batch: a run that goes on in mid-epoch needs the same."""
@@ -254,14 +253,10 @@ class PairDataModule(L.LightningDataModule):
 
     def _rated_kind(self, pairs: RatedPairs, share: float, *, shuffle: bool) -> Kind:
         groups, window = row_groups(pairs.pairs), WINDOW
-        readers = self._ranks * self._readers_per_rank()
         if groups is not None:
             window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
         blocks = None if groups is None else Blocks(groups, mixed=False)
-        streams = [
-            EpochSampler(len(pairs), shuffle=shuffle, seed=self.seed, rank=reader, ranks=readers, blocks=blocks)
-            for reader in range(readers)
-        ]
+        streams = self._streams(len(pairs), self.seed, shuffle=shuffle, blocks=blocks)
         return Kind(streams, self._lengths(pairs.pairs), share=share, window=window)
 
     def _compared_kinds(self) -> list[Kind]:
@@ -270,18 +265,20 @@ class PairDataModule(L.LightningDataModule):
         for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
             items = self.items.comparisons[start : start + size]
             lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
-            readers = self._ranks * self._readers_per_rank()
-            streams = [
-                EpochSampler(size, shuffle=True, seed=self.seed + number, rank=reader, ranks=readers)
-                for reader in range(readers)
-            ]
+            streams = self._streams(size, self.seed + number, shuffle=True)
             found.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
             start += size
         return found
 
-    def _readers_per_rank(self) -> int:
-        """Data-loader processes that read blocks of their own; one where any process may read any file."""
-        return max(self.num_workers, 1) if row_groups(self.train.pairs) is not None else 1
+    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochSampler]:
+        """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
+        where any process may read any file."""
+        apart = row_groups(self.train.pairs) is not None
+        readers = self._ranks * (max(self.num_workers, 1) if apart else 1)
+        return [
+            EpochSampler(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
+            for reader in range(readers)
+        ]
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:

@@ -105,6 +105,11 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
 
 
+def bad_value(where: str, value: object, expected: str) -> DataError:
+    """The error for one value; `where` is the head of the message."""
+    return DataError(f"{where}: value {shown(value)}; expected {expected}")
+
+
 def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
     found = error.errors()[0]

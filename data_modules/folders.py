@@ -139,7 +139,13 @@ def read_yaml(path: DataPath) -> Any:
         raise DataError(f"{path}: not readable as YAML ({error})") from None
 
 
-def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None) -> Path:
+def resolve_inside(
+    root: Path,
+    relative: str,
+    where: str,
+    folders: dict[Path, Path] | None = None,
+    also: str | Path | None = None,
+) -> Path:
     """The absolute path of a file in `root`, symlinks followed.
 
     Args:
@@ -147,6 +153,7 @@ def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Pa
         relative: Path with ``/``, relative to it.
         where: Head of the message (file, row, column).
         folders: Folders that earlier calls resolved; those of this call are added.
+        also: Another folder that symlinks may lead to.
 
     Raises:
         OutsideError: If the path is absolute or leaves the folder (``..`` or a symlink).
@@ -156,7 +163,8 @@ def resolve_inside(root: Path, relative: str, where: str, folders: dict[Path, Pa
     if not leaves:
         with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
             path, exists = _resolved(root / relative, {} if folders is None else folders)
-    if leaves or not path.is_relative_to(root):
+    roots = [root] if also is None else [root, Path(also).resolve()]
+    if leaves or not any(map(path.is_relative_to, roots)):
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if not exists:
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")

@@ -1,23 +1,41 @@
-"""``pairs.parquet``, or a folder ``pairs`` of shards: written row by row, read without the audio that is in it."""
+"""A pair as everything else sees it, and the files of pairs: ``pairs.parquet``, or a folder ``pairs`` of shards.
+
+Files are written row by row and read without the audio that is in them.
+"""
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import DataError, place
-from .folders import replace_file
-from .rows import OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, bad_cell, check_schema, parquet_errors, read_parquet
+from .audio import AudioSource
+from .errors import DataError, bad_value, place
+from .folders import replace_file, resolve_inside, resolve_remote
+from .ratings import is_name
+from .rows import (
+    NAME_COLUMNS,
+    OPTIONAL_PAIR_COLUMNS,
+    PAIRS_SCHEMA,
+    TAGS,
+    TEXT_COLUMNS,
+    Tags,
+    check_schema,
+    checked_pairs,
+    hash_order,
+    parquet_errors,
+    read_parquet,
+    write_parquet,
+)
 from .storage import DataPath, RemotePath, path_version
-from .stored_clips import CONTEXT, RESPONSE, StoredFile, bytes_leaf, open_parquet
+from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf, open_parquet
 
 PAIRS_FILE = "pairs.parquet"
 SHARD_FOLDER = "pairs"
@@ -32,33 +50,69 @@ _ROWS_WITHOUT_AUDIO = 50_000
 _BATCH_ROWS = 8_192
 _SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
 _BYTES_LEAVES = (f"{CONTEXT}.list.element.bytes", f"{RESPONSE}.bytes")
-_CLIP_FIELDS = ("path", "sha256")
+_LEAVES_WITHOUT_BYTES = (
+    *(f"{CONTEXT}.list.element.{name}" for name in ("role", "path", "sha256")),
+    *(f"{RESPONSE}.{name}" for name in ("path", "sha256")),
+    *(f"{TAGS}.list.element.{name}" for name in ("name", "value")),
+    *("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS),
+)
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
+_AT = "at"  # beside the columns of a row that was read: its file, row group, and position in that
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One context turn: who speaks (``user``, ``assistant``) and the clip."""
+
+    role: str
+    audio: AudioSource
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A context and the spoken response that people rate.
+
+    Attributes:
+        pair_id: Unique in the dataset.
+        response: The clip that is judged.
+        context: Turns before it, oldest first; the last one is answered. May be empty.
+        situation: Text that the raters were given about the situation; the judge reads it too.
+        group_id: Same context or script; a group is never split apart. Never empty in a loaded dataset.
+        system_id: Who made the response.
+        context_speaker: Who speaks in the turn that is answered.
+        response_speaker: Who speaks in the response.
+        setting: ``context_variant``, ``tone_variant`` or free text.
+        language: Language tag.
+        split: ``train``, ``validation``, ``test`` or another name; None = not split.
+        context_text: Transcript, for baselines and reports only.
+        response_text: Transcript, for baselines and reports only.
+        tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
+            sliced and splits made by them; no judge is told.
+    """
+
+    pair_id: str
+    response: AudioSource
+    context: tuple[Turn, ...] = ()
+    situation: str | None = None
+    group_id: str = ""
+    system_id: str | None = None
+    context_speaker: str | None = None
+    response_speaker: str | None = None
+    setting: str | None = None
+    language: str | None = None
+    split: str | None = None
+    context_text: str | None = None
+    response_text: str | None = None
+    tags: Tags = ()
+
+    def tag(self, name: str) -> str | None:
+        """The value of a tag, or None."""
+        return next((value for tag, value in self.tags if tag == name), None)
 
 
 def shard_name(number: int) -> str:
     """Path of a shard, relative to the dataset folder; numbers start at 0."""
     return f"{SHARD_FOLDER}/part-{number:05d}.parquet"
-
-
-def pairs_files(root: DataPath) -> list[DataPath]:
-    """The files of a dataset that hold its pairs, in order.
-
-    Raises:
-        DataError: If there is none, both layouts are there, or a shard is missing.
-    """
-    single, folder = root / PAIRS_FILE, root / SHARD_FOLDER
-    if not folder.is_dir():
-        return [single]
-    if single.is_file():
-        raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; expected one of them")
-    found = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
-    names = [name for name in found if _SHARD_NAME.fullmatch(name)]
-    files = [root / shard_name(number) for number in range(max(len(names), 1))]
-    for file in files:
-        if file.name not in names:
-            raise DataError(f"{file}: no such file; the folder has {len(names)} shards")
-    return files
 
 
 def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -80,95 +134,17 @@ def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     replace_file(path, write)
 
 
-def write_split_column(root: Path, splits: list[str | None]) -> None:
-    """Replaces the splits of all rows, given in order; audio in shards stays where it is."""
-    files = pairs_files(root)
-    if files != [root / PAIRS_FILE]:
-        table = pa.concat_tables([_ids(file) for file in files]).append_column("split", pa.array(splits, pa.string()))
-        replace_file(root / SPLITS_FILE, lambda temporary: pq.write_table(table, temporary))
-        return
-
-    def write(temporary: Path) -> None:
-        start = 0
-        with parquet_errors(files[0]), pq.ParquetFile(files[0]) as old, _writer(temporary) as writer:
-            for number in range(old.num_row_groups):
-                group = _completed(old.read_row_group(number, use_threads=False))
-                column = pa.array(splits[start : start + len(group)], pa.string())
-                index = PAIRS_SCHEMA.get_field_index("split")
-                writer.write_table(group.set_column(index, "split", column), row_group_size=max(len(group), 1))
-                start += len(group)
-
-    replace_file(root / PAIRS_FILE, write)
-
-
-def _completed(group: pa.Table) -> pa.Table:
-    """The columns in order, also those that an older file has not."""
-    for name in OPTIONAL_PAIR_COLUMNS:
-        if name not in group.column_names:
-            group = group.append_column(name, pa.nulls(len(group), PAIRS_SCHEMA.field(name).type))
-    return group.select(PAIRS_SCHEMA.names)
-
-
-def read_splits(root: DataPath, files: list[DataPath]) -> Iterator[tuple[str, str | None]] | None:
-    """Id and split of every row, where they do not stand in the rows themselves."""
-    path = root / SPLITS_FILE
-    if files == [root / PAIRS_FILE] or not path.is_file():
-        return None
-    table = read_parquet(path, _SPLITS_SCHEMA)
-    return zip(table.column("pair_id").to_pylist(), table.column("split").to_pylist(), strict=True)
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """Some rows of a file.
-
-    Attributes:
-        file: The file.
-        start: Position of the first row in it (from 0).
-        rows: As `PAIRS_SCHEMA` has them, without bytes: a clip is ``{"path", "sha256"}``, in the context with its
-            ``role``. A clip without a path is embedded. Tags are a tuple of names and values.
-        groups: Row group of each row.
-    """
-
-    file: StoredFile
-    start: int
-    rows: list[dict[str, Any]]
-    groups: list[int]
-
-
-def read_pairs(path: DataPath) -> Iterator[RowBatch]:
-    """Reads a file of pairs in batches; audio is not touched.
-
-    Raises:
-        DataError: If the file is missing, is not Parquet, has another schema, or a clip has not either a path or bytes.
-    """
-    with parquet_errors(path), open_parquet(path) as opened:
-        check_schema(opened.schema_arrow, PAIRS_SCHEMA, path, OPTIONAL_PAIR_COLUMNS)
-        sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-        starts = [0, *accumulate(sizes)][: len(sizes)]
-        file = StoredFile(path, path_version(path), tuple(starts))
-        start = 0
-        known: dict[Any, Any] = {}
-        embedded = [0, 0]
-        audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
-        paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
-        for batch in _batches(opened, [path for path in paths if path not in audio]):
-            rows = _to_rows(batch, known)
-            groups = np.searchsorted(starts, np.arange(start, start + len(rows)), side="right") - 1
-            yield RowBatch(file, start, rows, groups.tolist())
-            start += len(rows)
-            for index, clips in enumerate(_clips_of(rows)):
-                embedded[index] += sum(clip["path"] is None for clip in clips)
-        counts = [_count_embedded(opened.metadata, paths.index(leaf)) for leaf in audio]
-        if any(count not in (None, found) for count, found in zip(counts, embedded, strict=True)):
-            raise _clip_without_content(opened, path)
+def _writer(path: Path) -> pq.ParquetWriter:
+    # encoded audio does not get smaller
+    compression: Any = dict.fromkeys(_LEAVES_WITHOUT_BYTES, "snappy") | dict.fromkeys(_BYTES_LEAVES, "none")
+    return pq.ParquetWriter(path, PAIRS_SCHEMA, compression=compression, dictionary_pagesize_limit=2 * ROW_GROUP_BYTES)
 
 
 def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
     group: list[Mapping[str, Any]] = []
     filled = [0, 0]
     for row in rows:
-        sizes = [sum(len(clip["bytes"] or b"") for clip in clips) for clips in _clips_of([row])]
+        sizes = [sum(len(clip["bytes"] or b"") for clip in clips) for clips in (row[CONTEXT] or (), [row[RESPONSE]])]
         more = [have + size for have, size in zip(filled, sizes, strict=True)]
         full = len(group) >= (ROW_GROUP_ROWS if any(more) else _ROWS_WITHOUT_AUDIO)
         if group and (full or max(more) > ROW_GROUP_BYTES):
@@ -180,82 +156,155 @@ def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         yield group
 
 
-def _clips_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Clips of contexts and of responses."""
-    rows = list(rows)
-    return [turn for row in rows for turn in row[CONTEXT] or ()], [row[RESPONSE] for row in rows]
+def write_split_column(root: Path, splits: list[str | None]) -> None:
+    """Replaces the splits of all rows, given in order; audio in shards stays where it is."""
+    files = _pairs_files(root)
+    if files != [root / PAIRS_FILE]:
+        ids: list[str] = []
+        for file in files:
+            with parquet_errors(file), open_parquet(file) as opened:
+                ids += opened.read(columns=["pair_id"]).column(0).to_pylist()
+        write_parquet(pa.table({"pair_id": ids, "split": splits}, _SPLITS_SCHEMA), root / SPLITS_FILE)
+        return
+
+    def write(temporary: Path) -> None:
+        start = 0
+        with parquet_errors(files[0]), pq.ParquetFile(files[0]) as old, _writer(temporary) as writer:
+            for number in range(old.num_row_groups):
+                group = old.read_row_group(number, use_threads=False)
+                for name in OPTIONAL_PAIR_COLUMNS:  # which an older file may not have
+                    if name not in group.column_names:
+                        group = group.append_column(name, pa.nulls(len(group), PAIRS_SCHEMA.field(name).type))
+                column = pa.array(splits[start : start + len(group)], pa.string())
+                group = group.select(PAIRS_SCHEMA.names)
+                group = group.set_column(PAIRS_SCHEMA.get_field_index("split"), "split", column)
+                writer.write_table(group, row_group_size=max(len(group), 1))
+                start += len(group)
+
+    replace_file(root / PAIRS_FILE, write)
 
 
-def _writer(path: Path) -> pq.ParquetWriter:
-    # encoded audio does not get smaller
-    compression: Any = dict.fromkeys(_LEAVES_WITHOUT_BYTES, "snappy") | dict.fromkeys(_BYTES_LEAVES, "none")
-    return pq.ParquetWriter(path, PAIRS_SCHEMA, compression=compression, dictionary_pagesize_limit=2 * ROW_GROUP_BYTES)
+def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, ...]]]:
+    """Pairs and the hashes of their clips, from one file or shard after the other. Audio is looked up, not read.
+
+    Raises:
+        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, a clip has not
+            either a path or bytes, or a path is no file of the folder.
+    """
+    files = _pairs_files(root)
+    splits = _stored_splits(root, files)
+    finder = _Finder(root)
+    pairs: list[Pair] = []
+    prints: dict[str, tuple[str, ...]] = {}
+    starts: list[int] = []  # position of the first row of each file
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for file in files:
+            starts.append(len(pairs))
+            yield from _read_rows(file)
+
+    def locate(position: int, column: str) -> str:
+        number = bisect.bisect_right(starts, position) - 1
+        return place(files[number], position - starts[number] + 1, column)
+
+    foreign = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
+    for position, row in enumerate(checked_pairs(rows(), files[0], locate)):
+        if splits is not None:
+            known, row["split"] = next(splits, (None, None))
+            if known != row["pair_id"] or not (row["split"] is None or is_name(row["split"])):
+                raise foreign
+        context, response = row[CONTEXT] or (), row[RESPONSE]
+        if response is None:
+            raise bad_value(locate(position, RESPONSE), None, "either a path or bytes")
+        where = locate(position, CONTEXT)
+        turns = [Turn(turn["role"], finder.find(turn, row[_AT], where, n)) for n, turn in enumerate(context)]
+        pairs.append(
+            Pair(
+                pair_id=row["pair_id"],
+                response=finder.find(response, row[_AT], locate(position, RESPONSE), None),
+                context=tuple(turns),
+                group_id=row["group_id"],
+                **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
+                tags=row[TAGS],
+            )
+        )
+        prints[row["pair_id"]] = tuple(clip["sha256"] for clip in (*context, response))
+    if splits is not None and next(splits, None) is not None:
+        raise foreign
+    return tuple(pairs), prints
 
 
-def _leaves(schema: pa.Schema) -> list[str]:
-    """Paths of the columns as Parquet stores them."""
-    leaves = []
-    for name in schema.names:
-        kind = schema.field(name).type
-        prefix = f"{name}.list.element" if pa.types.is_list(kind) else name
-        inner = kind.value_type if pa.types.is_list(kind) else kind
-        leaves += [f"{prefix}.{child.name}" for child in inner] if pa.types.is_struct(inner) else [name]
-    return leaves
+def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+    """What `content_hash` takes, made one at a time."""
+    names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+    for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
+        *context, response = prints[pair.pair_id]
+        turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
+        row: dict[str, Any] = {name: getattr(pair, name) for name in names}
+        yield {**row, CONTEXT: turns, RESPONSE: {"sha256": response}}
 
 
-_LEAVES_WITHOUT_BYTES = [leaf for leaf in _leaves(PAIRS_SCHEMA) if leaf not in _BYTES_LEAVES]
+def _pairs_files(root: DataPath) -> list[DataPath]:
+    """The files of a dataset that hold its pairs, in order.
+
+    Raises:
+        DataError: If there is none, both layouts are there, or a shard is missing.
+    """
+    single, folder = root / PAIRS_FILE, root / SHARD_FOLDER
+    if not folder.is_dir():
+        return [single]
+    if single.is_file():
+        raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; expected one of them")
+    found = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
+    names = [name for name in found if _SHARD_NAME.fullmatch(name)]
+    files = [root / shard_name(number) for number in range(max(len(names), 1))]
+    for file in files:
+        if file.name not in names:
+            raise DataError(f"{file}: no such file; the folder has {len(names)} shards")
+    return files
 
 
-def _ids(path: DataPath) -> pa.Table:
+def _stored_splits(root: DataPath, files: list[DataPath]) -> Iterator[tuple[str, str | None]] | None:
+    """Id and split of every row, where they do not stand in the rows themselves."""
+    path = root / SPLITS_FILE
+    if files == [root / PAIRS_FILE] or not path.is_file():
+        return None
+    table = read_parquet(path, _SPLITS_SCHEMA)
+    return zip(table.column("pair_id").to_pylist(), table.column("split").to_pylist(), strict=True)
+
+
+def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
+    """The rows of a file without the audio in it: an embedded clip has no path. Tags are as `Pair` has them; equal
+    texts and tags are one object."""
     with parquet_errors(path), open_parquet(path) as opened:
-        return opened.read(columns=["pair_id"])
+        check_schema(opened.schema_arrow, PAIRS_SCHEMA, path, OPTIONAL_PAIR_COLUMNS)
+        sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
+        file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
+        paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
+        audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
+        known: dict[Any, Any] = {}
+        embedded = [0, 0]  # clips of contexts, of responses
+        number = group = 0
+        leaves = [path for path in paths if path not in audio]
+        for batch in opened.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
+            batch.validate(full=True)
+            for row in batch.to_pylist():
+                while group + 1 < len(sizes) and number >= file.starts[group + 1]:
+                    group += 1
+                clips = [clip for clip in (*(row[CONTEXT] or ()), row[RESPONSE]) if clip is not None]
+                for values in (row, *clips):
+                    values |= {name: known.setdefault(v, v) for name, v in values.items() if isinstance(v, str)}
+                tags = tuple((tag["name"], tag["value"]) for tag in row.get(TAGS) or ())
+                embedded[0] += sum(turn is not None and turn["path"] is None for turn in row[CONTEXT] or ())
+                embedded[1] += row[RESPONSE] is not None and row[RESPONSE]["path"] is None
+                yield {**row, TAGS: known.setdefault(tags, tags), _AT: (file, group, number - file.starts[group])}
+                number += 1
+        for leaf, found in zip(audio, embedded, strict=True):
+            if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
+                raise _clip_without_content(opened, path)
 
 
-def _batches(file: pq.ParquetFile, leaves: list[str]) -> Iterator[pa.RecordBatch]:
-    for batch in file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
-        batch.validate(full=True)
-        yield batch
-
-
-def _to_rows(batch: pa.RecordBatch, known: dict[Any, Any]) -> list[dict[str, Any]]:
-    """Rows as Python values, equal texts and tags as one object. `known` holds those seen so far."""
-
-    def texts(column: pa.Array) -> list[Any]:
-        values = column.to_numpy(zero_copy_only=False).tolist()
-        return [value if value is None else known.setdefault(value, value) for value in values]
-
-    def clips(column: pa.StructArray, fields: tuple[str, ...]) -> list[dict[str, Any] | None]:
-        values = zip(*(texts(column.field(name)) for name in fields), strict=True)
-        absent = column.is_null().to_numpy(zero_copy_only=False)
-        return [
-            None if missing else dict(zip(fields, value, strict=True))
-            for missing, value in zip(absent, values, strict=True)
-        ]
-
-    def lists(column: pa.ListArray, values: list[Any]) -> list[list[Any]]:
-        ends = np.cumsum(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).tolist()
-        return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-    columns: dict[str, list[Any]] = {}
-    for name in PAIRS_SCHEMA.names:
-        if name not in batch.schema.names:
-            columns[name] = [()] * len(batch)
-            continue
-        column = batch.column(name)
-        if name == RESPONSE:
-            columns[name] = clips(column, _CLIP_FIELDS)
-        elif name == CONTEXT:
-            columns[name] = lists(column, clips(column.flatten(), ("role", *_CLIP_FIELDS)))
-        elif name == TAGS:
-            inner = column.flatten()
-            tags = list(zip(texts(inner.field("name")), texts(inner.field("value")), strict=True))
-            columns[name] = [known.setdefault(tuple(own), tuple(own)) for own in lists(column, tags)]
-        else:
-            columns[name] = texts(column)
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _count_embedded(metadata: pq.FileMetaData, index: int) -> int | None:
+def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
     """How many values of a column are there, by the footer; None = it does not say."""
     count = 0
     for number in range(metadata.num_row_groups):
@@ -268,13 +317,38 @@ def _count_embedded(metadata: pq.FileMetaData, index: int) -> int | None:
 
 def _clip_without_content(file: pq.ParquetFile, path: DataPath) -> DataError:
     """Names the clip that has not either a path or bytes; reads the audio for it, one row group at a time."""
-    start = 0
+    position = 0
     for number in range(file.num_row_groups):
-        rows = file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist()
-        for position, row in enumerate(rows, start=start + 1):
-            for column, clips in zip((CONTEXT, RESPONSE), _clips_of([row]), strict=True):
+        for row in file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist():
+            position += 1
+            for column, clips in ((CONTEXT, row[CONTEXT] or ()), (RESPONSE, [row[RESPONSE]])):
                 for clip in clips:
                     if (clip["path"] is None) == (clip["bytes"] is None):
-                        return bad_cell(place(path, position, column), clip, "either a path or bytes")
-        start += len(rows)
+                        return bad_value(place(path, position, column), clip, "either a path or bytes")
     return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
+
+
+class _Finder:
+    """Finds the audio of clips; each path is looked up once."""
+
+    def __init__(self, root: DataPath) -> None:
+        self._root = root if isinstance(root, RemotePath) else root.resolve()
+        self._found: dict[str, Path | StoredFile] = {}
+        self._folders: dict[Path, Path] = {}
+        self._files: frozenset[str] | None = None
+
+    def find(
+        self, clip: Mapping[str, Any], at: tuple[StoredFile, int, int], where: str, turn: int | None
+    ) -> Path | StoredClip:
+        path = clip["path"]
+        if path is None:
+            file, group, row = at
+            return StoredClip(clip["sha256"], file, group, row, turn)
+        if path not in self._found:
+            if isinstance(self._root, RemotePath):
+                self._files = frozenset(self._root.files()) if self._files is None else self._files
+                self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")
+            else:
+                self._found[path] = resolve_inside(self._root, path, where, self._folders)
+        found = self._found[path]
+        return StoredClip(clip["sha256"], found) if isinstance(found, StoredFile) else found

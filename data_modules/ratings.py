@@ -279,6 +279,14 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
 
 
+def is_text(value: object) -> bool:
+    """Whether it is text that UTF-8 can hold; JSON can spell half of a surrogate pair."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: object) -> None:
     missing = [column for column in columns if column not in table]
     if missing:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .audio import audio_hash
-from .errors import DataError, Locate, locate_in, place, shown
+from .errors import DataError, Locate, bad_value, locate_in, place, shown
 from .folders import replace_file, resolve_inside
-from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
+from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 from .storage import DataPath
 from .stored_clips import PARQUET_DAMAGE, open_parquet
 
@@ -51,6 +51,7 @@ PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
 RATINGS_SCHEMA = pa.schema(
     [*((c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS), (SECONDS, pa.float64())]
 )
+Row = TypeVar("Row", bound=Mapping[str, Any])
 _LINES_AT_ONCE = 65_536
 PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
 
@@ -120,7 +121,7 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashe
     where = place(file, number, "context_audio")
     for turn in context:
         if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-            raise DataError(f"{where}: value {shown(turn)}; expected {{role, audio}}")
+            raise bad_value(where, turn, "{role, audio}")
     row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in context]
     row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"), hashes)
     row[TAGS] = sorted_tags(row[TAGS], place(file, number, TAGS))
@@ -143,7 +144,7 @@ def sorted_tags(value: Any, where: str) -> Tags:
     elif isinstance(value, list | np.ndarray) and all(isinstance(tag, Mapping) for tag in value):
         items = [(tag.get("name"), tag.get("value")) for tag in value]
     if items is None or not all(isinstance(name, str) for name, _ in items):
-        raise bad_cell(where, value, "text as value for each name")
+        raise bad_value(where, value, "text as value for each name")
     return tuple(sorted(((name, tag) for name, tag in items if not _is_absent(tag)), key=lambda tag: tag[0]))
 
 
@@ -154,15 +155,15 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
         if cell not in hashes:
             hashes[cell] = audio_hash(resolve_inside(root.resolve(), cell, where))
         return {"path": cell, "bytes": None, "sha256": hashes[cell]}
-    raise DataError(f"{where}: value {shown(cell)}; expected a relative path or encoded bytes")
+    raise bad_value(where, cell, "a relative path or encoded bytes")
 
 
 def _is_absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def check_pair_rows(rows: Iterable[Mapping[str, Any]], file: str | DataPath, locate: Locate | None = None) -> None:
-    """Checks the texts of pairs, whatever their audio.
+def checked_pairs(rows: Iterable[Row], file: str | DataPath, locate: Locate | None = None) -> Iterator[Row]:
+    """The same rows, once their texts were checked, whatever their audio.
 
     Args:
         rows: One mapping per pair with the columns of ``pairs.parquet``; of ``context_audio`` the roles count
@@ -182,19 +183,21 @@ def check_pair_rows(rows: Iterable[Mapping[str, Any]], file: str | DataPath, loc
             if (value is None and column in NAME_COLUMNS) or (isinstance(value, str) and value in names):
                 continue
             if not is_name(value):
-                raise bad_cell(locate(position, column), value, "text without line breaks, not empty")
+                raise bad_value(locate(position, column), value, "text without line breaks, not empty")
             names.add(value)
         for column in TEXT_COLUMNS:
-            if row[column] is not None and not _is_text(row[column]):
-                raise bad_cell(locate(position, column), row[column], "text, not empty")
+            if row[column] is not None and not (is_text(row[column]) and row[column]):
+                raise bad_value(locate(position, column), row[column], "text, not empty")
         if row[TAGS]:
             _check_tags(row[TAGS], locate(position, TAGS), names)
         for turn in row["context_audio"] or ():
             if turn is None or not is_name(turn["role"]):
-                raise bad_cell(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
+                raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
         known = first.setdefault(row["pair_id"], position)
         if known != position:
-            raise repeated_id(locate(position, "pair_id"), row["pair_id"], locate(known, "pair_id"))
+            expected = f"each id once; it stands at {locate(known, 'pair_id')} already"
+            raise bad_value(locate(position, "pair_id"), row["pair_id"], expected)
+        yield row
     if not first:
         raise DataError(f"{file}: the table holds no pairs")
 
@@ -203,27 +206,10 @@ def _check_tags(tags: Tags, where: str, names: set[object]) -> None:
     for tag in tags:
         for text in tag:
             if text not in names and not is_name(text):
-                raise bad_cell(where, text, "text without line breaks, not empty, as name and value")
+                raise bad_value(where, text, "text without line breaks, not empty, as name and value")
             names.add(text)
     if sorted(dict(tags)) != [name for name, _ in tags]:
-        raise bad_cell(where, [name for name, _ in tags], "each name once, sorted")
-
-
-def repeated_id(where: str, pair_id: str, already: str) -> DataError:
-    """The error for a pair that comes twice."""
-    return bad_cell(where, pair_id, f"each id once; it stands at {already} already")
-
-
-def _is_text(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(value.encode())
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
-        return False
-
-
-def bad_cell(where: str, value: object, expected: str) -> DataError:
-    """The error for one cell; `where` is the head of the message."""
-    return DataError(f"{where}: value {shown(value)}; expected {expected}")
+        raise bad_value(where, [name for name, _ in tags], "each name once, sorted")
 
 
 def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:

@@ -144,16 +144,13 @@ class EpochSampler(Sampler[int]):
         lengths = [sum(map(len, batches[stream::streams])) for stream in range(streams)]
         parts = np.split(own, np.cumsum(lengths)[:-1])
         if self.shuffle and blocks.mixed:
-            parts = [self._mixed(part, blocks, stream) for stream, part in enumerate(parts)]
+            for stream, items in enumerate(parts):  # within windows of blocks
+                rng = np.random.default_rng([self.seed, self.epoch, self.rank, stream])
+                begins = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
+                windows = np.split(items, begins[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
+                parts[stream] = np.concatenate([rng.permutation(window) for window in windows])
         rest = [iter(part.tolist()) for part in parts]
         return [item for number, batch in enumerate(batches) for item in islice(rest[number % streams], len(batch))]
-
-    def _mixed(self, items: np.ndarray, blocks: Blocks, stream: int) -> np.ndarray:
-        """The items of a stream, shuffled within windows of blocks."""
-        rng = np.random.default_rng([self.seed, self.epoch, self.rank, stream])
-        begins = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
-        windows = np.split(items, begins[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
-        return np.concatenate([rng.permutation(window) for window in windows])
 
 
 class MixedSampler(Sampler[int]):
@@ -200,10 +197,13 @@ class Position(NamedTuple):
 
 
 class Plan(Protocol):
-    """The batches of a rank."""
+    """The batches of a rank.
+
+    Attributes:
+        steps: Batches of every epoch.
+    """
 
     steps: int
-    """Batches of every epoch."""
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Positions of the items of each batch."""
@@ -213,14 +213,15 @@ class Plan(Protocol):
 class EpochBatches(Sampler[list[Key]]):
     """Batches of keys, epoch after epoch, from any position on."""
 
-    def __init__(self, plan: Plan, start: Position) -> None:
+    def __init__(self, plan: Plan, start: Position, *, same: bool = False) -> None:
         """Start.
 
         Args:
             plan: The batches of each epoch.
             start: The first batch that is read, for a run that goes on; later epochs are read whole.
+            same: Take the batches of the first epoch in every epoch.
         """
-        self.plan, self.start = plan, start
+        self.plan, self.start, self.same = plan, start, same
         self.epoch = start.epoch
 
     @property
@@ -233,11 +234,9 @@ class EpochBatches(Sampler[list[Key]]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[Key]]:
-        epoch = (
-            self.epoch
-        )  # when the first batch is asked for: Lightning may make the iterator before it tells the epoch
+        epoch = self.epoch  # now: Lightning may make the iterator before it tells the epoch
         done = self.start.batch if epoch == self.start.epoch else 0
-        for batch in self.plan.batches(epoch)[done:]:
+        for batch in self.plan.batches(0 if self.same else epoch)[done:]:
             yield [(epoch, item) for item in batch]
 
     def __len__(self) -> int:
@@ -247,29 +246,17 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 class FixedSize:
-    """`Plan` of equally many items in each batch, in the order of a sampler."""
+    """`Plan` of equally many items in each batch, in the order of a sampler; the last batch may be smaller."""
 
     def __init__(self, sampler: EpochSampler | MixedSampler, size: int) -> None:
         self.sampler, self.size = sampler, size
         self.steps = -(-len(sampler) // size)
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Positions of the items of each batch; the last may be smaller."""
+        """Positions of the items of each batch."""
         self.sampler.set_epoch(epoch)
         items = list(self.sampler)
         return [items[start : start + self.size] for start in range(0, len(items), self.size)]
-
-
-class Repeated:
-    """`Plan` that is the same in every epoch."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._batches = plan.batches(0)
-        self.steps = plan.steps
-
-    def batches(self, epoch: int) -> list[list[int]]:
-        """Positions of the items of each batch."""
-        return self._batches
 
 
 @dataclass(frozen=True)
@@ -340,12 +327,11 @@ class ByTokens:
         """Share of the tokens of an epoch, over all ranks, that are padding."""
         lengths = np.concatenate([kind.lengths for kind in self._kinds])
         rows = [batch for row in _in_halves(self._planned(epoch), self._rows) for batch in row]
-        return 1 - sum(lengths[batch].sum() for batch in rows) / sum(
-            lengths[batch].max() * len(batch) for batch in rows
-        )
+        padded = sum(lengths[batch].max() * len(batch) for batch in rows)
+        return 1 - sum(lengths[batch].sum() for batch in rows) / padded
 
     def _planned(self, epoch: int) -> list[list[np.ndarray]]:
-        """For each step the items of each reader."""
+        """For each step the items of each reader; the steps of all kinds are mixed at random, the largest is first."""
         leading = next(kind for kind in self._kinds if kind.share)
         planned: list[list[list[np.ndarray]]] = []
         first = 0
@@ -357,55 +343,47 @@ class ByTokens:
                 rows = _cut(orders, kind, self._budget, rng)
                 planned.append([[items + first for items in row] for row in rows])
             first += len(kind.lengths)
-        rows = _merged(planned, np.random.default_rng([self._seed, epoch]))
+        rng = np.random.default_rng([self._seed, epoch])
+        order = rng.permutation(np.repeat(np.arange(len(planned)), [len(rows) for rows in planned]))
+        rest = [iter(rows) for rows in planned]
+        rows = [next(rest[kind]) for kind in order]
         lengths = np.concatenate([np.asarray(kind.lengths) * kind.rows for kind in self._kinds])
         largest = max(range(len(rows)), key=lambda row: max(lengths[batch].max() * len(batch) for batch in rows[row]))
         return [rows[largest], *rows[:largest], *rows[largest + 1 :]]
 
 
 def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
-    """For each step equally many items of each order, of like length, in a random order of steps within windows."""
+    """For each step equally many items of each order, of like length, in a random order of steps within windows.
+
+    A step ends where its longest item times its number of items would pass the budget.
+    """
     rows = []
     for start in range(0, len(orders[0]), kind.window):
         parts = [order[start : start + kind.window] for order in orders]
         keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
         parts = [part[np.argsort(key, kind="stable")] for part, key in zip(parts, keys, strict=True)]
-        longest = np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows
-        edges = _edges(longest.tolist(), budget)
-        steps = [[part[begin:end] for part in parts] for begin, end in pairwise(edges)]
+        edges, longest = [0], 0
+        for position, length in enumerate(
+            (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
+        ):
+            longest = max(longest, length)
+            if longest * (position + 1 - edges[-1]) > budget:
+                edges.append(position)
+                longest = length
+        steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
         rows += [steps[number] for number in rng.permutation(len(steps))]
     return rows
 
 
-def _edges(lengths: Sequence[int], budget: int) -> list[int]:
-    """Where a row of items is cut, so that each piece times its longest item is within the budget."""
-    edges, longest = [0], 0
-    for position, length in enumerate(lengths):
-        longest = max(longest, length)
-        if longest * (position + 1 - edges[-1]) > budget:
-            edges.append(position)
-            longest = length
-    return [*edges, len(lengths)]
-
-
-def _merged(planned: Sequence[list[list[np.ndarray]]], rng: np.random.Generator) -> list[list[np.ndarray]]:
-    """The steps of all kinds, each kind's in their order, mixed at random."""
-    kinds = rng.permutation(np.repeat(np.arange(len(planned)), [len(rows) for rows in planned]))
-    rest = [iter(rows) for rows in planned]
-    return [next(rest[kind]) for kind in kinds]
-
-
 def _in_halves(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
     """As many steps as asked for: the largest are cut in two."""
-    missing = count - len(rows)
-    while missing > 0:
+    while len(rows) < count:
         sizes = np.array([len(row[0]) for row in rows])
-        largest = {int(number) for number in np.argsort(-sizes, kind="stable")[:missing] if sizes[number] > 1}
-        rows = [half for number, row in enumerate(rows) for half in (_halves(row) if number in largest else [row])]
-        missing = count - len(rows)
+        order = np.argsort(-sizes, kind="stable")[: count - len(rows)]
+        largest = {int(number) for number in order if sizes[number] > 1}
+        halved = []
+        for number, row in enumerate(rows):
+            middle = len(row[0]) // 2
+            halved += [[part[:middle] for part in row], [part[middle:] for part in row]] if number in largest else [row]
+        rows = halved
     return rows
-
-
-def _halves(row: list[np.ndarray]) -> list[list[np.ndarray]]:
-    middle = len(row[0]) // 2
-    return [[items[:middle] for items in row], [items[middle:] for items in row]]

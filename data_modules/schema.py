@@ -21,18 +21,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .errors import DataError, first_problem, shown
 from .folders import CARD_FILE, read_yaml, replace_file
-from .pairs import Pair, Turn, hashed_rows, load_pairs
-from .pairs_file import (
-    PAIRS_FILE,
-    write_pairs,
-    write_split_column,
-)
+from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_split_column
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
 from .rows import (
     PAIR_COLUMNS,
     PREFERENCES_SCHEMA,
     RATINGS_SCHEMA,
-    check_pair_rows,
+    checked_pairs,
     content_hash,
     hash_order,
     ratings_schema,
@@ -238,8 +233,8 @@ def write_dataset(
     if unknown:
         raise DataError(f"{file}: unknown column {shown(unknown[0])}; expected {', '.join(PAIR_COLUMNS)}")
     hashes: dict[str, str] = {}
-    rows = [to_row(values, root, file, n, hashes) for n, values in enumerate(pairs.to_dict("records"), start=1)]
-    check_pair_rows(rows, file)
+    records = enumerate(pairs.to_dict("records"), start=1)
+    rows = list(checked_pairs([to_row(values, root, file, n, hashes) for n, values in records], file))
     check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .embedded import EmbeddingTable, parquet_tables
-from .errors import DataError, Locate, UserError, place, shown
-from .ratings import is_name
+from .errors import DataError, Locate, UserError, bad_value, place, shown
+from .ratings import is_name, is_text
 from .storage import path_version
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
@@ -70,7 +70,7 @@ class Record:
 
     def error(self, field: str, expected: str) -> DataError:
         """The error for one value of this row."""
-        return DataError(f"{self.place(field)}: value {shown(self.values.get(field))}; expected {expected}")
+        return bad_value(self.place(field), self.values.get(field), expected)
 
     def name(self, field: str) -> str:
         """An identifier: text on one line, or a whole number as text.
@@ -207,7 +207,7 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place(path, row, line=line)}: not readable as JSON ({error})") from None
         if not isinstance(values, dict):
-            raise DataError(f"{place(path, row, line=line)}: value {shown(values)}; expected one JSON object per line")
+            raise bad_value(place(path, row, line=line), values, "one JSON object per line")
         yield line, values
 
 
@@ -257,10 +257,10 @@ def json_table(data: bytes, path: Path) -> SourceTable:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(rows, list):
-        raise DataError(f"{path}: value {shown(rows)}; expected a list of JSON objects")
+        raise bad_value(str(path), rows, "a list of JSON objects")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise DataError(f"{place(path, number)}: value {shown(row)}; expected a JSON object")
+            raise bad_value(place(path, number), row, "a JSON object")
     return SourceTable(path, _columns(rows), rows, None)
 
 
@@ -359,14 +359,6 @@ def plain_text(value: Any) -> Any:
 def to_number(value: Any) -> Any:
     """The number that a text spells, in ASCII digits without separators; else the value, for checks to judge."""
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
-
-
-def is_text(value: object) -> bool:
-    """Whether it is text that UTF-8 can hold; JSON can spell half of a surrogate pair."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def text_of(value: Any) -> str | None:

@@ -18,7 +18,7 @@ people spread. These counts are of ratings as they were given, whatever the targ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -77,15 +77,81 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
         target: As the module says. ``single`` gives one item per pair and rater, which holds all dimensions that this
             rater gave, and none for a pair without ratings; the others give one item per pair.
         weighting: ``equal``: every score counts 1; ``reliability``: the more, the more raters stand behind it
-            (`reliability_weights`). Single ratings always count 1.
+            (`item_weights`). Single ratings always count 1.
     """
     if target == "single":
         return _single(dataset)
-    positions = np.arange(len(dataset.pairs))
-    scores, notes = _mean(dataset) if target == "mean" else _corrected(dataset, target)
-    weights, remarks = (_equal_weights(scores), ()) if weighting == "equal" else reliability_weights(dataset)
-    notes = (*notes, *(f"weights, {remark}" for remark in remarks))
-    return Targets(positions, scores, weights, _histograms(dataset), notes=notes)
+    dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
+    tables = [RatingTable.of(dataset.ratings, dimension.name, pair_ids) for dimension in dimensions]
+    scores = dataset.mean_scores().to_numpy(copy=True)
+    notes = []
+    for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
+        if target != "mean":
+            scores[:, column], remarks = _corrected(table, target, dimension)
+            notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
+    weights = np.isfinite(scores).astype(np.float64)
+    for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
+        if weighting == "reliability":
+            weights[:, column], why = item_weights(table)
+            notes += [] if why is None else [f"weights, {dimension.name}: {why}; all ratings weigh the same"]
+    return Targets(np.arange(len(pair_ids)), scores, weights, _histograms(tables, dimensions), notes=tuple(notes))
+
+
+def _corrected(table: RatingTable, target: str, dimension: Dimension) -> tuple[np.ndarray, list[str]]:
+    """Targets of one dimension, kept inside the scale, shape (items,), and remarks."""
+    remarks = []
+    if target == "z_scored":
+        values, left_out = z_scored_means(table)
+        if left_out:
+            why = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
+            remarks.append(f"the ratings of {left_out} of {len(table.rater_ids)} raters count as they are ({why})")
+    else:
+        model = fit_rater_model(table)
+        values = model.items
+        if model.n_components > 1:
+            remarks.append(
+                f"the raters fall into {model.n_components} panels without a common item; biases are corrected within "
+                "each, differences between panels stay"
+            )
+    inside = np.clip(values, dimension.minimum, dimension.maximum)
+    if clipped := int((np.abs(inside - values) > 1e-9).sum()):
+        of = f"{clipped} of {np.isfinite(values).sum()} targets"
+        remarks.append(f"{of} left the scale {dimension.scale} and stand at its end")
+    return inside, remarks
+
+
+def _single(dataset: PairDataset) -> Targets:
+    pair_ids = pd.Index([pair.pair_id for pair in dataset.pairs], dtype=object)
+    dimensions = dataset.card.dimensions
+    rows = dataset.ratings.assign(position=pair_ids.get_indexer(pd.Index(dataset.ratings["pair_id"])))
+    wide = rows.pivot(index=["position", "rater_id"], columns="dimension", values="score").sort_index()
+    raters, rater_ids = pd.factorize(wide.index.get_level_values("rater_id"), sort=True)
+    names = tuple(map(str, rater_ids))
+    scores = wide.reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
+    rated = [np.flatnonzero(np.isfinite(column)) for column in scores.T]
+    tables = [
+        RatingTable(items, raters[items], own[items], len(scores), names)
+        for items, own in zip(rated, scores.T, strict=True)
+    ]
+    return Targets(
+        wide.index.get_level_values("position").to_numpy(np.int64),
+        scores,
+        np.isfinite(scores).astype(np.float64),
+        _histograms(tables, dimensions),
+        raters.astype(np.int64),
+        names,
+    )
+
+
+def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) -> np.ndarray | None:
+    """As `Targets.histograms`."""
+    if any(dimension.step is None or dimension.steps > MAX_STEPS for dimension in dimensions):
+        return None
+    shape = (tables[0].n_items, len(dimensions), max(dimension.steps for dimension in dimensions))
+    counts = np.zeros(shape, np.int32)
+    for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
+        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
+    return counts
 
 
 def item_means(table: RatingTable) -> np.ndarray:
@@ -132,107 +198,9 @@ def rating_histogram(table: RatingTable, dimension: Dimension) -> np.ndarray:
         DataError: If the scale has no steps.
     """
     steps = dimension.steps
-    found = np.bincount(table.items * steps + _step(table.scores, dimension), minlength=table.n_items * steps)
+    step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
+    found = np.bincount(table.items * steps + step, minlength=table.n_items * steps)
     return found.reshape(table.n_items, steps)
-
-
-def _z_scored(table: RatingTable) -> tuple[np.ndarray, list[str]]:
-    values, left_out = z_scored_means(table)
-    if not left_out:
-        return values, []
-    why = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
-    return values, [f"the ratings of {left_out} of {len(table.rater_ids)} raters count as they are ({why})"]
-
-
-def _bias_corrected(table: RatingTable) -> tuple[np.ndarray, list[str]]:
-    model = fit_rater_model(table)
-    if model.n_components <= 1:
-        return model.items, []
-    return model.items, [
-        f"the raters fall into {model.n_components} panels without a common item; biases are corrected within each, "
-        "differences between panels stay"
-    ]
-
-
-_PER_ITEM: Mapping[str, Callable[[RatingTable], tuple[np.ndarray, list[str]]]] = {
-    "z_scored": _z_scored,
-    "bias_corrected": _bias_corrected,
-}
-
-
-def _mean(dataset: PairDataset) -> tuple[np.ndarray, tuple[str, ...]]:
-    return dataset.mean_scores().to_numpy(), ()
-
-
-def _corrected(dataset: PairDataset, target: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Scores of shape (pairs, dimensions), made by dimension and kept inside the scale; and notes."""
-    pair_ids = [pair.pair_id for pair in dataset.pairs]
-    columns, notes = [], []
-    for dimension in dataset.card.dimensions:
-        table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
-        values, remarks = _PER_ITEM[target](table)
-        inside = np.clip(values, dimension.minimum, dimension.maximum)
-        if clipped := int((np.abs(inside - values) > 1e-9).sum()):
-            of = f"{clipped} of {np.isfinite(values).sum()} targets"
-            remarks = [*remarks, f"{of} left the scale {dimension.scale} and stand at its end"]
-        columns.append(inside)
-        notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
-    return np.stack(columns, axis=1), tuple(notes)
-
-
-def _single(dataset: PairDataset) -> Targets:
-    pair_ids = pd.Index([pair.pair_id for pair in dataset.pairs], dtype=object)
-    names = [dimension.name for dimension in dataset.card.dimensions]
-    rows = dataset.ratings.assign(position=pair_ids.get_indexer(pd.Index(dataset.ratings["pair_id"])))
-    wide = rows.pivot(index=["position", "rater_id"], columns="dimension", values="score").sort_index()
-    raters, rater_ids = pd.factorize(wide.index.get_level_values("rater_id"), sort=True)
-    scores = wide.reindex(columns=names).to_numpy(np.float64)
-    return Targets(
-        wide.index.get_level_values("position").to_numpy(np.int64),
-        scores,
-        _equal_weights(scores),
-        _single_histograms(scores, dataset.card.dimensions),
-        raters.astype(np.int64),
-        tuple(map(str, rater_ids)),
-    )
-
-
-def _equal_weights(scores: np.ndarray) -> np.ndarray:
-    return np.isfinite(scores).astype(np.float64)
-
-
-def _histograms(dataset: PairDataset) -> np.ndarray | None:
-    """Of all raters of each pair, as `Targets.histograms`."""
-    dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
-    counts = _no_counts(len(pair_ids), dimensions)
-    if counts is None:
-        return None
-    for column, dimension in enumerate(dimensions):
-        table = RatingTable.of(dataset.ratings, dimension.name, pair_ids)
-        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
-    return counts
-
-
-def _single_histograms(scores: np.ndarray, dimensions: Sequence[Dimension]) -> np.ndarray | None:
-    """Of one rating per item and dimension `(items, dimensions)`, as `Targets.histograms`."""
-    counts = _no_counts(len(scores), dimensions)
-    if counts is None:
-        return None
-    for column, dimension in enumerate(dimensions):
-        rated = np.flatnonzero(np.isfinite(scores[:, column]))
-        counts[rated, column, _step(scores[rated, column], dimension)] = 1
-    return counts
-
-
-def _no_counts(items: int, dimensions: Sequence[Dimension]) -> np.ndarray | None:
-    if any(dimension.step is None or dimension.steps > MAX_STEPS for dimension in dimensions):
-        return None
-    return np.zeros((items, len(dimensions), max(dimension.steps for dimension in dimensions)), np.int32)
-
-
-def _step(scores: np.ndarray, dimension: Dimension) -> np.ndarray:
-    """Number of the step of each score, the lowest 0."""
-    return np.rint((scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,22 +241,18 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
     deviations = np.bincount(raters, weights=scores - item_means(table)[items], minlength=n_raters)
     _, components = connected_components(shared, directed=False)
-    biases = _solve(laplacian, deviations)
+    # A solution of the singular, consistent system; which one does not matter, biases are centred afterwards
+    if n_raters <= _DENSE_RATERS:
+        biases = np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
+    else:
+        biases, failed = cg(laplacian, deviations, rtol=1e-10, maxiter=100 * n_raters)
+        if failed:
+            raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {n_raters} raters")
     size = np.bincount(components[raters])
     biases -= (np.bincount(components[raters], weights=biases[raters]) / size)[components]
     corrected = scores - biases[raters]
     quality = np.bincount(items, weights=corrected, minlength=n_items) / divisor
     return RaterModel(np.where(table.counts > 0, quality, np.nan), biases, components, corrected - quality[items])
-
-
-def _solve(laplacian: sparse.csr_array, deviations: np.ndarray) -> np.ndarray:
-    """A solution of the singular, consistent system; which one does not matter, biases are centred afterwards."""
-    if len(deviations) <= _DENSE_RATERS:
-        return np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
-    solution, failed = cg(laplacian, deviations, rtol=1e-10, maxiter=100 * len(deviations))
-    if failed:
-        raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {len(deviations)} raters")
-    return solution
 
 
 class VarianceComponents(NamedTuple):
@@ -324,7 +288,7 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
     return VarianceComponents(float((among - within) / raters), float(within))
 
 
-def reliability_weights(dataset: PairDataset) -> tuple[np.ndarray, tuple[str, ...]]:
+def item_weights(table: RatingTable) -> tuple[np.ndarray, str | None]:
     """Weights by the reliability of a mean of n raters, ``between / (between + within / n)`` (Shrout and Fleiss, 1979,
     ICC(1, n)), which is what weighted least squares asks for, up to a factor, where nothing is known about the items.
 
@@ -332,26 +296,11 @@ def reliability_weights(dataset: PairDataset) -> tuple[np.ndarray, tuple[str, ..
     these are cautious. The variances are those of the ratings as they were given: a target that takes biases out has a
     smaller error.
 
-    Args:
-        dataset: Pairs and their ratings.
-
     Returns:
-        Shape (pairs, dimensions), float64, on average 1 over the rated pairs of a dimension, 0 where nobody rated. And
-        a note for each dimension where reliability cannot be estimated, because no pair has two raters or raters agree
-        on one pair no more than on different ones: its weights are all 1.
+        Shape (items,), float64, on average 1 over the rated items, 0 where nobody rated. And why all weights are 1,
+        where reliability cannot be estimated: no item has two raters, or raters agree on one item no more than on
+        different ones.
     """
-    pair_ids = [pair.pair_id for pair in dataset.pairs]
-    columns, notes = [], []
-    for dimension in dataset.card.dimensions:
-        weights, why = item_weights(RatingTable.of(dataset.ratings, dimension.name, pair_ids))
-        columns.append(weights)
-        if why is not None:
-            notes.append(f"{dimension.name}: {why}; all ratings weigh the same")
-    return np.stack(columns, axis=1), tuple(notes)
-
-
-def item_weights(table: RatingTable) -> tuple[np.ndarray, str | None]:
-    """As `reliability_weights`, of one dimension: shape (items,), and why they are all 1, where they are."""
     rated = table.counts > 0
     equal = rated.astype(np.float64)
     if not rated.any():

@@ -34,6 +34,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -49,9 +50,9 @@ from .compare import ranking_report
 from .judge_report import MAX_KENDALL_ITEMS, Judged, judge_report
 from .overall import RatedBlock, overall_report
 from .report_schema import RankingReport
-from .statistics.agreement import MIN_ITEMS, Statistic, as_report, is_constant, kendall, tau_c
-from .statistics.bootstrap import Interval, Resamples, estimate, statistic_draws
-from .statistics.kappa import KappaDistance, kappa_estimate
+from .statistics.agreement import MIN_ITEMS, Statistic, as_report, is_constant, kendall, pearson, spearman, tau_c
+from .statistics.bootstrap import Interval, Resamples, estimate
+from .statistics.kappa import KappaDistance, weighted_kappa
 from .statistics.reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
 
 SCHEMA_VERSION = 3
@@ -248,27 +249,29 @@ class _Table:
         if not scored.all():
             table = RatingTable.of(people.ratings, people.dimension, items["pair_id"].tolist())
             panel = measure(table, draws, self.seed)
-        judged = Judged(people.items, items, score, human, draws, statistic_draws("spearman", score, human, draws))
-        own = judge_report(judged, table, panel, scale=people.scale, seed=self.seed)
+        own = estimate(spearman, score, human, resamples=draws)
+        judged = Judged(people.items, items, score, human, draws, own)
+        report = judge_report(judged, table, panel, scale=people.scale, seed=self.seed)
         return {
             "n_unscored": len(people.items) - len(items),
-            "ceiling": as_report(panel.leave_one_rater_out.statistic),
-            "panel_ceiling": as_report(panel.panel_mean.statistic),
-            **own,
-            "system_level": own["system_level"] if self.has_systems else None,
+            "ceiling": as_report(panel.leave_one_rater_out),
+            "panel_ceiling": as_report(panel.panel_mean),
+            **report,
+            "system_level": report["system_level"] if self.has_systems else None,
         }
 
     def _pair(self, one: str, other: str, scores: Mapping[str, pd.Series], groups: Mapping[str, str]) -> dict[str, Any]:
         common = scores[one].index.intersection(scores[other].index, sort=False)
         x, y = (scores[name].loc[common].to_numpy(np.float64) for name in (one, other))
         draws = affordable_draws([groups[item] for item in common], self.resamples, self.seed, self.interval)
+        kappa = partial(weighted_kappa, distance=self.kappa_weights)
         found = {
-            "spearman": _estimate("spearman", x, y, draws),
-            "pearson": _estimate("pearson", x, y, draws),
-            "kendall": _estimate("kendall", x, y, draws),
+            "spearman": estimate(spearman, x, y, resamples=draws),
+            "pearson": estimate(pearson, x, y, resamples=draws),
+            "kendall": _kendall(x, y, draws),
             "tau_c": _tau_c(x, y),
-            "linear_kappa": kappa_estimate(x, y, draws, "linear", self.kappa_weights),
-            "quadratic_kappa": kappa_estimate(x, y, draws, "quadratic", self.kappa_weights),
+            "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),
+            "quadratic_kappa": estimate(partial(kappa, weights="quadratic"), x, y, resamples=draws),
         }
         constant = [name for name, own in ((one, x), (other, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
         if constant:  # the statistics call the sides judge and human
@@ -277,14 +280,14 @@ class _Table:
         return {"first": one, "second": other, "n_items": len(common), **as_report(found)}
 
 
-def _estimate(name: str, x: np.ndarray, y: np.ndarray, draws: Resamples) -> Statistic:
-    if name != "kendall" or len(x) <= MAX_KENDALL_ITEMS:
-        return estimate(name, x, y, draws)
-    found = kendall(x, y)
+def _kendall(x: np.ndarray, y: np.ndarray, draws: Resamples) -> Statistic:
+    if len(x) <= MAX_KENDALL_ITEMS:
+        return estimate(kendall, x, y, resamples=draws)
+    found = estimate(kendall, x, y)
     reason = f"no interval: {len(x)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
     return found if found.value is None else replace(found, reason=reason)
 
 
 def _tau_c(x: np.ndarray, y: np.ndarray) -> Statistic:
-    found = tau_c(x, y)
+    found = estimate(tau_c, x, y)
     return found if found.value is None else replace(found, reason="no interval: none is computed for tau-c")

@@ -18,7 +18,7 @@ from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
 from .judges import OK
 from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, mean_with_interval
+from .statistics.bootstrap import Resamples, estimate
 from .statistics.repeats import Orders, orders, repeats
 
 
@@ -102,7 +102,7 @@ def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamp
         known = any(means)
         return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
     change = np.array([own[second] - own[first] for own in means if first in own and second in own])
-    return mean_with_interval(change, resamples.select(both))
+    return estimate(np.mean, change, resamples=resamples.select(both))
 
 
 def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .probes import DEFAULT_PROBES
 from .report_schema import AgreementReport, RankingReport
 from .statistics import significance
 from .statistics.agreement import as_report, spearman
-from .statistics.bootstrap import Interval, Resamples
+from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.ranking import rank_judges, separation
 
 
@@ -127,7 +127,7 @@ def ranking_report(
     """
     permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, resamples.n_groups)))
     comparisons = significance.compare_all(scores, human, resamples, permutations=permutations, seed=seed)
-    agreement = {name: spearman(score, human) for name, score in scores.items()}
+    agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     ranking = rank_judges(agreement, comparisons)
     place = {name: position for position, name in enumerate(ranking.judges)}
 
@@ -169,8 +169,8 @@ def _comparison_report(
         "p_adjusted": adjusted,
         "permutations": None if found.permutation is None else found.permutation.permutations,
         "bootstrap_p": found.bootstrap_p,
-        "williams_p": found.williams.p,
-        "steiger_p": found.steiger.p,
+        "williams_p": found.williams_p,
+        "steiger_p": found.steiger_p,
         "power_reason": needed.pop("reason"),
         **needed,
     }

@@ -14,8 +14,8 @@ from .judge_report import Judged, distribution, judge_report, mean_of_raters
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .lengths import ResponseLength, length_report
 from .probes import Probe
-from .statistics.agreement import Statistic, as_report, is_constant, spearman
-from .statistics.bootstrap import Resamples, estimate, statistic_draws, with_interval
+from .statistics.agreement import Statistic, as_report, bias, is_constant, mae, spearman
+from .statistics.bootstrap import Resamples, difference, estimate
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import measure
 
@@ -86,7 +86,7 @@ def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> di
         changed = _changed(judged, probe)
         both = np.isfinite(changed)
         changed, score = changed[both], judged.score[both]
-        full = judged.draws if both.all() else None
+        full = judged.spearman if both.all() else None
         left, drop = _left_and_drop(changed, score, judged.human[both], judged.resamples.select(both), full)
     moved = np.abs(changed - score)
     found = {
@@ -109,20 +109,16 @@ def _changed(judged: Judged, probe: Probe) -> np.ndarray:
 
 
 def _left_and_drop(
-    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples, full_draws: np.ndarray | None
+    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples, full: Statistic | None
 ) -> tuple[Statistic, Statistic]:
     """Spearman of the changed scores, and how far below that of the scores it is: all shape (n,), finite.
 
-    The draws of the latter are not computed again where they are known.
+    The latter is not computed again where it is known.
     """
-    left, full = spearman(changed, human), spearman(score, human)
-    left_draws = statistic_draws("spearman", changed, human, resamples)
-    if full_draws is None:
-        full_draws = statistic_draws("spearman", score, human, resamples)
-    drop = Statistic(None, n=left.n, reason=left.reason or full.reason)
-    if left.value is not None and full.value is not None:
-        drop = with_interval(Statistic(full.value - left.value, n=left.n), full_draws - left_draws, resamples)
-    return with_interval(left, left_draws, resamples, correlation=True), drop
+    left = estimate(spearman, changed, human, resamples=resamples)
+    if full is None:
+        full = estimate(spearman, score, human, resamples=resamples)
+    return left, difference(full, left, resamples)
 
 
 def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], seed: int) -> dict[str, Any]:
@@ -133,19 +129,19 @@ def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], se
     score, human = judged.score[chosen], judged.human[chosen]
     drawn = Resamples.draw(judged.resamples.codes[chosen].astype(str), judged.resamples.resamples, seed)
     checks = {}
-    own_draws = statistic_draws("spearman", score, human, drawn)
-    own = with_interval(spearman(score, human), own_draws, drawn, correlation=True)
+    own = estimate(spearman, score, human, resamples=drawn)
     for probe in probes:
         changed = _changed(judged, probe)[chosen]
         both = np.isfinite(changed)
-        full = own_draws if both.all() else None
+        full = own if both.all() else None
         left, drop = _left_and_drop(changed[both], score[both], human[both], drawn.select(both), full)
         checks[probe.name] = {"expects": probe.expects, "n": int(both.sum()), "spearman": left, "drop": drop}
     found = {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
         "spearman": own,
-        **{name: estimate(name, score, human, drawn) for name in ("mae", "bias")},
+        "mae": estimate(mae, score, human, resamples=drawn),
+        "bias": estimate(bias, score, human, resamples=drawn),
         "checks": checks,
         "intervals": interval_reports(judged.items.loc[chosen], human, drawn),
     }
@@ -197,12 +193,8 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
         return {"spearman": nothing, "gain": nothing}
     half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
     score, human, resamples = judged.score[half], judged.human[half], judged.resamples.select(half)
-    own, full = spearman(score, human), spearman(judged.score, judged.human)
-    draws = statistic_draws("spearman", score, human, resamples)
-    gain = Statistic(None, n=own.n, reason=own.reason or full.reason)
-    if own.value is not None and full.value is not None:
-        gain = with_interval(Statistic(own.value - full.value, n=own.n), draws - judged.draws, resamples)
-    return {"spearman": with_interval(own, draws, resamples, correlation=True), "gain": gain}
+    own = estimate(spearman, score, human, resamples=resamples)
+    return {"spearman": own, "gain": difference(own, judged.spearman, resamples)}
 
 
 def status_counts(statuses: Iterable[object]) -> dict[str, int]:

@@ -11,14 +11,21 @@ import pandas as pd
 
 from ..data_modules.ratings import RatingTable
 from .statistics.agreement import STATISTICS, Statistic, as_report, spearman, tau_c
-from .statistics.bootstrap import Estimate, Interval, Resamples, estimate, statistic_draws, with_interval
-from .statistics.calibration import calibration_curve, calibration_line, expected_calibration_error, scale_use
+from .statistics.bootstrap import Interval, Resamples, estimate, ratio
+from .statistics.calibration import (
+    MAPPINGS,
+    calibration_curve,
+    calibration_error,
+    calibration_intercept,
+    calibration_slope,
+    mapped_errors,
+    scale_use,
+)
 from .statistics.group_level import group_correlation, top_1
 from .statistics.like_for_like import like_for_like
 from .statistics.mean_of_raters import raters_ceiling
-from .statistics.pairwise import concordance_estimate, pairwise_accuracy_estimate, tie_calibration
+from .statistics.pairwise import item_pairs
 from .statistics.reliability import Reliability
-from .statistics.score_mapping import MAPPINGS, mapped_scores
 from .statistics.systems import (
     MIN_SYSTEMS,
     SYSTEM_STATISTICS,
@@ -46,7 +53,7 @@ class Judged:
         score: Shape (n,), rating points.
         human: Shape (n,), mean over raters, rating points.
         resamples: Draws over the groups of the n items.
-        draws: Shape (resamples,), Spearman of score and human in every resample.
+        spearman: Of score and human, with its draws.
     """
 
     all_items: pd.DataFrame
@@ -54,7 +61,7 @@ class Judged:
     score: np.ndarray
     human: np.ndarray
     resamples: Resamples
-    draws: np.ndarray
+    spearman: Statistic
 
     @classmethod
     def of(
@@ -70,7 +77,7 @@ class Judged:
         score, human = items["score"].to_numpy(np.float64), items["human_mean"].to_numpy(np.float64)
         names = np.array([clusters[pair_id] for pair_id in items["pair_id"]], dtype=str)
         drawn = Resamples.draw(names, resamples, seed, interval)
-        return cls(all_items, items, score, human, drawn, statistic_draws("spearman", score, human, drawn))
+        return cls(all_items, items, score, human, drawn, estimate(spearman, score, human, resamples=drawn))
 
 
 def judge_report(
@@ -95,21 +102,21 @@ def judge_report(
     score, human, draws = judged.score, judged.human, judged.resamples
     contexts = np.unique(judged.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
-    own = Estimate.of(spearman(score, human), judged.draws, draws, correlation=True)
+    own = judged.spearman
     sign = 1.0 if higher_is_better else -1.0
     report = as_report(
         {
             "n_items": len(score),
             "judge": distribution(score),
             "human": distribution(human),
-            "spearman": own.statistic,
+            "spearman": own,
             **{name: _agreement(name, judged) for name in STATISTICS if name != "spearman"},
-            "tau_c": _without_interval(tau_c(score, human), "none is computed for tau-c"),
+            "tau_c": _without_interval(estimate(tau_c, score, human), "none is computed for tau-c"),
             "spearman_by_rater": for_other_raters(score, table),
             "spearman_two_way": for_other_items_and_raters(score, table, own, draws),
             "share_of_panel_ceiling": share_of_panel_ceiling(own, panel.panel_mean, draws),
             "like_for_like": like_for_like(score, table, draws),
-            "item_pairs": _item_pairs(score, human, few, seed),
+            "item_pairs": item_pairs(score, human, few, seed),
             "within_group": {
                 "spearman": group_correlation("spearman", score, human, contexts, few),
                 "kendall": group_correlation("kendall", score, human, contexts, few),
@@ -137,27 +144,24 @@ def mean_of_raters(table: RatingTable, panel: Reliability, resamples: Resamples,
     """
     found = [(k, raters_ceiling(table, panel.panel_reliability, resamples, k, seed)) for k in _MEANS_OF]
     return [
-        {"k": k, "expected": own.expected.statistic, "measured": own.measured.statistic}
+        {"k": k, "expected": own.expected, "measured": own.measured}
         for k, own in found
-        if own.measured.statistic.value is not None
+        if own.measured.value is not None
     ]
 
 
-def share_of_panel_ceiling(own: Estimate, ceiling: Estimate, resamples: Resamples) -> Statistic:
+def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, resamples: Resamples) -> Statistic:
     """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
 
     Returns:
         Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
     """
-    full, top = own.statistic, ceiling.statistic.value
-    if full.value is None or top is None:
-        reason = full.reason if full.value is None else f"no ceiling: {ceiling.statistic.reason}"
-        return Statistic(None, n=full.n, reason=reason)
-    if top <= 0:
-        return Statistic(None, n=full.n, reason=f"the ceiling is {top:.3f}: the raters do not agree")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = np.where(ceiling.draws > 0, own.draws / ceiling.draws, np.nan)
-    return with_interval(Statistic(full.value / top, n=full.n), draws, resamples)
+    top = ceiling.value
+    if own.value is not None and top is None:
+        return Statistic(None, n=own.n, reason=f"no ceiling: {ceiling.reason}")
+    if top is not None and top <= 0:
+        return Statistic(None, n=own.n, reason=f"the ceiling is {top:.3f}: the raters do not agree")
+    return ratio(own, ceiling, resamples)
 
 
 def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
@@ -174,7 +178,7 @@ def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, 
     return {
         "n_systems": len(judge_means),
         **found,
-        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen).statistic,
+        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen),
         "soft_pairwise_accuracy": soft_pairwise_accuracy(
             systems, judged.items["group_id"][named].tolist(), score, human, seed=seed
         ),
@@ -192,11 +196,11 @@ def _system_level(judged: Judged, resamples: Resamples, seed: int) -> dict[str, 
 
 def _agreement(name: str, judged: Judged) -> Statistic:
     if name == "kendall" and len(judged.score) > MAX_KENDALL_ITEMS:
-        found = STATISTICS[name](judged.score, judged.human)
+        found = estimate(STATISTICS[name], judged.score, judged.human)
         return _without_interval(
             found, f"{len(judged.score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
         )
-    return estimate(name, judged.score, judged.human, judged.resamples)
+    return estimate(STATISTICS[name], judged.score, judged.human, resamples=judged.resamples)
 
 
 def _without_interval(point: Statistic, why: str) -> Statistic:
@@ -210,34 +214,13 @@ def distribution(values: np.ndarray) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "sd": float(values.std())}
 
 
-def _item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int) -> dict[str, Any]:
-    calibrated = tie_calibration(score, human, seed=seed)
-    accuracy = calibrated.accuracy
-    if calibrated.epsilon is not None:
-        accuracy = pairwise_accuracy_estimate(score, human, resamples, epsilon=calibrated.epsilon).statistic
-    return {
-        "concordance": concordance_estimate(score, human, resamples).statistic,
-        "accuracy": accuracy,
-        "epsilon": calibrated.epsilon,
-        "epsilon_reason": calibrated.reason,
-    }
-
-
 def _calibration(judged: Judged, resamples: Resamples, seed: int) -> dict[str, Any]:
     score, human = judged.score, judged.human
-    line = calibration_line(score, human, resamples)
-    mapped = {name: mapped_scores(score, human, resamples.codes, name, resamples, seed) for name in MAPPINGS}
+    constant = "the judge scores are constant"
     return {
-        "error": expected_calibration_error(score, human, resamples),
-        "slope": line.slope,
-        "intercept": line.intercept,
+        "error": estimate(calibration_error, score, human, resamples=resamples),
+        "slope": estimate(calibration_slope, score, human, resamples=resamples, undefined=constant),
+        "intercept": estimate(calibration_intercept, score, human, resamples=resamples, undefined=constant),
         "curve": calibration_curve(score, human, resamples.codes),
-        "mapped": {
-            name: {
-                "mae": found.mae,
-                "rmse": found.rmse,
-                "error": expected_calibration_error(found.scores, human, resamples),
-            }
-            for name, found in mapped.items()
-        },
+        "mapped": {name: mapped_errors(score, human, resamples.codes, name, resamples, seed) for name in MAPPINGS},
     }

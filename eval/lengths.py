@@ -19,7 +19,7 @@ from ..data_modules.parallel import map_threads
 from ..data_modules.schema import Pair
 from .judge_report import Judged
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, spearman
-from .statistics.bootstrap import Estimate, Resamples, statistic_draws, with_interval
+from .statistics.bootstrap import Resamples, difference, estimate
 
 # Chinese and Japanese are written without spaces: each of their characters counts as a word
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
@@ -69,18 +69,11 @@ def _bias(judged: Judged, length: np.ndarray) -> dict[str, Statistic]:
         return {"judge": none, "human": none, "difference": none}
     judge = _correlated("judge", judged.score[known], length, seen)
     human = _correlated("human", judged.human[known], length, seen)
-    difference = Statistic(None, n=len(length), reason=judge.statistic.reason or human.statistic.reason)
-    if judge.statistic.value is not None and human.statistic.value is not None:
-        point = Statistic(judge.statistic.value - human.statistic.value, n=len(length))
-        difference = with_interval(point, judge.draws - human.draws, seen)
-    return {"judge": judge.statistic, "human": human.statistic, "difference": difference}
+    return {"judge": judge, "human": human, "difference": difference(judge, human, seen)}
 
 
-def _correlated(who: str, scores: np.ndarray, length: np.ndarray, seen: Resamples) -> Estimate:
-    found = spearman(scores, length)
-    if found.value is None:
-        reason = found.reason or ""
-        if len(length) >= MIN_ITEMS:
-            reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
-        return Estimate.undefined(reason, seen, found.n)
-    return Estimate.of(found, statistic_draws("spearman", scores, length, seen), seen, correlation=True)
+def _correlated(who: str, scores: np.ndarray, length: np.ndarray, seen: Resamples) -> Statistic:
+    reason = None
+    if len(length) >= MIN_ITEMS:
+        reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
+    return estimate(spearman, scores, length, resamples=seen, undefined=reason)

@@ -20,7 +20,7 @@ from ..data_modules.schema import Pair
 from .judges import Judge, check_score_table
 from .probes import group_of
 from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, mean_with_interval
+from .statistics.bootstrap import Resamples, estimate
 
 
 def matched_accuracy(
@@ -44,7 +44,7 @@ def matched_accuracy(
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
     wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
     seen = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
-    return mean_with_interval(wins, seen, dropped)
+    return dataclasses.replace(estimate(np.mean, wins, resamples=seen), dropped=dropped)
 
 
 @dataclass(frozen=True)

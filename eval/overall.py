@@ -23,7 +23,7 @@ from ..data_modules.ratings import RatingTable
 from . import numerals
 from .report_schema import OverallReport
 from .statistics.agreement import Statistic, as_report, spearman
-from .statistics.bootstrap import Estimate, Interval, Resamples, statistic_draws, with_interval
+from .statistics.bootstrap import Interval, Resamples, difference, estimate, ratio, with_interval
 from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
 from .statistics.ranking import ALPHA, Ranking, rank_tested
 from .statistics.reliability import Reliability, affordable_draws, measure
@@ -74,18 +74,18 @@ def overall_report(
     found = {judge: _against_people(judge, drawn) for judge in judges}
     differences = {pair: mean_difference(*pair, drawn) for pair in combinations(judges, 2)}
     p = {pair: _p(own, drawn) for pair, own in differences.items()}
-    tested = {pair: (differences[pair].statistic.value or 0.0, own) for pair, own in p.items() if own is not None}
+    tested = {pair: (differences[pair].value or 0.0, own) for pair, own in p.items() if own is not None}
     ranking = rank_tested({judge: own.spearman for judge, own in found.items()}, tested)
     report: OverallReport = {
         "n_dimensions": len(blocks),
         "n_groups": drawn.all.n_groups,
         "resamples": drawn.all.resamples,
         "people": {
-            "spearman": as_report(_mean([own.leave_one_rater_out for own in people], drawn.all).statistic),
-            "panel_mean": as_report(_mean([own.panel_mean for own in people], drawn.all).statistic),
+            "spearman": as_report(_mean([own.leave_one_rater_out for own in people], drawn.all)),
+            "panel_mean": as_report(_mean([own.panel_mean for own in people], drawn.all)),
         },
         "judges": _judges(found, ranking),
-        "comparisons": [_comparison(pair, own.statistic, p[pair], ranking) for pair, own in differences.items()],
+        "comparisons": [_comparison(pair, own, p[pair], ranking) for pair, own in differences.items()],
         "text": [],
     }
     report["text"] = overall_words(report)
@@ -143,13 +143,13 @@ class DrawnBlocks:
         block = self.blocks[place]
         return ~np.isnan(block.scores[judge]) if judge in block.scores else np.zeros(len(block.human), dtype=bool)
 
-    def agreement(self, place: int, judge: str, kept: np.ndarray) -> Estimate:
+    def agreement(self, place: int, judge: str, kept: np.ndarray) -> Statistic:
         """Spearman of a judge on items of a dimension."""
         block, seen = self.blocks[place], self.seen(place, kept)
         if judge not in block.scores:
-            return Estimate.undefined("0 items", seen)
+            return Statistic(None, reason="0 items")
         score, human = block.scores[judge][kept], block.human[kept]
-        return Estimate(spearman(score, human), statistic_draws("spearman", score, human, seen))
+        return estimate(spearman, score, human, resamples=seen)
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,14 @@ class _Overall:
 
 
 def _against_people(judge: str, drawn: DrawnBlocks) -> _Overall:
-    own: list[Estimate] = []
+    own: list[Statistic] = []
     panels: list[Reliability] = []
     for place in range(len(drawn.blocks)):
         kept = drawn.scored(place, judge)
         own.append(drawn.agreement(place, judge, kept))
         panels.append(drawn.panel(place, kept))
     return _Overall(
-        _mean(own, drawn.all).statistic,
+        _mean(own, drawn.all),
         _share(own, [panel.panel_mean for panel in panels], drawn.all),
         _beside_one_person(judge, drawn),
     )
@@ -187,55 +187,48 @@ def _beside_one_person(judge: str, drawn: DrawnBlocks) -> LikeForLike:
     return replace(beside, n_items=len(counted))
 
 
-def _mean(estimates: Sequence[Estimate], resamples: Resamples) -> Estimate:
+def _mean(estimates: Sequence[Statistic], resamples: Resamples) -> Statistic:
     """Over those that are defined, which it counts; undefined where none is."""
-    defined = [own for own in estimates if own.statistic.value is not None]
+    defined = [own for own in estimates if own.value is not None]
     if not defined:
-        reasons = dict.fromkeys(own.statistic.reason for own in estimates)
-        return Estimate.undefined("; ".join(str(reason) for reason in reasons), resamples)
-    value = float(np.mean([own.statistic.value or 0.0 for own in defined]))
+        reasons = dict.fromkeys(own.reason for own in estimates)
+        return Statistic(None, reason="; ".join(str(reason) for reason in reasons))
+    value = float(np.mean([own.value or 0.0 for own in defined]))
     draws = np.mean([own.draws for own in defined], axis=0)
     point = Statistic(value, n=len(defined), dropped=len(estimates) - len(defined))
-    return Estimate.of(point, draws, resamples)
+    return with_interval(point, draws, resamples)
 
 
-def _share(own: Sequence[Estimate], ceilings: Sequence[Estimate], resamples: Resamples) -> Statistic:
+def _share(own: Sequence[Statistic], ceilings: Sequence[Statistic], resamples: Resamples) -> Statistic:
     """Mean over mean, of the dimensions that have both."""
     both = [
         (judge, top)
         for judge, top in zip(own, ceilings, strict=True)
-        if judge.statistic.value is not None and top.statistic.value is not None
+        if judge.value is not None and top.value is not None
     ]
     if not both:
         return Statistic(None, reason="no dimension has both a Spearman and a ceiling")
     judge, top = (_mean(side, resamples) for side in zip(*both, strict=True))
-    assert judge.statistic.value is not None
-    assert top.statistic.value is not None
-    if top.statistic.value <= 0:
-        reason = f"the mean ceiling is {top.statistic.value:.3f}: people do not agree"
-        return Statistic(None, n=len(both), reason=reason)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = np.where(top.draws > 0, judge.draws / top.draws, np.nan)
-    point = Statistic(judge.statistic.value / top.statistic.value, n=len(both), dropped=len(own) - len(both))
-    return with_interval(point, draws, resamples)
+    if top.value is not None and top.value <= 0:
+        return Statistic(None, n=len(both), reason=f"the mean ceiling is {top.value:.3f}: people do not agree")
+    return replace(ratio(judge, top, resamples), dropped=len(own) - len(both))
 
 
-def mean_difference(first: str, second: str, drawn: DrawnBlocks) -> Estimate:
+def mean_difference(first: str, second: str, drawn: DrawnBlocks) -> Statistic:
     """Of the means, over the items and dimensions that both judges have."""
     found = []
     for place in range(len(drawn.blocks)):
         kept = drawn.scored(place, first) & drawn.scored(place, second)
         one, other = (drawn.agreement(place, judge, kept) for judge in (first, second))
-        if one.statistic.value is not None and other.statistic.value is not None:
-            point = Statistic(one.statistic.value - other.statistic.value)
-            found.append(Estimate(point, one.draws - other.draws))
+        if one.value is not None and other.value is not None:
+            found.append(difference(one, other, drawn.seen(place, kept)))
     if not found:
-        return Estimate.undefined("on no dimension both have an agreement", drawn.all)
+        return Statistic(None, reason="on no dimension both have an agreement")
     return _mean(found, drawn.all)
 
 
-def _p(difference: Estimate, drawn: DrawnBlocks) -> float | None:
-    return None if difference.statistic.low is None else bootstrap_p(drawn.all.drawn(difference.draws))
+def _p(found: Statistic, drawn: DrawnBlocks) -> float | None:
+    return None if found.low is None else bootstrap_p(drawn.all.drawn(found.draws))
 
 
 def _judges(found: Mapping[str, _Overall], ranking: Ranking) -> list[dict[str, Any]]:

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .statistics.agreement import Statistic, is_constant
-from .statistics.bootstrap import Resamples, statistic_draws, with_interval
+from .statistics.agreement import Statistic, is_constant, pearson
+from .statistics.bootstrap import Resamples, with_interval
 
 MIN_ITEMS_HERE = 10
 """Fewest items: five per probe."""
@@ -95,10 +95,10 @@ def voice_and_words(
         return VoiceAndWords(*[nothing] * 7)
 
     pairs = [(sides[0], sides[1]), (sides[0], sides[2]), (sides[1], sides[2])]
-    r = np.array([_pearson(x, y) for x, y in pairs])[:, None]
-    draws = np.stack([statistic_draws("pearson", x, y, seen) for x, y in pairs])
+    r = np.array([pearson(x, y) for x, y in pairs])[:, None]
+    draws = np.stack([seen.draws(lambda items, x=x, y=y: pearson(x[items], y[items])) for x, y in pairs])
     # A resample in which the full scores are constant has no variance to divide
-    empty = np.isnan(statistic_draws("pearson", sides[0], sides[0], seen))
+    empty = np.isnan(seen.draws(lambda items: pearson(sides[0][items], sides[0][items])))
 
     def finish(point: np.ndarray, drawn: np.ndarray, why: str = "") -> Statistic:
         if np.isnan(point[0]):
@@ -126,10 +126,6 @@ def _refusal(sides: np.ndarray) -> str | None:
     if infinite := int(np.isinf(sides).any(axis=0).sum()):
         return f"{infinite} items with an infinite score"
     return "the judge scores are constant" if is_constant(sides[0]) else None
-
-
-def _pearson(x: np.ndarray, y: np.ndarray) -> float:
-    return float("nan") if is_constant(x) or is_constant(y) else float(np.corrcoef(x, y)[0, 1])
 
 
 def _commonality(r: np.ndarray) -> np.ndarray:

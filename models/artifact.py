@@ -21,7 +21,16 @@ from ..data_modules.errors import UserError
 from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
 from .checkpoints import read_checkpoint
-from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, parse, read_description, read_json
+from .description import (
+    EXPORT,
+    SCHEMA_VERSION,
+    Description,
+    check_alike,
+    current,
+    parse,
+    read_description,
+    read_json,
+)
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .judge import EmpathyJudge
 from .lora import trained_in_full
@@ -302,7 +311,7 @@ def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
     # weights of raters and campaigns are for training alone
     trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
     state = {key.removeprefix("judge."): value for key, value in trained.items()}
-    return file, checkpoint["description"], state
+    return file, current(file, checkpoint["description"]), state
 
 
 def _load_state(judge: EmpathyJudge, file: Path, state: Mapping[str, Tensor]) -> None:

@@ -4,8 +4,10 @@ strictly with pydantic, and refused in one line that names the field."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,7 +22,9 @@ from .judge import JudgeSettings
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")
 """No value is converted (true is no number, "3" neither), and no field is passed over."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_RENAMED = {"full": "full_parts", "dtype": "trained_dtype"}
+"""Settings of LoRA in schema version 1 and their names today."""
 MEMBERS = "members"
 """In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
 EXPORT = "export"
@@ -41,7 +45,7 @@ class Description(BaseModel):
     """The fields of `judge.json` that loading depends on; others are for people and programs."""
 
     model_config = STRICT  # settings and dimensions inherit it
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     settings: JudgeSettings
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
@@ -63,7 +67,7 @@ class Description(BaseModel):
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """`judge.json` of a judge folder, checked.
+    """`judge.json` of a judge folder, checked; an old one as it would be written today.
 
     Raises:
         UserError: If there is none, or as `parse`.
@@ -73,8 +77,33 @@ def read_description(folder: Path) -> dict[str, Any]:
         description = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{folder}: not a judge folder: it has no {JUDGE_FILE}") from None
+    description = current(path, description)
     parse(path, description)
     return description
+
+
+def current(path: Path, description: Any) -> Any:
+    """A description as this version writes it; of an old one a line on standard error says how it is converted."""
+    if not isinstance(description, dict) or description.get("schema_version") != 1:
+        return description
+    folder = path.parent if path.name == JUDGE_FILE else path.parent.parent
+    _say_once(f"{path}: written by an earlier version; `empathy-judge upgrade {folder}` converts it")
+    return upgraded(description)
+
+
+@cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def upgraded(description: dict[str, Any]) -> dict[str, Any]:
+    """A description of schema version 1 in the names of this version."""
+    made = json.loads(json.dumps(description)) | {"schema_version": SCHEMA_VERSION}
+    origin = (made.get(EXPORT) or {}).get("origin") or {}
+    for settings in (made.get("settings"), origin.get("settings")):
+        if isinstance(settings, dict) and isinstance(settings.get("lora"), dict):
+            settings["lora"] = {_RENAMED.get(name, name): value for name, value in settings["lora"].items()}
+    return made
 
 
 def parse(path: Path, description: Mapping[str, Any]) -> Description:

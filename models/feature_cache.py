@@ -326,8 +326,8 @@ def first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
     """
     if not isinstance(backbone, AudioLanguageModel):
         raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
-    changing = {*settings.parts, *settings.full} - {"language_model"}
-    if changing or "language_model" in settings.full:
+    changing = {*settings.parts, *settings.full_parts} - {"language_model"}
+    if changing or "language_model" in settings.full_parts:
         which = min(changing or {"language_model"})
         raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
     count = len(backbone.layers)
@@ -336,7 +336,7 @@ def first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
         first = count - 1  # the head alone is trained; the last layer is computed each time
     if first == 0:
         raise UserError(
-            "cache: layers with LoRA from the first layer on: there is nothing below; use lora_layers such as "
+            "cache: layers with LoRA from the first layer on: there is nothing below; use lora.layers such as "
             f"[-{max(1, count // 4)}, {count}], or cache: audio"
         )
     return first

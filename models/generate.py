@@ -22,6 +22,7 @@ from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
 from .backbones.deferred import weight_files
 from .backbones.loading import one_line
+from .hub import require_hub
 from .prefix_caching import kv_cache
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
@@ -216,6 +217,7 @@ def identity(checkpoint: Checkpoint) -> str:
     folder = Path(found.name)
     if folder.is_dir():
         return _folder_hash(folder)
+    require_hub(found.name, found.revision)
     try:
         config = cached_file(found.name, "config.json", revision=found.revision)
     except OSError as error:

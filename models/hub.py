@@ -4,11 +4,21 @@ of `hf auth login`; it is never shown."""
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import (
+    HfApi,
+    constants,
+    get_hf_file_metadata,
+    hf_hub_url,
+    is_offline_mode,
+    snapshot_download,
+    try_to_load_from_cache,
+)
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,  # pyright: ignore[reportPrivateImportUsage] of httpx, of httpx2 since version 2
@@ -26,6 +36,60 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 """What is fetched: a judge has no other files that are read, and code is never run."""
+ANSWER_SECONDS = 2.0
+"""How long the hub may take to answer the first request."""
+
+
+def require_hub(name: str, revision: str | None, file: str = "config.json") -> None:
+    """A model on the hub can be had: the hub answers, or the cache has a copy.
+
+    Libraries try six times for each file, half a minute in all. Here one attempt is made, at most `ANSWER_SECONDS`
+    long. Where the hub does not answer and the cache has the model, this process works as with ``HF_HUB_OFFLINE=1``
+    from here on.
+
+    Args:
+        name: A folder, which needs no hub, or ``OWNER/NAME``.
+        revision: Commit, tag or branch on the hub.
+        file: What every such model has.
+
+    Raises:
+        UserError: If neither has it.
+    """
+    if Path(name).exists() or not _NAME.fullmatch(name):
+        return
+    kept = isinstance(try_to_load_from_cache(name, file, revision=revision), str)
+    if kept and is_offline_mode():
+        return
+    answers = not is_offline_mode() and _hub_answers(constants.ENDPOINT, name, revision, file)
+    if answers:
+        return
+    if kept:
+        constants.HF_HUB_OFFLINE = True
+        return
+    why = "HF_HUB_OFFLINE is set" if is_offline_mode() else f"the hub cannot be reached ({constants.ENDPOINT})"
+    raise UserError(
+        f"{name}: no such folder, {why}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
+        f"`hf download {name}` where there is a network, or name a folder"
+    )
+
+
+@cache
+def _hub_answers(endpoint: str, name: str, revision: str | None, file: str) -> bool:
+    """Whether a request is answered in time; in a thread of its own, since looking up an address has no limit."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            get_hf_file_metadata(hf_hub_url(name, file, revision=revision, endpoint=endpoint), timeout=ANSWER_SECONDS)
+        except (HTTPError, OSError) as error:
+            if not isinstance(error, HfHubHTTPError):
+                return
+        answered.set()
+
+    asking = threading.Thread(target=ask, name="hub", daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    return answered.is_set()
 
 
 def judge_folder(path: Path, revision: str | None = None) -> Path:
@@ -44,6 +108,7 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
         if revision is not None:
             raise UserError(f"{path}: revision {revision!r} of a folder; expected none, or OWNER/NAME on the hub")
         return path
+    require_hub(name, revision, JUDGE_FILE)
     with _one_line(f"{name}: no such folder, and no judge on the hub"):
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_KINDS))
     if not (folder / JUDGE_FILE).is_file():

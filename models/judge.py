@@ -38,20 +38,21 @@ EncodedClip = list[EncodedWindow]
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """What a judge is built from, apart from its dimensions.
+    """What a judge is built from, apart from its dimensions: `judge` in a recipe, `settings` in `judge.json`.
 
     Attributes:
         backbone: "nano", a hub id or a folder in the hub's layout.
         revision: Commit, tag or branch on the hub.
-        dtype: Of the frozen backbone weights; head and, unless `lora.dtype` says otherwise, adapter are float32.
-        attention: Attention kernel.
-        quantization: "nf4" keeps the linear layers of the language model in 4 bits (QLoRA).
+        dtype: Of the frozen backbone weights; head and, unless lora.trained_dtype says otherwise, adapter are float32.
+        attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
+        quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
         pooling: How hidden states become one vector per pair.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
-        head: How the pooled vector becomes a score.
-        long_clips: What happens to a clip above the maximum audio length of the backbone. "refuse": an error. "window":
-            it is cut into the fewest windows of equal length that are short enough, a pair is read once for each
+        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
+            corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
+        long_clips: What happens to a clip above the maximum audio length of the backbone. refuse: an error. window: it
+            is cut into the fewest windows of equal length that are short enough, a pair is read once for each
             combination of windows of its clips, and the head gets the mean of these, each weighted by its duration.
     """
 
@@ -337,4 +338,4 @@ def _response_mask(is_audio: Tensor, responses: Sequence[_Span]) -> Tensor:
 
 def tower_is_trained(judge: EmpathyJudge) -> bool:
     """Whether audio states depend on weights that training changes."""
-    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full}
+    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full_parts}

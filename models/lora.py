@@ -28,19 +28,20 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Where LoRA goes, how large it is, and what is trained beside it.
+    """Where LoRA goes, how large it is, and what is trained beside it; in a recipe `judge.lora`.
 
     Attributes:
-        parts: Parts whose linear layers get an adapter. Empty = train the head alone.
+        parts: Parts of the backbone whose linear layers get an adapter: language_model, projector, audio_tower. Empty
+            = train the head alone.
         rank: Rank of the update.
         alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
         dropout: Dropout on the adapter's input while training.
-        method: "lora", "rslora" (Kalajdzievski, 2023) or "dora" (Liu et al., 2024).
+        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024: magnitude and direction apart).
         layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
-            from 0; negative numbers count from the end. None = all.
-        full: Parts whose weights are all trained themselves.
-        dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser steps; no
-            strategy needs it.
+            from 0; negative numbers count from the end. By default all.
+        full_parts: Parts whose weights are all trained themselves, such as the projector.
+        trained_dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser
+            steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
     """
 
     parts: list[PartName] = field(default_factory=lambda: ["language_model"])
@@ -49,8 +50,8 @@ class LoraSettings:
     dropout: float = 0.0
     method: LoraMethod = "lora"
     layers: tuple[int, int] | None = None
-    full: list[PartName] = field(default_factory=list)
-    dtype: TrainedDtype = "float32"
+    full_parts: list[PartName] = field(default_factory=list)
+    trained_dtype: TrainedDtype = "float32"
 
 
 def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
@@ -62,13 +63,13 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     Raises:
         UserError: If there is no such part, it has no linear layer of the expected names, or it is named twice.
     """
-    for name in [*settings.parts, *settings.full]:
+    for name in [*settings.parts, *settings.full_parts]:
         if name not in backbone.parts:
             raise UserError(f"train {name!r}: backbone {backbone.name} has no such part; expected {_names(backbone)}")
-    if both := set(settings.parts) & {*settings.full, JOINER}:
+    if both := set(settings.parts) & {*settings.full_parts, JOINER}:
         raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
-    dtype = torch.float32 if settings.dtype == "float32" else None
+    dtype = torch.float32 if settings.trained_dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
         finish(backbone.network.get_submodule(backbone.parts[name].path))
         for _, weight in weights_of(backbone, name):
@@ -81,7 +82,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
 
 def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
     """Parts whose weights are all trained: those that the settings name, and cross-attention fusion."""
-    return [name for name in backbone.parts if name in settings.full or name == JOINER]
+    return [name for name in backbone.parts if name in settings.full_parts or name == JOINER]
 
 
 def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
@@ -96,7 +97,7 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
         use_dora=settings.method == "dora",
         target_modules=pattern,
     )
-    in_float32 = settings.dtype == "float32"
+    in_float32 = settings.trained_dtype == "float32"
     with seen_as_float32(backbone.network):
         handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
     if in_float32 and settings.method != "dora":  # which takes lengths of rows in the precision of the states
@@ -145,7 +146,7 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
         count = len(backbone.network.get_submodule(path))  # pyright: ignore[reportArgumentType] a list of layers
         chosen = range(count)[slice(*layers)]
         if not chosen:
-            raise UserError(f"lora_layers {list(layers)}: the language model of {backbone.name} has {count} layers")
+            raise UserError(f"lora.layers {list(layers)}: the language model of {backbone.name} has {count} layers")
         pattern = rf"{re.escape(path)}\.(?:{'|'.join(map(str, chosen))})\.(?:.*\.)?(?:{linears})"
     else:
         pattern = re.escape(part.path) + (rf"\.(?:.*\.)?(?:{linears})" if linears else "")
@@ -251,8 +252,8 @@ def check_trainable(counts: Mapping[str, Count], expected: Mapping[str, int]) ->
     """
     for name, number in expected.items():
         if name not in counts:
-            raise UserError(f"model.expected_trainable: no part {name!r}; expected {', '.join(counts)}")
+            raise UserError(f"expected_trainable: no part {name!r}; expected {', '.join(counts)}")
         if counts[name].trainable != number:
             raise UserError(
-                f"model.expected_trainable: {name} has {counts[name].trainable} trainable parameters, expected {number}"
+                f"expected_trainable: {name} has {counts[name].trainable} trainable parameters, expected {number}"
             )

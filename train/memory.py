@@ -94,7 +94,7 @@ def step_memory(
     if settings.quantization == "nf4":
         weights -= _saved_by_nf4(as_trained)
     # autocast computes with adapters in the dtype of the frozen weights
-    autocast = replace(settings, lora=replace(settings.lora, dtype="backbone"))
+    autocast = replace(settings, lora=replace(settings.lora, trained_dtype="backbone"))
     judge = _without_weights(autocast) if mixed_precision else as_trained
     if gradient_checkpointing:
         recompute_activations(judge.network)

@@ -16,6 +16,7 @@ from ..data_modules.comparisons import Comparison, directions
 from ..data_modules.rated_pairs import RatedPairs
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
+from ..eval.statistics.bootstrap import estimate
 from ..models.heads import Prediction
 
 
@@ -92,12 +93,12 @@ class Validation:
         return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
 
     def _of(self, column: int, scores: np.ndarray) -> Agreement:
-        found = spearman(scores, self.targets[:, column])
+        found = estimate(spearman, scores, self.targets[:, column])
         decided = self._strengths[:, column] > 0
         leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
         leads = leads * directions(self._dimensions)[column].item()
         met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
-        return Agreement(None if found.value is None else float(found.value), found.reason, met)
+        return Agreement(found.value, found.reason, met)
 
     def _gathered(self) -> np.ndarray:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""

@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path, PureWindowsPath
 
 from ..errors import AudioError, DataError, shown
+from ..storage import path_version
 from ..tables import SourceTable, json_table
 
 MAX_MEMBER_BYTES = 512 << 20
@@ -55,11 +56,7 @@ SourceFile = Path | ArchiveMember
 
 
 def read_file(file: SourceFile) -> bytes:
-    """The content of a file.
-
-    Raises:
-        AudioError: If it cannot be read.
-    """
+    """The content of a file; an `AudioError` if it cannot be read."""
     if isinstance(file, ArchiveMember):
         return file.read()
     try:
@@ -113,7 +110,7 @@ def open_tree(path: Path) -> FileTree:
     if path.is_dir():
         return FileTree(path, _unwrapped(_folder_files(path.resolve()), path.name))
     if path.exists():
-        return FileTree(path, _archive_files(path))
+        return FileTree(path, _unwrapped({member.name: member for member in archive_members(path)}, path.stem))
     raise DataError(f"{path}: no such folder or zip archive")
 
 
@@ -127,21 +124,20 @@ def archive_members(path: Path) -> list[ArchiveMember]:
     return [ArchiveMember(path, name) for name in _opened(path).members]
 
 
-def _archive_files(path: Path) -> dict[str, SourceFile]:
-    return _unwrapped({member.name: member for member in archive_members(path)}, path.stem)
-
-
 def _folder_files(root: Path) -> dict[str, SourceFile]:
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+
     found: dict[str, SourceFile] = {}
     archives: list[Path] = []
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
         for name in folders:
             if (Path(folder) / name).is_symlink():
                 raise DataError(f"{Path(folder) / name}: a link to a folder; expected the folder itself")
         for name in names:
             path = Path(folder) / name
-            if _is_hidden(name):
+            if name.startswith(".") or name == "__MACOSX":
                 continue
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise DataError(
@@ -153,12 +149,8 @@ def _folder_files(root: Path) -> dict[str, SourceFile]:
                 archives.append(path)
     for archive in archives:
         mount = archive.relative_to(root).with_suffix("").as_posix()
-        found.update({f"{mount}/{name}": member for name, member in _archive_files(archive).items()})
+        found.update({f"{mount}/{name}": file for name, file in open_tree(archive).files.items()})
     return found
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or _is_from_macos(name)
 
 
 def _is_from_macos(name: str) -> bool:
@@ -171,10 +163,6 @@ def _unwrapped(files: dict[str, SourceFile], name: str) -> dict[str, SourceFile]
     head = f"{name}/"
     cut = len(head) if all(path.startswith(head) for path in files) else 0
     return {path[cut:]: files[path] for path in sorted(files)}
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
 
 class _OpenArchive:
@@ -199,14 +187,8 @@ class _OpenArchive:
         if info is None:
             raise AudioError(f"{self._path.name}/{name}: no such file in the archive")
         try:
-            # The lock keeps zipfile's count of readers right; seeks and reads have zipfile's own.
-            with self._lock:
-                stream = self._zip.open(info)
-            try:
+            with self._lock, self._zip.open(info) as stream:
                 data = stream.read(info.file_size)
-            finally:
-                with self._lock:
-                    stream.close()
         except _DAMAGE as error:
             raise AudioError(f"{self._path.name}/{name}: cannot be read ({error})") from None
         if len(data) != info.file_size:
@@ -219,14 +201,13 @@ class _OpenArchive:
 def _opened(path: Path) -> _OpenArchive:
     """The archive, opened once per process: to parse a directory of 10,000 for each member would take 0.1 s each."""
     try:
-        found = path.stat()
+        return _open(path, os.getpid(), path_version(path))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return _open(path, os.getpid(), (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(_OPEN_ARCHIVES)
-def _open(path: Path, process: int, version: tuple[int, ...]) -> _OpenArchive:
+def _open(path: Path, process: int, version: str) -> _OpenArchive:
     del process, version  # a forked process needs a file position of its own, a replaced file its own directory
     return _OpenArchive(path)
 

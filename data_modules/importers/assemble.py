@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ..folders import staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..rows import PAIR_COLUMNS, TAGS, check_pair_rows, hash_order, ratings_schema, sorted_tags
+from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
 from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
@@ -107,7 +108,7 @@ def assemble(
         rows = _Rows(imported.pairs, check_clips(cells, stage, embed_audio))
         skipped = [*imported.skipped, *rows.skipped]
         _check_skipped(skipped, len(imported.pairs) + len(imported.skipped), max_skipped)
-        check_pair_rows(rows, out / PAIRS_FILE)
+        deque(checked_pairs(rows, out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(rows, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
         check_annotations(card, rows.ids(), ratings, preferences, out)

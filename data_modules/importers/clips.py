@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os.path
@@ -17,6 +18,7 @@ from ..errors import AudioError, DataError, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from ..stored_clips import StoredClip
+from ..tables import Record
 from .archives import ArchiveMember, read_file
 
 AUDIO_FOLDER = "audio"
@@ -46,7 +48,15 @@ class CheckedClip:
     path: str | None
 
 
-def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
+def add_audio_root(parser: argparse.ArgumentParser) -> None:
+    """The option for audio that a link in the folder leads to."""
+    parser.add_argument(
+        "--audio-root", metavar="DIR",
+        help="another folder in which audio may lie, where the folder of the audio is a symbolic link to it",
+    )  # fmt: skip
+
+
+def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = None) -> ClipCell:
     """The clip that a cell refers to; what is none is an `AudioError` in its place, so that only its pair is skipped.
 
     Args:
@@ -54,6 +64,7 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
             audio.
         folder: The folder of the table, resolved.
         where: The cell, for messages.
+        root: Another folder in which audio may lie, such as the target of a link in `folder`.
     """
     if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
         value = value["path"] if value["bytes"] is None else value["bytes"]
@@ -61,7 +72,7 @@ def find_clip(value: Any, folder: Path, where: str) -> ClipCell:
         return ClipCell(value, where)
     if isinstance(value, str) and value:
         try:
-            return ClipCell(resolve_inside(folder, value, where), where)
+            return ClipCell(resolve_inside(folder, value, where, also=root), where)
         except DataError as error:
             return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
     return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
@@ -74,24 +85,28 @@ class AudioFolder:
     the table share are left off: two different paths never become one file.
     """
 
-    def __init__(self, folder: Path, values: Iterable[Any]) -> None:
+    def __init__(self, folder: Path, values: Iterable[Any], root: str | Path | None = None) -> None:
         """Finds out which leading folders are left off: the fewest with which a file is there.
 
         Args:
             folder: Where to look.
             values: All audio values of the table; those that are no paths (bytes, null) do not count, nor do paths
                 that leave the folder, which `find` refuses.
+            root: As `find_clip` takes it.
         """
-        self._folder = folder.resolve()
+        self._folder, self._root = folder.resolve(), root
         paths = {PurePosixPath(value).parts for value in values if isinstance(value, str)}
         inside = [path for path in paths if ".." not in path and path[:1] != ("/",)]
         levels = zip(*(path[:-1] for path in inside), strict=False)
         shared = tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
-        starts = (shared[:count] for count in range(len(shared) + 1))
-        self._left_off = next((start for start in starts if self._has_one(inside, len(start))), ())
-
-    def _has_one(self, paths: Iterable[tuple[str, ...]], left_off: int) -> bool:
-        return any(os.path.isfile(self._folder.joinpath(*path[left_off:])) for path in paths)
+        self._left_off = next(
+            (
+                shared[:count]
+                for count in range(len(shared) + 1)
+                if any(os.path.isfile(self._folder.joinpath(*path[count:])) for path in inside)
+            ),
+            (),
+        )
 
     def find(self, value: Any, where: str) -> ClipCell:
         """The clip that a value refers to: all that `find_clip` takes."""
@@ -99,7 +114,11 @@ class AudioFolder:
             parts = PurePosixPath(value).parts
             if parts[: len(self._left_off)] == self._left_off:
                 value = "/".join(parts[len(self._left_off) :])
-        return find_clip(value, self._folder, where)
+        return find_clip(value, self._folder, where, self._root)
+
+    def clip(self, row: Record, field: str) -> ClipCell:
+        """The clip that a field of a row refers to."""
+        return self.find(row.values.get(field), row.place(field))
 
 
 def read_clip(content: Content) -> bytes:

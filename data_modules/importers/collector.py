@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 
 from ..audio import audio_hash
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..stratified import components
-from ..tables import Record
+from ..tables import Record, read_records
 from .assemble import Imported, Skipped
-from .clips import ClipCell, Content, read_clip
+from .clips import AudioFolder, ClipCell, Content, read_clip
 
 _ID_LENGTH = 16  # hexadecimal digits: 64 bits
 
@@ -42,12 +42,16 @@ class Collector:
         self._preferences: dict[tuple[str, ...], tuple[float, str]] = {}  # chosen, rejected, rater, dimension
 
     @contextmanager
-    def skipping(self, row: Record) -> Iterator[None]:
-        """Lists the row, with the place of the value where the error names one, if the block fails."""
+    def skipping(self, where: str) -> Iterator[None]:
+        """Lists what stands there, with the place of the value where the error names one, if the block fails."""
         try:
             yield
         except (DataError, AudioError) as error:
-            self.skipped.append(_skipped(row, error))
+            text = str(error)
+            if text.startswith((f"{where}, ", f"{where}: ")):
+                value, _, text = text[len(where) :].partition(": ")
+                where += value
+            self.skipped.append(Skipped(where, text))
 
     def digest(self, cell: ClipCell) -> str:
         """SHA-256 (hex) of the encoded bytes of a clip; each file is read once.
@@ -99,14 +103,12 @@ class Collector:
         Raises:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
         """
-        _check_rater(rater, where)
         is_number = isinstance(score, int | float) and not isinstance(score, bool)
         on_scale = is_number and scale.minimum <= score <= scale.maximum  # NaN is outside too
         if not on_scale or (whole and score != int(score)):
             number = "whole number" if whole else "number"
-            expected = f"a {number} from {scale.minimum:g} to {scale.maximum:g}"
-            raise DataError(f"{where}: value {shown(score)}; expected {expected}")
-        _add_once(self._ratings, (pair_id, rater, dimension), float(score), where, rater, "scored this")
+            raise bad_value(where, score, f"a {number} from {scale.minimum:g} to {scale.maximum:g}")
+        _add_once(self._ratings, (pair_id, rater, dimension), float(score), where, "scored this")
 
     def add_preference(
         self, chosen: str, rejected: str, rater: Any, dimension: str, strength: float, where: str
@@ -116,11 +118,10 @@ class Collector:
         Raises:
             DataError: If both are the same pair, the rater has no name, or has said the same before.
         """
-        _check_rater(rater, where)
         if chosen == rejected:
             raise DataError(f"{where}: both clips are the same; expected two different clips")
         key = (chosen, rejected, rater, dimension)
-        _add_once(self._preferences, key, strength, where, rater, "compared these")
+        _add_once(self._preferences, key, strength, where, "compared these")
 
     def scale_of(self, name: str, ends: Dimension, whole: bool = False) -> Dimension:
         """The dimension `name` between these ends; in steps of 1 if every score so far is whole, else without steps."""
@@ -154,27 +155,16 @@ class Collector:
         return Imported(card, self.pairs(), ratings, self.preferences() if compared else None, self.skipped)
 
 
-def _skipped(row: Record, error: UserError) -> Skipped:
-    text, head = str(error), row.place()
-    if not text.startswith((f"{head}, ", f"{head}: ")):
-        return Skipped(head, text)
-    value, _, reason = text[len(head) :].partition(": ")
-    return Skipped(head + value, reason)
-
-
-def _check_rater(rater: Any, where: str) -> None:
-    if not is_name(rater):
-        raise DataError(f"{where}: rater {shown(rater)}; expected text without line breaks, not empty")
-
-
 def _add_once(
     table: dict[tuple[str, ...], tuple[float, str]],
     key: tuple[str, ...],
     value: float,
     where: str,
-    rater: str,
     done: str,
 ) -> None:
+    *_, rater, _ = key
+    if not is_name(rater):
+        raise DataError(f"{where}: rater {shown(rater)}; expected text without line breaks, not empty")
     if key in table:
         raise DataError(f"{where}: rater {shown(rater)} has {done} at {table[key][1]} already")
     table[key] = (value, where)
@@ -206,3 +196,30 @@ def source_files(path: Path, patterns: Sequence[str]) -> list[Path]:
     if not seen:
         raise DataError(f"{path}: holds no file {' or '.join(patterns)}; expected the folder as it was downloaded")
     return sorted(seen)
+
+
+def source_rows(
+    path: Path,
+    patterns: Sequence[str],
+    fields: Sequence[str],
+    audio: Callable[[Record], Iterable[Any]],
+    folder: str | Path | None = None,
+    root: str | Path | None = None,
+) -> Iterator[tuple[Record, AudioFolder]]:
+    """The rows of all files of a source, each with the folder that finds its clips.
+
+    Args:
+        path: As `source_files` takes it.
+        patterns: As `source_files` takes them.
+        fields: Without these in any row the layout is another one.
+        audio: All audio values of a row; what is no path does not count.
+        folder: Where the clips are; None = beside each file.
+        root: Another folder in which audio may lie, see `find_clip`.
+
+    Raises:
+        DataError: If there is no such file, or one has another layout.
+    """
+    for file in source_files(path, patterns):
+        rows = read_records(file, fields)
+        clips = AudioFolder(Path(folder or file.parent), (value for row in rows for value in audio(row)), root)
+        yield from ((row, clips) for row in rows)

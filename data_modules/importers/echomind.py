@@ -29,13 +29,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import DataError, shown
+from ..errors import DataError, bad_value, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import plain_text, text_of
 from .archives import FileTree, open_tree
-from .assemble import Imported, Skipped
+from .assemble import Imported
 from .clips import ClipCell
+from .collector import Collector
 
 EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
 
@@ -45,48 +46,21 @@ VOICES = ("target", "neutral", "alternative")
 CUES = {
     "speaker": ("male", "female", "child", "adult", "elderly"),
     "paralinguistic": (
-        "Hoarse voice",
-        "vocal fatigue",
-        "breathless sound / gasping sound / heavy breathing sound",
-        "sobbing sound",
+        "Hoarse voice", "vocal fatigue", "breathless sound / gasping sound / heavy breathing sound", "sobbing sound",
         *(f"{e}-toned expressive voice" for e in ("happy", "sad", "surprise", "angry", "fear", "disgust")),
-        "shout",
-        "whisper",
-        "fast speaking pace",
-        "slow speaking pace",
-        "cough voice",
-        "sigh sound",
-        "laughter sound",
-        "yawn sound",
-        "moan sound",
+        "shout", "whisper", "fast speaking pace", "slow speaking pace", "cough voice", "sigh sound", "laughter sound",
+        "yawn sound", "moan sound",
     ),
     "environment": tuple(
         f"sound of {sound}"
         for sound in (
-            "wind blowing",
-            "thunderstorm and thunder",
-            "raining",
-            "driving a car",
-            "subway",
-            "sea waves",
-            "playing basketball",
-            "applause from a crowd",
-            "crowd cheering",
-            "crowd's chatter",
-            "children playing",
-            "children speaking",
-            "dog(s) barking",
-            "alarm clock ringing",
-            "ringtone",
-            "happy music",
-            "funny music",
-            "sad music",
-            "exciting music",
-            "angry music",
-            "vehicle honking",
+            "wind blowing", "thunderstorm and thunder", "raining", "driving a car", "subway", "sea waves",
+            "playing basketball", "applause from a crowd", "crowd cheering", "crowd's chatter", "children playing",
+            "children speaking", "dog(s) barking", "alarm clock ringing", "ringtone", "happy music", "funny music",
+            "sad music", "exciting music", "angry music", "vehicle honking",
         )
     ),
-}
+}  # fmt: skip
 """Class -> the strings that ``spoken_info`` can be."""
 _CLASS_OF = {cue: name for name, cues in CUES.items() for cue in cues}
 _ANSWERS = re.compile(
@@ -121,8 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the answers of all models."""
     tree = open_tree(path)
+    found = Collector()
     rows: list[dict[str, Any]] = []
-    skipped: list[Skipped] = []
     unanswered: Counter[str] = Counter()
     scripts: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}
     for name in tree.files:
@@ -133,7 +107,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         if recording not in scripts:
             scripts[recording] = _scripts(tree, recording)
         run = _Run(recording, system, match["folder"], *scripts[recording])
-        answered = _answered(tree, name, run, skipped)
+        answered = _answered(tree, name, run, found)
         for case, script in run.scripts.items():
             where, answers = answered.get(case, ("", {}))
             for voice in VOICES:
@@ -143,9 +117,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                 if "file" not in answer:
                     unanswered[system] += 1
                     continue
-                found = _pair(tree, run, case, voice, answer, f"{where}, case {case}, {voice}")
-                skipped.append(found) if isinstance(found, Skipped) else rows.append(found)
-    if not rows and not skipped:
+                place = f"{where}, case {case}, {voice}"
+                with found.skipping(place):
+                    rows.append(_pair(tree, run, case, voice, answer, place))
+    if not rows and not found.skipped:
         which = options.recordings or "synthesis|human"
         raise DataError(
             f"{path}: no answers; expected output_{which}/response_output/MODEL/PROMPT/"
@@ -160,7 +135,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         licence="recordings and scripts CC BY-NC-SA 4.0 (unverified); answers: unknown",
         description=" ".join(notes),
     )
-    return Imported(card, rows, skipped=skipped)
+    return Imported(card, rows, skipped=found.skipped)
 
 
 def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
@@ -175,44 +150,41 @@ def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str
         case = _case(row)
         if case is None or case in scripts:
             where = table.place(position, "case_id")
-            raise DataError(f"{where}: value {shown(row.get('case_id'))}; expected text or a whole number, each once")
+            raise bad_value(where, row.get("case_id"), "text or a whole number, each once")
         scripts[case] = row
     return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
 
 
-def _answered(tree: FileTree, name: str, run: _Run, skipped: list[Skipped]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+def _answered(tree: FileTree, name: str, run: _Run, found: Collector) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Case -> where its answers stand, and the answers."""
     table = tree.read_json_table(name)
     answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for position, row in enumerate(table.rows):
-        case = _case(row)
-        if case is None or case not in run.scripts or case in answered:
-            reason = (
-                f"value {shown(row.get('case_id'))}; expected a case of script_info_{run.recording}.json, each once"
-            )
-            skipped.append(Skipped(table.place(position, "case_id"), reason))
-        else:
+        where = table.place(position, "case_id")
+        with found.skipping(where):
+            case = _case(row)
+            if case is None or case not in run.scripts or case in answered:
+                expected = f"a case of script_info_{run.recording}.json, each once"
+                raise bad_value(where, row.get("case_id"), expected)
             answered[case] = table.place(position, "output_content"), _object(row, "output_content")
     return answered
 
 
-def _pair(
-    tree: FileTree, run: _Run, case: str, voice: str, reply: Mapping[str, Any], where: str
-) -> dict[str, Any] | Skipped:
-    """The row of one answer, or why there is none."""
+def _pair(tree: FileTree, run: _Run, case: str, voice: str, reply: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The row of one answer."""
     script = run.scripts[case]
     cue = script.get("spoken_info")
     cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
     if cue_class is None:
-        return Skipped(where, f"its script's 'spoken_info' is {shown(cue)}; expected one of {len(_CLASS_OF)} cues")
+        raise DataError(f"its script's 'spoken_info' is {shown(cue)}; expected one of {len(_CLASS_OF)} cues")
     heard = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
     if not isinstance(heard, str):
-        return Skipped(where, f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
+        raise DataError(f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
     recording = run.audio + heard
     answer = f"{run.folder}{heard.partition('/')[0]}/{reply['file']}"
     for name in (recording, answer):
         if name not in tree.files:
-            return Skipped(where, f"no such file: {tree.place(name)}")
+            raise DataError(f"no such file: {tree.place(name)}")
     return {
         "pair_id": f"{run.recording}-{case}-{run.system}-{voice}",
         "group_id": f"script_{case}",

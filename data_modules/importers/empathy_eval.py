@@ -36,17 +36,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pandas as pd
-
 from ..audio import decode, probe
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..parallel import map_threads
-from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension
+from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import SourceTable, read_table, text_of
 from .archives import FileTree, SourceFile, open_tree, read_file
 from .assemble import Imported, Skipped
 from .clips import ClipCell
+from .collector import Collector
 
 EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
 
@@ -95,10 +94,6 @@ _QUESTION = {
 }
 
 
-class _Incomplete(Exception):
-    """Why responses cannot stand against each other."""
-
-
 @dataclass(frozen=True)
 class _Contest:
     """Responses to one user turn that stand against each other.
@@ -131,23 +126,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
     folder, sets = _sets_at(path, options.part)
+    found = Collector()
     contests: list[_Contest] = []
-    skipped: list[Skipped] = []
-    notes = [f"Read: {', '.join(found.name for found, _ in sets)}."]
-    for found, tree in sets:
-        if found.source is None:
-            texts, problems = _training_texts(folder / f"{found.name}_flat.jsonl")
-            items = list(_training(found, tree, texts, problems))
-            silent = len(texts.keys() - {item.columns["group_id"] for item in items if isinstance(item, _Contest)})
-            notes += [f"{silent} texts of {found.name} have no complete pair of responses."] if silent else []
+    notes = [f"Read: {', '.join(own.name for own, _ in sets)}."]
+    for own, tree in sets:
+        if own.source is None:
+            texts, problems = _training_texts(folder / f"{own.name}_flat.jsonl")
+            read = list(_training(own, tree, texts, problems, found))
+            silent = len(texts.keys() - {contest.columns["group_id"] for contest in read})
+            notes += [f"{silent} texts of {own.name} have no complete pair of responses."] if silent else []
         else:
-            items = list(_test(found, tree, folder))
-        contests += [item for item in items if isinstance(item, _Contest)]
-        skipped += [item for item in items if isinstance(item, Skipped)]
-    rows, labels = _blind_pairs(contests, skipped)
+            read = list(_test(own, tree, folder, found))
+        contests += read
+    rows, labels = _blind_pairs(contests, found)
     ratings = preferences = None
     if sets[0][0].source is None:
-        ratings, preferences = _labels(labels)
+        for better, worse in labels:
+            found.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
+        for pair_id, score in sorted((pair_id, 1.0 - n) for pair in labels for n, pair_id in enumerate(pair)):
+            found.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
+        ratings, preferences = found.ratings(), found.preferences()
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
     card = DatasetCard(
         name="",
@@ -157,7 +155,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         synthetic=True,
         description=" ".join(notes),
     )
-    return Imported(card, rows, ratings, preferences, skipped)
+    return Imported(card, rows, ratings, preferences, found.skipped)
 
 
 def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileTree]]]:
@@ -191,41 +189,38 @@ def _training_texts(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, st
     for position, row in enumerate(table.rows):
         prefix = row.get("id")
         if not isinstance(prefix, str):
-            raise DataError(f"{table.place(position, 'id')}: value {shown(prefix)}; expected text")
+            raise bad_value(table.place(position, "id"), prefix, "text")
         if texts.setdefault(prefix, row) != row:
             problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
     return texts, problems
 
 
 def _training(
-    found: _Set, tree: FileTree, texts: Mapping[str, dict[str, Any]], problems: Mapping[str, str]
-) -> Iterator[_Contest | Skipped]:
+    own: _Set, tree: FileTree, texts: Mapping[str, dict[str, Any]], problems: Mapping[str, str], found: Collector
+) -> Iterator[_Contest]:
     """The contests of a labelled archive, in the order of their names."""
     root = _audio_root(tree)
-    responses, misnamed = _clips(tree, f"{root}response_audio", _RESPONSE[found.setting], "label")
-    users, _ = _clips(tree, f"{root}user_audio", _USER[found.setting], "emotion")
+    responses, misnamed = _clips(tree, f"{root}response_audio", _RESPONSE[own.setting], "label")
+    users, _ = _clips(tree, f"{root}user_audio", _USER[own.setting], "emotion")
     for path in misnamed:
-        yield Skipped(tree.place(path), f"the name has not the form {_RESPONSE[found.setting].pattern}")
+        found.skipped.append(Skipped(tree.place(path), f"the name has not the form {_RESPONSE[own.setting].pattern}"))
     for (prefix, variant), by_label in responses.items():
         where = f"{tree.root}, responses {prefix}_{variant}"
-        try:
+        with found.skipping(where):
             if len(by_label) < 2:
-                raise _Incomplete("only one of the two responses is there")
+                raise DataError("only one of the two responses is there")
             if prefix not in texts or prefix in problems:
-                raise _Incomplete(problems.get(prefix, f"{found.name}_flat.jsonl has no row with this id"))
+                raise DataError(problems.get(prefix, f"{own.name}_flat.jsonl has no row with this id"))
             row = texts[prefix]
             user = _user_audio(users.get((prefix, variant), {}), text_of(row.get("emotion")) or "neutral")
             columns = {
                 "group_id": prefix,
-                "setting": found.setting,
+                "setting": own.setting,
                 "language": "en",
                 "context_text": text_of(row.get("text")),
-                **(_in_context(row, variant) if found.setting == CONTEXT else _in_tone(row, variant)),
+                **(_in_context(row, variant) if own.setting == CONTEXT else _in_tone(row, variant)),
             }
-        except _Incomplete as error:
-            yield Skipped(where, str(error))
-        else:
-            yield _Contest(where, (found.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
+            yield _Contest(where, (own.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
 
 
 def _clips(
@@ -259,7 +254,7 @@ def _user_audio(by_emotion: Mapping[str, SourceFile], emotion: str) -> SourceFil
     if emotion in by_emotion:
         return by_emotion[emotion]
     if len(by_emotion) != 1:
-        raise _Incomplete(f"{len(by_emotion)} clips in user_audio can be the user's turn; expected one")
+        raise DataError(f"{len(by_emotion)} clips in user_audio can be the user's turn; expected one")
     return next(iter(by_emotion.values()))
 
 
@@ -269,7 +264,7 @@ def _in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
     context = contexts[int(variant) - 1] if isinstance(contexts, list) and len(contexts) >= int(variant) else None
     situation = text_of(context.get("context")) if isinstance(context, dict) else None
     if not isinstance(context, dict) or situation is None:
-        raise _Incomplete(f"its row has no text for context {variant} in 'contexts'")
+        raise DataError(f"its row has no text for context {variant} in 'contexts'")
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
@@ -277,43 +272,39 @@ def _in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]:
     """The situation, if any, and the words of the response; it depends on the tone of the user's voice."""
     contexts = row.get("contexts")
     if not isinstance(contexts, dict):
-        raise _Incomplete("its row has no object in 'contexts'")
+        raise DataError("its row has no object in 'contexts'")
     return {
         "situation": text_of(contexts.get("Context")),
         "response_text": text_of(contexts.get(f"{emotion}_response")),
     }
 
 
-def _test(found: _Set, tree: FileTree, folder: Path) -> Iterator[_Contest | Skipped]:
+def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> Iterator[_Contest]:
     """The contests of an unlabelled archive, in the order of their table."""
-    table, base = _release(found, tree, folder)
-    pattern = _QUESTION[str(found.source)]
+    table, base = _release(own, tree, folder)
+    pattern = _QUESTION[str(own.source)]
     seen: set[str] = set()
     for position, row in enumerate(table.rows):
         column = "data_index" if "data_index" in row else "question_id"
         where = table.place(position, column)
-        question = row.get(column)
-        match = pattern.fullmatch(question) if isinstance(question, str) else None
-        if match is None or match[0] in seen:
-            yield Skipped(where, f"value {shown(question)}; expected the form {pattern.pattern}, each once")
-            continue
-        seen.add(match[0])
-        columns = {
-            "group_id": f"{found.source}_{match[1]}",
-            "setting": found.setting,
-            "language": "en",
-            "situation": text_of(row.get("context")),
-            "context_text": text_of(row.get("utterance")),
-            "response_text": text_of(row.get("response")),
-        }
-        try:
-            if columns["situation"] is None and found.setting == CONTEXT:
-                raise _Incomplete("no text in 'context'")
+        with found.skipping(where):
+            question = row.get(column)
+            match = pattern.fullmatch(question) if isinstance(question, str) else None
+            if match is None or match[0] in seen:
+                raise bad_value(where, question, f"the form {pattern.pattern}, each once")
+            seen.add(match[0])
+            columns = {
+                "group_id": f"{own.source}_{match[1]}",
+                "setting": own.setting,
+                "language": "en",
+                "situation": text_of(row.get("context")),
+                "context_text": text_of(row.get("utterance")),
+                "response_text": text_of(row.get("response")),
+            }
+            if columns["situation"] is None and own.setting == CONTEXT:
+                raise DataError("no text in 'context'")
             user, *options = _released_clips(row, tree, base)
-        except _Incomplete as error:
-            yield Skipped(where, str(error))
-        else:
-            yield _Contest(where, (found.name, match[0]), columns, user, options, None)
+            yield _Contest(where, (own.name, match[0]), columns, user, options, None)
 
 
 def _release(found: _Set, tree: FileTree, folder: Path) -> tuple[SourceTable, str]:
@@ -332,29 +323,18 @@ def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[S
     """The user turn, then the options. A path that leaves the archive is not in it."""
     options = row.get("options")
     if not isinstance(options, dict) or len(options) < 2:
-        raise _Incomplete(f"options {shown(options)}; expected two or more clips")
+        raise DataError(f"options {shown(options)}; expected two or more clips")
     clips = []
     for name in (row.get("utterance_audio"), *options.values()):
         file = tree.files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
         if file is None:
-            raise _Incomplete(f"no such file in {tree.root}: {shown(name)}")
+            raise DataError(f"no such file in {tree.root}: {shown(name)}")
         clips.append(file)
     return clips
 
 
-def _labels(labels: Sequence[tuple[str, str]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ratings (1 for the better response, 0 for the other) and preferences."""
-    scores = sorted((pair_id, score) for pair in labels for pair_id, score in zip(pair, (1.0, 0.0), strict=True))
-    ratings = [(pair_id, RATER, DIMENSION.name, score) for pair_id, score in scores]
-    preferences = [(better, worse, RATER, DIMENSION.name, 1.0) for better, worse in labels]
-    return (
-        pd.DataFrame(ratings, columns=pd.Index(RATING_COLUMNS)),
-        pd.DataFrame(preferences, columns=pd.Index(PREFERENCE_COLUMNS)),
-    )
-
-
 def _blind_pairs(
-    contests: Sequence[_Contest], skipped: list[Skipped]
+    contests: Sequence[_Contest], collector: Collector
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Pairs whose ids and order do not tell which response is right.
 
@@ -370,13 +350,13 @@ def _blind_pairs(
     rows: list[dict[str, Any]] = []
     labels: list[tuple[str, str]] = []
     for contest in contests:
-        found = [hashes[file] for file in contest.responses]
-        failed = [value for value in found if isinstance(value, AudioError)]
-        if failed:
-            skipped.append(Skipped(contest.where, str(failed[0])))
-        elif len(set(found)) < len(found):
-            skipped.append(Skipped(contest.where, "two of its responses are the same audio"))
-        else:
+        with collector.skipping(contest.where):
+            found = [hashes[file] for file in contest.responses]
+            for value in found:
+                if isinstance(value, AudioError):
+                    raise value
+            if len(set(found)) < len(found):
+                raise DataError("two of its responses are the same audio")
             ids = [hashlib.sha256(json.dumps([*contest.key, value]).encode()).hexdigest()[:20] for value in found]
             context = [{"role": "user", "audio": ClipCell(contest.user, contest.where)}]
             for pair_id, file in zip(ids, contest.responses, strict=True):

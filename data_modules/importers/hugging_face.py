@@ -68,7 +68,9 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
     ratings = None if options.ratings is None else read_table(options.ratings)
-    return table.read_pairs(pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where))
+    return table.read_pairs(
+        pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where, options.audio_root)
+    )
 
 
 def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
@@ -175,14 +177,15 @@ def _version(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _find(value: Any, folder: Path, root: Path, where: str) -> ClipCell:
+def _find(value: Any, folder: Path, root: Path, where: str, audio_root: str | None) -> ClipCell:
     """The clip of a cell. The library writes absolute paths for files of the folder."""
     if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
         value = value["path"] if value["bytes"] is None else value["bytes"]
     if isinstance(value, str) and value and "\0" not in value:
         path = Path(os.path.realpath(folder / value))
-        if path.is_relative_to(root):
-            value = path.relative_to(root).as_posix()
+        for allowed in (root, *([Path(audio_root).resolve()] if audio_root else [])):
+            if path.is_relative_to(allowed):
+                return find_clip(path.relative_to(allowed).as_posix(), allowed, where)
     return find_clip(value, root, where)
 
 

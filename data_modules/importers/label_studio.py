@@ -23,21 +23,22 @@ Audio stands in --audio FOLDER (default: that of the export): ``/data/local-file
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, is_name, parse_dimension
-from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, check_pair_rows, sorted_tags
+from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
 from ..tables import Record, parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
-from .clips import ClipCell, find_clip
+from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
 
 EXAMPLE = (
@@ -75,6 +76,10 @@ class _Mapping:
     def controls(self) -> set[str]:
         return {*self.ratings, *self.preferences}
 
+    @property
+    def task_fields(self) -> list[str]:
+        return [*self.responses, *(field for _, field in self.context), *self.fields.values()]
+
     def pair_id(self, task: str, response: str) -> str:
         return task if len(self.responses) == 1 else f"{task}-{response}"
 
@@ -107,45 +112,35 @@ class _Answer(NamedTuple):
     where: str
 
 
-@dataclass(frozen=True)
-class _Export:
+class _Export(NamedTuple):
     """Tasks in the order of the export, the answers to them, and the number of cancelled annotations, left out."""
 
     tasks: list[_Task]
     answers: list[_Answer]
-    cancelled: int = 0
+    cancelled: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of Label Studio exports."""
-    parser.add_argument(
-        "--response", action="append", required=True, metavar="FIELD", help="field of the response; repeatable"
-    )
-    parser.add_argument(
-        "--context", action="append", default=[], metavar="[ROLE=]FIELD",
-        help="field of a context turn, oldest first; repeatable; the role is user unless stated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--dimension", action="append", required=True, metavar="NAME=LOW:HIGH[:STEP][:lower]",
-        help="scale; repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rating", action="append", default=[], metavar="DIMENSION[@RESPONSE]=CONTROL",
-        help="control that rates a dimension, where it has another name; repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--preference", action="append", default=[], metavar="DIMENSION=CONTROL",
-        help="control that compares two responses; repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--choice", action="append", default=[], metavar="LABEL=SCORE",
-        help="what a label of Choices stands for: a score, left, right or tie; repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--field", action="append", default=[], metavar="OURS[@RESPONSE]=FIELD",
-        help="field for another column, such as group_id, system_id, situation, or a tag such as tag:cue; repeatable",
-    )  # fmt: skip
+    for option, form, text in (
+        ("--response", "FIELD", "field of the response"),
+        ("--context", "[ROLE=]FIELD", "field of a context turn, oldest first; the role is user unless stated"),
+        ("--dimension", "NAME=LOW:HIGH[:STEP][:lower]", "scale"),
+        ("--rating", "DIMENSION[@RESPONSE]=CONTROL", "control that rates a dimension, where it has another name"),
+        ("--preference", "DIMENSION=CONTROL", "control that compares two responses"),
+        ("--choice", "LABEL=SCORE", "what a label of Choices stands for: a score, left, right or tie"),
+        (
+            "--field", "OURS[@RESPONSE]=FIELD",
+            "field for another column, such as group_id, system_id, situation, or a tag such as tag:cue",
+        ),
+    ):  # fmt: skip
+        required = option in ("--response", "--dimension")
+        parser.add_argument(
+            option, action="append", required=required, default=None if required else [], metavar=form,
+            help=f"{text}; repeatable",
+        )  # fmt: skip
     parser.add_argument("--audio", type=Path, metavar="FOLDER", help="where the clips are (default: beside the export)")
+    add_audio_root(parser)
     parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
 
 
@@ -161,13 +156,14 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder = (options.audio or path.parent).resolve()
     if not folder.is_dir():
         raise UserError(f"--audio {options.audio}: no such folder")
-    export = _read_export(path, mapping)
+    export = _read_export(path, mapping.controls)
     _check_names(path, export, mapping)
-    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, folder)]
+    find = partial(find_clip, folder=folder, root=options.audio_root)
+    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, find)]
     rows = [row for _, row in found]
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
     checked = rows if grouped else [{**row, "group_id": "-"} for row in rows]
-    check_pair_rows(checked, path, lambda position, column: f"{found[position][0]}, column {column!r}")
+    list(checked_pairs(checked, path, lambda position, column: f"{found[position][0]}, column {column!r}"))
     ratings = _ratings(path, export, mapping, dimensions, [row["pair_id"] for row in rows])
     preferences = _preferences(export, mapping)
     if ratings.empty and preferences.empty:
@@ -229,7 +225,7 @@ def _check_known(option: str, name: str, known: Sequence[str]) -> None:
         raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
-def _read_export(path: Path, mapping: _Mapping) -> _Export:
+def _read_export(path: Path, controls: set[str]) -> _Export:
     """The JSON or JSON-MIN export; drafts and predictions are left out.
 
     Raises:
@@ -237,71 +233,55 @@ def _read_export(path: Path, mapping: _Mapping) -> _Export:
     """
     rows = read_records(path)
     is_full = {isinstance(row.values.get("data"), dict) for row in rows}
-    if is_full == {True}:
-        return _full_export(rows)
-    if is_full == {False} and "annotation_id" in rows[0].table.columns:
-        return _min_export(rows, mapping.controls)
-    raise DataError(f"{path}: not an export of Label Studio; expected JSON or JSON-MIN, a list of annotated tasks")
-
-
-def _task(row: Record, data: Mapping[str, Any]) -> _Task:
-    return _Task(row.name("id"), data, f"{row.table.path}, task {shown(row.values.get('id'))}")
-
-
-def _full_export(rows: Sequence[Record]) -> _Export:
-    tasks, answers, cancelled = [], [], 0
-    for row in rows:
-        task = _task(row, row.values["data"])
-        tasks.append(task)
-        annotations = row.values.get("annotations")
+    minimal = is_full == {False} and "annotation_id" in rows[0].table.columns
+    if is_full != {True} and not minimal:
+        raise DataError(f"{path}: not an export of Label Studio; expected JSON or JSON-MIN, a list of annotated tasks")
+    tasks: dict[str | int, _Task] = {}
+    answers: list[_Answer] = []
+    cancelled = 0
+    for position, row in enumerate(rows):
+        data = {k: v for k, v in row.values.items() if k not in {*_MIN_FIELDS, *controls}} if minimal else None
+        where = f"{path}, task {shown(row.values.get('id'))}"
+        task = _Task(row.name("id"), row.values["data"] if data is None else data, where)
+        tasks.setdefault(task.number if minimal else position, task)  # JSON-MIN repeats a task for each annotation
+        annotations = _of_minimal(row, controls, where) if minimal else row.values.get("annotations")
         if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
             raise row.error("annotations", "a list of annotations; the export is JSON with all of them")
         for annotation in annotations:
-            if annotation.get("was_cancelled") not in (None, False):
+            if annotation.get("was_cancelled") in (None, False):
+                answers += _answers(annotation, task)
+            else:
                 cancelled += 1
-                continue
-            where = f"{task.where}, annotation {shown(annotation.get('id'))}"
-            results = annotation.get("result")
-            if not isinstance(results, list):
-                raise DataError(f"{where}: result {shown(results)}; expected a list")
-            rater, seconds = _rater(annotation.get("completed_by"), where), annotation.get("lead_time")
-            for result in results:
-                if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
-                    raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
-                control = result.get("from_name")
-                if isinstance(control, str):  # relations between regions have none
-                    place = f"{where}, control {control!r}"
-                    answers.append(_Answer(task.number, rater, seconds, control, result.get("value", {}), place))
-    return _Export(tasks, answers, cancelled)
+    return _Export(list(tasks.values()), answers, cancelled)
 
 
-def _min_export(rows: Sequence[Record], controls: set[str]) -> _Export:
-    """JSON-MIN has a record per annotation, which repeats the fields of the task."""
-    tasks: dict[str, _Task] = {}
-    answers = []
-    for row in rows:
-        extra = {*_MIN_FIELDS, *controls}
-        task = _task(row, {name: value for name, value in row.values.items() if name not in extra})
-        tasks.setdefault(task.number, task)
-        where = f"{task.where}, annotation {shown(row.values.get('annotation_id'))}"
-        found = [
-            (control, value, f"{where}, control {control!r}")
-            for control in sorted(controls & set(row.values))
-            for value in _min_values(row.values[control], f"{where}, control {control!r}")
-        ]
-        if found:
-            rater, seconds = _rater(row.values.get("annotator"), where), row.values.get("lead_time")
-            answers += [_Answer(task.number, rater, seconds, *answer) for answer in found]
-    return _Export(list(tasks.values()), answers)
+def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
+    where = f"{task.where}, annotation {shown(annotation.get('id'))}"
+    results = annotation.get("result")
+    if not isinstance(results, list):
+        raise DataError(f"{where}: result {shown(results)}; expected a list")
+    rater, seconds = _rater(annotation.get("completed_by"), where), annotation.get("lead_time")
+    for result in results:
+        if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
+            raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
+        control = result.get("from_name")
+        if isinstance(control, str):  # relations between regions have none
+            place = f"{where}, control {control!r}"
+            yield _Answer(task.number, rater, seconds, control, result.get("value", {}), place)
 
 
-def _min_values(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """JSON-MIN writes a single label as text and any other value as a list of objects."""
-    if isinstance(value, str):
-        return [{"choices": [value]}]
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return value
-    raise DataError(f"{where}: value {shown(value)}; expected a label, or a list of objects")
+def _of_minimal(row: Record, controls: set[str], where: str) -> list[dict[str, Any]]:
+    """The annotation of a JSON-MIN record as the full export has it; none where no control was set."""
+    results = []
+    for control in sorted(controls & set(row.values)):
+        value = row.values[control]  # a single label is text, any other value a list of objects
+        values = [{"choices": [value]}] if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
+            place = f"{where}, annotation {shown(row.values.get('annotation_id'))}, control {control!r}"
+            raise bad_value(place, value, "a label, or a list of objects")
+        results += [{"from_name": control, "value": item} for item in values]
+    names = {"id": "annotation_id", "completed_by": "annotator", "lead_time": "lead_time"}
+    return [{our: row.values.get(their) for our, their in names.items()} | {"result": results}] if results else []
 
 
 def _rater(value: Any, where: str) -> str:
@@ -315,8 +295,7 @@ def _rater(value: Any, where: str) -> str:
 def _check_names(path: Path, export: _Export, mapping: _Mapping) -> None:
     """Refuses a field or control that no task has: it is a slip of the command line."""
     fields = dict.fromkeys(name for task in export.tasks for name in task.data)
-    wanted = [*mapping.responses, *(field for _, field in mapping.context), *mapping.fields.values()]
-    for field in wanted:
+    for field in mapping.task_fields:
         if field not in fields:
             raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
     answered = {answer.control for answer in export.answers}
@@ -325,7 +304,7 @@ def _check_names(path: Path, export: _Export, mapping: _Mapping) -> None:
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
 
 
-def _pair_rows(task: _Task, mapping: _Mapping, folder: Path) -> list[dict[str, Any]]:
+def _pair_rows(task: _Task, mapping: _Mapping, find: Callable[..., ClipCell]) -> list[dict[str, Any]]:
     """One per response. Responses to one task are one group, also where nothing says so."""
     rows = []
     for response in mapping.responses:
@@ -337,13 +316,13 @@ def _pair_rows(task: _Task, mapping: _Mapping, folder: Path) -> list[dict[str, A
         row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
         row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
         turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
-        row["context_audio"] = [{"role": role, "audio": _find(task, field, folder)} for role, field in turns]
-        row["response_audio"] = _find(task, response, folder)
+        row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
+        row["response_audio"] = _find(task, response, find)
         rows.append(row)
     return rows
 
 
-def _find(task: _Task, field: str, folder: Path) -> ClipCell:
+def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
     where = f"{task.where}, field {field!r}"
     value = task.data.get(field)
@@ -352,18 +331,18 @@ def _find(task: _Task, field: str, folder: Path) -> ClipCell:
     try:
         address = urlsplit(value)
     except ValueError:
-        return find_clip(value, folder, where)
+        return find(value, where=where)
     if "://" in value:
         expected = "a file of the folder --audio; download it there and change the export"
         return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
     if address.path.strip("/") == "data/local-files":
-        return find_clip(parse_qs(address.query).get("d", [""])[0].lstrip("/"), folder, where)
+        return find(parse_qs(address.query).get("d", [""])[0].lstrip("/"), where=where)
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
         starts = range(1 if ".." in parts else len(parts))  # what leaves the folder is not to be made to look harmless
-        tried = [find_clip("/".join(parts[start:]), folder, where) for start in starts]
+        tried = [find("/".join(parts[start:]), where=where) for start in starts]
         return next((cell for cell in tried if isinstance(cell.content, Path)), tried[0])
-    return find_clip(value, folder, where)
+    return find(value, where=where)
 
 
 def _ratings(
@@ -391,7 +370,7 @@ def _score(answer: _Answer, mapping: _Mapping) -> Any:
         raise DataError(f"{answer.where}: rates a region; expected a control that rates the whole clip")
     kinds = [key for key in _SCORE_KEYS if key in answer.value]
     if len(kinds) != 1:
-        raise DataError(f"{answer.where}: value {shown(answer.value)}; expected one of {', '.join(_SCORE_KEYS)}")
+        raise bad_value(answer.where, answer.value, f"one of {', '.join(_SCORE_KEYS)}")
     if kinds != ["choices"]:
         return answer.value[kinds[0]]
     label = _label(answer)
@@ -411,37 +390,27 @@ def _label(answer: _Answer) -> str:
 def _preferences(export: _Export, mapping: _Mapping) -> pd.DataFrame:
     found = Collector()
     for answer in export.answers:
-        if answer.control in mapping.preferences:
-            side = _side(answer, mapping)
-            left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
-            chosen, rejected = (right, left) if side == "right" else (left, right)
-            dimension, strength = mapping.preferences[answer.control], float(side != "tie")
-            found.add_preference(chosen, rejected, answer.rater, dimension, strength, answer.where)
+        if answer.control not in mapping.preferences:
+            continue
+        label = answer.value["selected"] if "selected" in answer.value else _label(answer)
+        side = label if "selected" in answer.value else mapping.choices.get(label, label)
+        if side not in _SIDES:
+            raise bad_value(answer.where, answer.value, f"{', '.join(_SIDES)}, or --choice LABEL=SIDE")
+        left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
+        chosen, rejected = (right, left) if side == "right" else (left, right)
+        dimension, strength = mapping.preferences[answer.control], float(side != "tie")
+        found.add_preference(chosen, rejected, answer.rater, dimension, strength, answer.where)
     return found.preferences()
-
-
-def _side(answer: _Answer, mapping: _Mapping) -> str:
-    if "selected" in answer.value:
-        side = answer.value["selected"]
-    else:
-        label = _label(answer)
-        side = mapping.choices.get(label, label)
-    if side not in _SIDES:
-        expected = f"{', '.join(_SIDES)}, or --choice LABEL=SIDE"
-        raise DataError(f"{answer.where}: value {shown(answer.value)}; expected {expected}")
-    return side
 
 
 def _description(export: _Export, mapping: _Mapping) -> str:
     """What was left out."""
-    used = {*mapping.responses, *(field for _, field in mapping.context), *mapping.fields.values()}
+    used = mapping.task_fields
     fields = dict.fromkeys(name for task in export.tasks for name in task.data if name not in used)
     controls = dict.fromkeys(answer.control for answer in export.answers if answer.control not in mapping.controls)
-    notes = []
-    if fields:
-        notes.append(f"Fields not imported: {', '.join(fields)}.")
-    if controls:
-        notes.append(f"Controls not imported: {', '.join(controls)}.")
-    if export.cancelled:
-        notes.append(f"{export.cancelled} cancelled annotations left out.")
-    return " ".join(notes)
+    notes = [
+        f"Fields not imported: {', '.join(fields)}." if fields else "",
+        f"Controls not imported: {', '.join(controls)}." if controls else "",
+        f"{export.cancelled} cancelled annotations left out." if export.cancelled else "",
+    ]
+    return " ".join(filter(None, notes))

@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import DataError, shown
-from ..ratings import Dimension
+from ..errors import DataError, bad_value
+from ..ratings import Dimension, is_text
 from ..schema import DatasetCard
-from ..tables import Record, is_text, read_records
+from ..tables import Record
 from .assemble import Imported
-from .clips import AudioFolder, ClipCell
-from .collector import Collector, source_files
+from .clips import AudioFolder, ClipCell, add_audio_root
+from .collector import Collector, source_rows
 
 EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
 
@@ -42,6 +42,7 @@ _TURN = '{"role": "user" or "assistant", "content": a list of {"type": "text", "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of SDiaReward."""
     parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: that of each file)")
+    add_audio_root(parser)
 
 
 class _Turn(NamedTuple):
@@ -56,22 +57,25 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all rows."""
     found = Collector()
     system_turns = without_clip = 0
-    for file in source_files(path, ["*.json", "*.jsonl", "*.parquet"]):
-        rows = read_records(file, _FIELDS)
-        values = (value for row in rows for field in _FIELDS for value in _audio_values(row.values.get(field)))
-        folder = AudioFolder(Path(options.audio) if options.audio else file.parent, values)
-        for row in rows:
-            with found.skipping(row):
-                chats = [_turns(row, field, folder) for field in _FIELDS]
-                spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
-                pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
-                links = {link for turns in spoken for link in _links(turns, found)}
-                # Not the chosen one first: its place in the dataset would tell it.
-                order = sorted((0, 1), key=lambda n, pairs=pairs: found.digest(pairs[n]["response_audio"]))
-                ids = {number: found.add_pair(pairs[number], links) for number in order}
-                found.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
-                system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
-                without_clip += sum(not turn.clips for turns in spoken for turn in turns[:-1])
+    for row, folder in source_rows(
+        path,
+        ["*.json", "*.jsonl", "*.parquet"],
+        _FIELDS,
+        lambda row: (value for field in _FIELDS for value in _audio_values(row.values.get(field))),
+        options.audio,
+        options.audio_root,
+    ):
+        with found.skipping(row.place()):
+            chats = [_turns(row, field, folder) for field in _FIELDS]
+            spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
+            pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
+            links = {link for turns in spoken for link in _links(turns, found)}
+            # Not the chosen one first: its place in the dataset would tell it.
+            order = sorted((0, 1), key=lambda n, pairs=pairs: found.digest(pairs[n]["response_audio"]))
+            ids = {number: found.add_pair(pairs[number], links) for number in order}
+            found.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
+            system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
+            without_clip += sum(not turn.clips for turns in spoken for turn in turns[:-1])
     card = DatasetCard(
         "SDiaReward",
         (Dimension(DIMENSION, 0, 1),),  # nobody gave scores: the scale is a form
@@ -122,11 +126,11 @@ def _turns(row: Record, field: str, folder: AudioFolder) -> list[_Turn]:
 def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
     role = turn.get("role") if isinstance(turn, Mapping) else None
     if role not in _ROLES:
-        raise DataError(f"{where}: value {shown(turn)}; expected {_TURN}")
+        raise bad_value(where, turn, _TURN)
     content = turn.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
-        raise DataError(f"{where}: value {shown(content)}; expected {_TURN}")
+        raise bad_value(where, content, _TURN)
     texts, clips = [], []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -135,7 +139,7 @@ def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
         elif kind == "audio":
             clips.append(folder.find(part.get("audio"), where))
         else:
-            raise DataError(f"{where}: value {shown(part)}; expected {_TURN}")
+            raise bad_value(where, part, _TURN)
     return _Turn(role, " ".join(text for text in texts if text) or None, tuple(clips))
 
 

@@ -28,10 +28,10 @@ from typing import Any
 from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import Record
 from .assemble import Imported
 from .clips import AudioFolder
-from .collector import Collector, source_files
+from .collector import Collector, source_rows
 
 EXAMPLE = "speech-drame speech_drame/data --out data"
 
@@ -65,26 +65,25 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     nulls = 0
     dimensions: dict[str, None] = {}
     places: dict[str, str] = {}  # of each id
-    for file in source_files(path, ["*.jsonl"]):
-        rows = read_records(file, ("id", "wav_path", "annotations"))
-        folder = AudioFolder(file.parent, (row.values.get("wav_path") for row in rows))
-        for row in rows:
-            with found.skipping(row):
-                layout, lists = _annotations(row)
-                pair_id = _add_pair(row, layout, folder, found, places)
-                panels[len(next(iter(lists.values())))] += 1
-                for question, answers in lists.items():
-                    if question not in _DIMENSIONS[layout]:
-                        not_scores[question] += len(answers)
-                        continue
-                    dimensions[question] = None
-                    nulls += answers.count(None)
-                    for number, answer in enumerate(answers, start=1):
-                        where = f"{row.place('annotations')}, {question}, annotator {number}"
-                        if answer is not None:
-                            with found.skipping(row):
-                                rater = f"{layout}-{number}"
-                                found.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
+    for row, folder in source_rows(
+        path, ["*.jsonl"], ("id", "wav_path", "annotations"), lambda row: [row.values.get("wav_path")]
+    ):
+        with found.skipping(row.place()):
+            layout, lists = _annotations(row)
+            pair_id = _add_pair(row, layout, folder, found, places)
+            panels[len(next(iter(lists.values())))] += 1
+            for question, answers in lists.items():
+                if question not in _DIMENSIONS[layout]:
+                    not_scores[question] += len(answers)
+                    continue
+                dimensions[question] = None
+                nulls += answers.count(None)
+                for number, answer in enumerate(answers, start=1):
+                    where = f"{row.place('annotations')}, {question}, annotator {number}"
+                    if answer is not None:
+                        with found.skipping(row.place()):
+                            rater = f"{layout}-{number}"
+                            found.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
     sizes = ", ".join(f"{size} ({count} responses)" for size, count in sorted(panels.items()))
     others = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
     card = DatasetCard(
@@ -105,7 +104,7 @@ def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, p
     parts = [(label, row.text(field)) for label, field in _SITUATION.items()]
     situation = "\n".join(f"{label}: {text}" for label, text in parts if text is not None)
     transcript, scene = row.text("transcript"), row.text("question") or row.text("local_scene")
-    response = folder.find(row.values.get("wav_path"), row.place("wav_path"))
+    response = folder.clip(row, "wav_path")
     named = _ARCHETYPE_ID.fullmatch(source_id) if layout == "archetype" else None
     pair = {
         "response_audio": response,

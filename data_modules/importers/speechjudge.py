@@ -29,13 +29,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import AudioError, DataError, shown
+from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, plain_text, read_records
+from ..tables import Record, plain_text
 from .assemble import Imported
 from .clips import AudioFolder
-from .collector import Collector, source_files
+from .collector import Collector, source_rows
 
 EXAMPLE = "speechjudge SpeechJudge-Data --out data"
 
@@ -61,23 +61,22 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons, one file after the other."""
     found = Collector()
     counts: Counter[str] = Counter()
-    for file in source_files(path, ["*.parquet", "*.jsonl"]):
-        rows = read_records(file, _FIELDS)
-        folder = AudioFolder(file.parent, (_path(row.values.get(field)) for row in rows for field in _AUDIO_FIELDS))
-        for row in rows:
-            with found.skipping(row):
-                raters, entries = _annotations(row)
-                pairs = _add_pairs(row, folder, found)
-                for rater, entry in zip(raters, entries, strict=True):
-                    with found.skipping(row):
-                        if not isinstance(entry, str) or entry not in _ENTRIES:
-                            where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
-                            raise DataError(f"{where}: value {shown(entry)}; expected {' | '.join(_ENTRIES)}")
-                        chosen, strength = _ENTRIES[entry]
-                        ids = pairs[chosen], pairs["B" if chosen == "A" else "A"]
-                        rater = plain_text(rater) if isinstance(rater, int) else rater
-                        found.add_preference(*ids, rater, "naturalness", strength, row.place("rater"))
-                        counts[entry] += 1
+    for row, folder in source_rows(
+        path, ["*.parquet", "*.jsonl"], _FIELDS, lambda row: (_path(row.values.get(field)) for field in _AUDIO_FIELDS)
+    ):
+        with found.skipping(row.place()):
+            raters, entries = _annotations(row)
+            pairs = _add_pairs(row, folder, found)
+            for rater, entry in zip(raters, entries, strict=True):
+                with found.skipping(row.place()):
+                    if not isinstance(entry, str) or entry not in _ENTRIES:
+                        where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
+                        raise bad_value(where, entry, " | ".join(_ENTRIES))
+                    chosen, strength = _ENTRIES[entry]
+                    ids = pairs[chosen], pairs["B" if chosen == "A" else "A"]
+                    rater = plain_text(rater) if isinstance(rater, int) else rater
+                    found.add_preference(*ids, rater, "naturalness", strength, row.place("rater"))
+                    counts[entry] += 1
     listed = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
     card = DatasetCard(
         "SpeechJudge-Data",
@@ -91,12 +90,12 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 
 def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, str]:
     """``A`` and ``B`` -> pair id."""
-    clips = {letter: folder.find(row.values.get(f"audio{letter}"), row.place(f"audio{letter}")) for letter in "AB"}
+    clips = {letter: folder.clip(row, f"audio{letter}") for letter in "AB"}
     if found.digest(clips["A"]) == found.digest(clips["B"]):
         raise DataError(f"{row.place('audioB')}: the same clip as audioA; expected two different clips")
     text, languages = row.text("target_text"), row.name("language_setting")
     try:  # a name for the voice that was copied
-        speaker = found.digest(folder.find(row.values.get("prompt"), row.place("prompt")))[:16]
+        speaker = found.digest(folder.clip(row, "prompt"))[:16]
     except AudioError:
         speaker = None
     common = {

@@ -38,11 +38,11 @@ import pandas as pd
 
 from ..errors import DataError, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
-from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, check_pair_rows, sorted_tags
+from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
 from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
 from .assemble import Imported
-from .clips import ClipCell, find_clip
+from .clips import ClipCell, add_audio_root, find_clip
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
     )
+    add_audio_root(parser)
     parser.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
     parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
 
@@ -105,16 +106,22 @@ def mapping_from(options: argparse.Namespace) -> TableMapping:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the tables that the command line names."""
-    return read_tables(path, options.ratings, mapping_from(options))
+    return read_tables(path, options.ratings, mapping_from(options), options.audio_root)
 
 
-def read_tables(pairs_path: str | Path, ratings_path: str | Path | None, mapping: TableMapping) -> Imported:
+def read_tables(
+    pairs_path: str | Path,
+    ratings_path: str | Path | None,
+    mapping: TableMapping,
+    audio_root: str | Path | None = None,
+) -> Imported:
     """Reads pairs and ratings. Pairs without ratings are allowed.
 
     Args:
         pairs_path: The table of pairs; paths of audio are relative to its folder.
         ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
         mapping: The columns and scales.
+        audio_root: Another folder in which audio may lie, where a path leads there by a symbolic link.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
@@ -122,7 +129,7 @@ def read_tables(pairs_path: str | Path, ratings_path: str | Path | None, mapping
     pairs = read_table(pairs_path)
     ratings = None if ratings_path is None else read_table(ratings_path)
     folder = pairs.path.parent.resolve()
-    return read_pairs(pairs, ratings, mapping, lambda value, where: find_clip(value, folder, where))
+    return read_pairs(pairs, ratings, mapping, lambda value, where: find_clip(value, folder, where, audio_root))
 
 
 def read_pairs(
@@ -142,8 +149,8 @@ def read_pairs(
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
-    rows = [_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows))]
-    check_pair_rows(rows, pairs_table.path, pairs_table.locate(columns))
+    named = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
+    rows = list(checked_pairs(named, pairs_table.path, pairs_table.locate(columns)))
 
     rating_columns = mapping.rating_columns
     if ratings_table is None:

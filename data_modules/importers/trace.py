@@ -24,13 +24,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from ..errors import DataError, shown
+from ..errors import DataError, bad_value
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import Record
 from .assemble import Imported
-from .clips import AudioFolder
-from .collector import Collector, source_files
+from .clips import AudioFolder, add_audio_root
+from .collector import Collector, source_rows
 
 EXAMPLE = "trace TRACE/data --audio audio_data --out data"
 
@@ -44,6 +44,7 @@ _STAGE_DIRECTION = re.compile(r"\s*\[[^\]]*\]\s*")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of TRACE."""
     parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: PATH, or the folder it is in)")
+    add_audio_root(parser)
 
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
@@ -51,27 +52,31 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     found = Collector()
     labels: Counter[tuple[str, str]] = Counter()  # dimension and label
     repeats: Counter[tuple[frozenset[str], str]] = Counter()  # comparison and dimension
-    audio = Path(options.audio or (path if path.is_dir() else path.parent))
-    for file in source_files(path, ["speakbench.json", "s2sarena.json"]):
-        rows = read_records(file, _FIELDS)
-        folder = AudioFolder(audio, (row.values.get(field) for row in rows for field in _AUDIO_FIELDS))
-        for row in rows:
-            with found.skipping(row):
-                own = row.values.get("label")
-                if not isinstance(own, dict) or set(own) != set(DIMENSIONS):
-                    raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
-                pairs = _add_pairs(row, folder, found)
-                for dimension in DIMENSIONS:
-                    with found.skipping(row):
-                        label, where = own[dimension], f"{row.place('label')}, {dimension}"
-                        if label not in _LABELS:
-                            raise DataError(f"{where}: value {shown(label)}; expected {', '.join(_LABELS)}")
-                        comparison = (frozenset(pairs), dimension)
-                        repeats[comparison] += 1
-                        chosen, rejected = reversed(pairs) if label == "2" else pairs
-                        rater, strength = f"label-{repeats[comparison]}", float(label in ("1", "2"))
-                        found.add_preference(chosen, rejected, rater, dimension, strength, where)
-                        labels[dimension, label] += 1
+    audio = options.audio or (path if path.is_dir() else path.parent)
+    for row, clips in source_rows(
+        path,
+        ["speakbench.json", "s2sarena.json"],
+        _FIELDS,
+        lambda row: map(row.values.get, _AUDIO_FIELDS),
+        audio,
+        options.audio_root,
+    ):
+        with found.skipping(row.place()):
+            own = row.values.get("label")
+            if not isinstance(own, dict) or set(own) != set(DIMENSIONS):
+                raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
+            pairs = _add_pairs(row, clips, found)
+            for dimension in DIMENSIONS:
+                with found.skipping(row.place()):
+                    label, where = own[dimension], f"{row.place('label')}, {dimension}"
+                    if label not in _LABELS:
+                        raise bad_value(where, label, ", ".join(_LABELS))
+                    comparison = (frozenset(pairs), dimension)
+                    repeats[comparison] += 1
+                    chosen, rejected = reversed(pairs) if label == "2" else pairs
+                    rater, strength = f"label-{repeats[comparison]}", float(label in ("1", "2"))
+                    found.add_preference(chosen, rejected, rater, dimension, strength, where)
+                    labels[dimension, label] += 1
     counts = "; ".join(
         f"{name}: {labels[name, '1'] + labels[name, '2']} decided, {labels[name, 'both_good']} both_good, "
         f"{labels[name, 'both_bad']} both_bad"
@@ -88,9 +93,9 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, compared=True)
 
 
-def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> list[str]:
+def _add_pairs(row: Record, clips: AudioFolder, found: Collector) -> list[str]:
     """Ids of the two pairs of a comparison."""
-    instruction, *responses = (folder.find(row.values.get(field), row.place(field)) for field in _AUDIO_FIELDS)
+    instruction, *responses = (clips.clip(row, field) for field in _AUDIO_FIELDS)
     source = row.table.path.stem
     words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1)
     links = [f"{source} instruction {row.name('instruction_id')}", f"clip {found.digest(instruction)}"]

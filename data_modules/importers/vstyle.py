@@ -36,12 +36,13 @@ from ..schema import DatasetCard
 from ..tables import Record, read_records
 from .assemble import Imported
 from .clips import AudioFolder
-from .collector import Collector, source_files
+from .collector import Collector, source_files, source_rows
 
 EXAMPLE = "vstyle VStyle-responses --ratings VStyle-eval-results --category empathy --out data"
 
 _LANGUAGES = ("en", "zh")
 _METADATA_FIELDS = ("id", "instruct_id", "model_name", "ability", "instruct_text", "response_audio_path")
+_AUDIO_FIELDS = ("response_audio_path", "instruction_audio_path")
 _RATING_FIELDS = ("id", "instruct_id", "mos")
 _SCALE = Dimension("mos", 1, 5)
 _HAN = re.compile(r"[\u3400-\u9fff]")
@@ -62,23 +63,21 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     responses: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}  # by language and key: place and pair
     keys: set[str] = set()
     categories: Counter[str] = Counter()
-    for file in source_files(path, ["metadata.jsonl"]):
-        rows = read_records(file, _METADATA_FIELDS)
-        values = [row.values.get(name) for row in rows for name in ("response_audio_path", "instruction_audio_path")]
-        folder = AudioFolder(file.parent, values)
-        for row in rows:
-            with found.skipping(row):
-                key, language, category = _key(row), _language(row, root), row.name("ability").partition("/")[0]
-                categories[category] += 1
-                if (language, key) in responses:
-                    where = f"{row.place('id')}: {key} stands at {responses[language, key][0]} already"
-                    raise DataError(f"{where}; expected each response once")
-                pair = _pair(row, key, language, folder)
-                if key in keys:  # in the other language
-                    pair["pair_id"] = f"{language}-{key}"
-                keys.add(key)
-                wanted = options.category in (None, "", category)
-                responses[language, key] = row.place("id"), pair if wanted else None
+    for row, folder in source_rows(
+        path, ["metadata.jsonl"], _METADATA_FIELDS, lambda row: map(row.values.get, _AUDIO_FIELDS)
+    ):
+        with found.skipping(row.place()):
+            key, language, category = _key(row), _language(row, root), row.name("ability").partition("/")[0]
+            categories[category] += 1
+            if (language, key) in responses:
+                where = f"{row.place('id')}: {key} stands at {responses[language, key][0]} already"
+                raise DataError(f"{where}; expected each response once")
+            pair = _pair(row, key, language, folder)
+            if key in keys:  # in the other language
+                pair["pair_id"] = f"{language}-{key}"
+            keys.add(key)
+            wanted = options.category in (None, "", category)
+            responses[language, key] = row.place("id"), pair if wanted else None
     pairs = [pair for _, pair in responses.values() if pair is not None]
     if not pairs:
         has = ", ".join(sorted(categories))
@@ -105,17 +104,19 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
     """Columns of the pair; the instruction as the rater met it, see the head of this file."""
     text = row.text("instruct_text")
-    spoken, where = row.values.get("instruction_audio_path"), row.place("instruction_audio_path")
-    if spoken in (None, ""):
+    if row.values.get("instruction_audio_path") in (None, ""):
         context: dict[str, Any] = {"context_audio": [], "situation": text}
     else:
-        context = {"context_audio": [{"role": "user", "audio": folder.find(spoken, where)}], "context_text": text}
+        context = {
+            "context_audio": [{"role": "user", "audio": folder.clip(row, "instruction_audio_path")}],
+            "context_text": text,
+        }
     return {
         **context,
         "pair_id": key,
         "group_id": f"{language}-{row.name('instruct_id')}",
         "language": language,
-        "response_audio": folder.find(row.values.get("response_audio_path"), row.place("response_audio_path")),
+        "response_audio": folder.clip(row, "response_audio_path"),
         "response_text": row.text("response_text"),
         "system_id": row.name("model_name"),
         "setting": row.name("ability"),
@@ -130,7 +131,7 @@ def _add_ratings(
     for file in source_files(folder, [f"human_eval_res/{language}/*.jsonl" for language in _LANGUAGES]):
         language = file.parent.name
         for row in read_records(file, _RATING_FIELDS):
-            with found.skipping(row):
+            with found.skipping(row.place()):
                 key = _key(row)
                 if (language, key) not in responses:
                     raise DataError(f"{row.place('id')}: no response {key} (id_instruct_id) in {language}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from ...data_modules.inspection import Histogram
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import PairDataset
 from ...data_modules.storage import DataPath
+from ..statistics.agreement import as_report
 from ..statistics.raters import RaterFacts, rater_report
 
 DISPUTED_ITEMS = 20
@@ -117,7 +117,7 @@ class InspectionFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return dataclasses.asdict(self)
+        return as_report(self)
 
 
 def inspection_facts(dataset: PairDataset) -> InspectionFacts:

@@ -1,10 +1,9 @@
 """Cluster bootstrap: intervals from drawing whole groups with replacement (Davison and Hinkley, 1997, 3.8).
 
-Items of one group (same context or script) are not independent, so groups are drawn, never items. A resample
-is kept as the number of times each group was drawn, and every statistic is computed from those counts for
-many resamples at once: what the plain function in `agreement` gives on the items repeated that often.
-Spearman ranks anew in each resample (`rank_draws`). Kendall sums the signs of all item pairs once per pair of groups
-(n^2 once, then groups^2 per resample), so it uses the same number of resamples as the others.
+Items of one group (same context or script) are not independent, so groups are drawn, never items. A statistic is a
+plain function; `estimate` calls it on the items, and in each resample on the drawn items, each as often as its group
+was drawn. Two have a faster way to the same numbers (`rank_draws`): Spearman, which is what everybody reads, for many
+resamples at a time, and Kendall, whose pairs of items are compared once and not anew in each resample.
 
 Intervals hold 95 %. Those of **correlations** (Spearman and its kind, leave-one-out human agreement, noise ceiling,
 ICC, alpha) are t intervals on Fisher's scale (1921): artanh of the value, give or take the standard deviation of the
@@ -31,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from .agreement import CORRELATIONS, KERNELS, STATISTICS, Statistic, bias, weighted_mean
+from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
 from .rank_draws import kendall_draws, spearman_draws
 
 MIN_GROUPS = 5
@@ -48,8 +47,6 @@ _JACKKNIFE_ROWS = 200
 """Most rows that leave out groups; where there are more groups, several are left out together."""
 
 _NEARLY_ONE = 0.999
-
-_BLOCK_VALUES = 1 << 20  # numbers held per temporary array: 8 MB, of which the processor's cache keeps a part
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,20 +123,25 @@ class Resamples:
         """What was computed from the resamples, without the rows behind them."""
         return values[: self.resamples]
 
-    def apply(self, kernel: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def draws(self, function: Callable[[np.ndarray], Any]) -> np.ndarray:
         """Computes something in every resample.
 
         Args:
-            kernel: Takes how often each item was drawn, shape (block of resamples, n), and returns shape
-                (block, ...).
+            function: Takes the positions of the drawn items, each as often as it was drawn, rising, at least one;
+                returns a number or an array.
 
         Returns:
-            Shape (resamples, ...), float64.
+            Shape (rows of `counts`, ...), float64; NaN where no item was drawn.
         """
-        step = max(1, _BLOCK_VALUES // max(1, len(self.codes)))
-        starts = range(0, len(self.counts), step)
-        blocks = [kernel(self.counts[start : start + step].astype(np.float64)[:, self.codes]) for start in starts]
-        return np.concatenate(blocks) if blocks else np.empty(0)
+        every = np.arange(len(self.codes))
+        if len(every) == 0:
+            return np.full(len(self.counts), np.nan)
+        found = np.full((len(self.counts), *np.shape(function(every))), np.nan)
+        for row, counts in enumerate(self.counts):
+            items = np.repeat(every, counts[self.codes].astype(np.intp))
+            if len(items):
+                found[row] = function(items)
+        return found
 
 
 def _columns(groups: Sequence[str] | np.ndarray, strata: Sequence[str] | None) -> tuple[np.ndarray, list[int]]:
@@ -152,52 +154,70 @@ def _columns(groups: Sequence[str] | np.ndarray, strata: Sequence[str] | None) -
     return codes.reshape(-1), np.bincount(columns[0]).tolist()
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """A statistic and its value in every resample, shape (resamples,), NaN = undefined there."""
-
-    statistic: Statistic
-    draws: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        point: Statistic,
-        draws: np.ndarray,
-        resamples: Resamples,
-        *,
-        correlation: bool = False,
-        ratings: float = 2.0,
-    ) -> Estimate:
-        """`point` with the interval of its draws (`with_interval`); `resamples` as seen by the items of `point`."""
-        return cls(with_interval(point, draws, resamples, correlation=correlation, ratings=ratings), draws)
-
-    def _asdict(self) -> dict[str, Any]:
-        """For `agreement.as_report`: draws stand in no file."""
-        return vars(self.statistic)
-
-    @classmethod
-    def undefined(cls, reason: str, resamples: Resamples, n: int = 0) -> Estimate:
-        """No value, and why."""
-        return cls(Statistic(None, n=n, reason=reason), np.full(len(resamples.counts), np.nan))
-
-
-def estimate(name: str, score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """A statistic of `agreement.STATISTICS` with its interval.
+def estimate(
+    function: Function,
+    *vectors: np.ndarray,
+    resamples: Resamples | None = None,
+    undefined: str | None = None,
+) -> Statistic:
+    """A statistic with its interval.
 
     Args:
-        name: A key of `agreement.STATISTICS`.
-        score: Shape (n,), judge scores in rating points; NaN is dropped with its item and counted.
-        human: Shape (n,), human scores of the same items.
-        resamples: Draws over the same n items.
+        function: Takes `vectors`, or some of their items; NaN = undefined. Those of `agreement.CORRELATIONS` get the
+            intervals of correlations.
+        vectors: Each of shape (n,), such as judge and human scores; an item with a NaN in one of them is dropped from
+            all and counted.
+        resamples: Draws over the same n items; None = the value alone.
+        undefined: The reason where the value is NaN; None = `agreement.why_undefined` says it.
+
+    Returns:
+        Undefined, with the reason, also without items and with an infinite score.
+
+    Raises:
+        ValueError: If the vectors differ in length.
     """
-    point = STATISTICS[name](score, human)
-    if point.value is None:
+    kept, point = complete(*vectors)
+    if point.reason is not None:
         return point
-    kept = ~(np.isnan(score) | np.isnan(human))
-    resamples = resamples.select(kept)
-    draws = statistic_draws(name, score[kept], human[kept], resamples)
-    return with_interval(point, draws, resamples, correlation=name in CORRELATIONS)
+    own = [np.asarray(vector, dtype=np.float64)[kept] for vector in vectors]
+    value = float(function(*own))
+    if np.isnan(value):
+        return replace(point, reason=why_undefined(function, *own) if undefined is None else undefined)
+    point = replace(point, value=value)
+    if resamples is None:
+        return point
+    seen = resamples.select(kept)
+    if function is spearman:
+        draws = spearman_draws(own[0][None], own[1], seen.codes, seen.counts)[0]
+    elif function is kendall:
+        draws = kendall_draws(own[0], own[1], seen.codes, seen.counts)
+    else:
+        draws = seen.draws(lambda items: function(*(vector[items] for vector in own)))
+    return with_interval(point, draws, seen, correlation=function in CORRELATIONS)
+
+
+def complete(*vectors: np.ndarray) -> tuple[np.ndarray, Statistic]:
+    """Which items have no NaN, shape (n,), and a statistic without value that counts them.
+
+    It has a reason where nothing can be computed, because there are no items or infinite scores.
+
+    Raises:
+        ValueError: If the vectors, each of shape (n,), differ in length.
+    """
+    values = [np.asarray(vector, dtype=np.float64) for vector in vectors]
+    if any(own.ndim != 1 or own.shape != values[0].shape for own in values):
+        shapes = " and ".join(str(own.shape) for own in values)
+        raise ValueError(f"scores of shape {shapes}; expected vectors of equal length")
+    table = np.stack(values)
+    kept = np.logical_not(np.isnan(table).any(axis=0))
+    n, dropped = int(kept.sum()), int((~kept).sum())
+    infinite = int(np.isinf(table[:, kept]).any(axis=0).sum())
+    reason = None
+    if n == 0:
+        reason = "0 items" + (f", {dropped} dropped as NaN" if dropped else "")
+    elif infinite:
+        reason = f"{'1 item' if infinite == 1 else f'{infinite} items'} with an infinite score"
+    return kept, Statistic(None, n=n, dropped=dropped, reason=reason)
 
 
 def with_interval(
@@ -218,13 +238,14 @@ def with_interval(
         ratings: Of an intraclass correlation of single ratings, the (harmonic mean) number of ratings per item.
 
     Returns:
-        `point` with `low` and `high`; or without, and with the reason, where `point` has no value, there are
-        fewer than `MIN_GROUPS` groups, or more than `MAX_UNDEFINED` of the draws are undefined.
+        `point` with the draws, `low` and `high`; or without an interval, and with the reason, where `point` has no
+        value, there are fewer than `MIN_GROUPS` groups, or more than `MAX_UNDEFINED` of the draws are undefined.
     """
     drawn = resamples.drawn(draws)
     value = point.value
     if value is None or len(drawn) == 0:
         return point
+    point = replace(point, draws=draws)
     if resamples.n_groups < MIN_GROUPS:
         return replace(point, reason=f"no interval: {resamples.n_groups} groups, at least {MIN_GROUPS} needed")
     undefined = int(np.isnan(drawn).sum())
@@ -277,16 +298,36 @@ def t_interval(point: Statistic, variance: float, freedom: float, ratings: float
     return replace(point, low=min(value, float(low)), high=max(value, float(high)))
 
 
-def mean_with_interval(values: np.ndarray, resamples: Resamples, dropped: int = 0) -> Statistic:
-    """The mean of the items.
+def difference(first: Statistic, second: Statistic, resamples: Resamples) -> Statistic:
+    """First minus second, from the same draws; arguments and result as for `ratio`."""
+    return _together(first, second, resamples, np.subtract)
+
+
+def ratio(first: Statistic, second: Statistic, resamples: Resamples) -> Statistic:
+    """First over second, from the same draws.
 
     Args:
-        values: Shape (n,), finite, at least one.
-        resamples: Draws over the n items.
-        dropped: Items that have no value, which are not among them.
+        first: A statistic with draws.
+        second: Another one; its value, where it has one, is above 0. Resamples in which it is not are undefined.
+        resamples: The draws, as seen by the items of both.
+
+    Returns:
+        ``n`` is that of the first. Undefined, with the reason, where either is.
     """
-    point = Statistic(float(values.mean()), n=len(values), dropped=dropped)
-    return with_interval(point, resamples.apply(lambda weights: weighted_mean(values, weights)), resamples)
+
+    def divided(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+        return above / np.where(below > 0, below, np.nan)
+
+    return _together(first, second, resamples, divided)
+
+
+def _together(first: Statistic, second: Statistic, resamples: Resamples, how: Callable[[Any, Any], Any]) -> Statistic:
+    point = Statistic(None, n=first.n)
+    for own in (first, second):
+        if own.value is None:
+            return replace(point, reason=own.reason)
+    point = replace(point, value=float(how(first.value, second.value)))
+    return with_interval(point, how(first.draws, second.draws), resamples)
 
 
 def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tuple[float, float]:
@@ -306,114 +347,3 @@ def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tu
     ends = bias + stats.norm.ppf(np.array(PERCENTILES) / 100)
     low, high = 100 * stats.norm.cdf(bias + ends / (1 - acceleration * ends))
     return float(low), float(high)
-
-
-def statistic_draws(name: str, score: np.ndarray, human: np.ndarray, resamples: Resamples) -> np.ndarray:
-    """A statistic of `agreement.STATISTICS` in every resample.
-
-    Args:
-        name: A key of `agreement.STATISTICS`.
-        score: Shape (n,), finite.
-        human: Shape (n,), finite.
-        resamples: Draws over the same n items.
-
-    Returns:
-        Shape (resamples,), float64; NaN where the statistic is undefined.
-    """
-    x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
-    if len(x) == 0:
-        return np.full(len(resamples.counts), np.nan)
-    if name == "spearman":
-        return spearman_draws(x[None], y, resamples.codes, resamples.counts)[0]
-    if name == "kendall":
-        return kendall_draws(x, y, resamples.codes, resamples.counts)
-    kernel = KERNELS[name]
-    return resamples.apply(lambda weights: kernel(x, y, weights))
-
-
-def row_statistic(name: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A statistic of `agreement.STATISTICS` of each row of x with the same row of y.
-
-    Args:
-        name: A key of `agreement.STATISTICS`; Kendall is slow.
-        x: Shape (rows, n), finite.
-        y: Shape (rows, n), finite.
-
-    Returns:
-        Shape (rows,); NaN where it is undefined.
-    """
-    if name == "kendall":
-        return np.array([stats.kendalltau(*own, method="asymptotic")[0] for own in zip(x, y, strict=True)])
-    if name == "spearman":
-        name, x, y = "pearson", stats.rankdata(x, axis=1), stats.rankdata(y, axis=1)
-    return KERNELS[name](x, y, np.ones(x.shape))
-
-
-ItemKernel = Callable[[np.ndarray], np.ndarray]
-"""From how often each item is taken, shape (rows, n), to a statistic, shape (rows,), NaN = undefined."""
-
-
-@dataclass(frozen=True, eq=False)
-class CompleteItems:
-    """Judge and human scores of the items where neither is NaN.
-
-    Attributes:
-        kept: Shape (n before), which items these are.
-        score: Shape (n,), float64.
-        human: Shape (n,), float64.
-        empty: A statistic without value that counts them; it has a reason where nothing can be computed, because there
-            are no items or infinite scores.
-    """
-
-    kept: np.ndarray
-    score: np.ndarray
-    human: np.ndarray
-    empty: Statistic
-
-    @classmethod
-    def of(cls, score: np.ndarray, human: np.ndarray) -> CompleteItems:
-        """Drops items where either side is NaN.
-
-        Args:
-            score: Shape (n,), judge.
-            human: Shape (n,), the same items.
-
-        Raises:
-            ValueError: If the shapes differ or are not (n,).
-        """
-        x, y = np.asarray(score, dtype=np.float64), np.asarray(human, dtype=np.float64)
-        empty = replace(bias(x, y), value=None)  # bias is defined wherever anything is
-        kept = ~(np.isnan(x) | np.isnan(y))
-        return cls(kept, x[kept], y[kept], empty)
-
-    def codes(self, labels: np.ndarray, name: str) -> np.ndarray:
-        """Labels of all items as numbers from 0 in their sorted order, shape (n,), of the items that count.
-
-        Args:
-            labels: Shape (n before,), names or numbers.
-            name: What they are, for the error.
-
-        Raises:
-            ValueError: If there is not one label per item.
-        """
-        labels = np.asarray(labels)
-        if labels.shape != self.kept.shape:
-            raise ValueError(f"{name} of shape {labels.shape} for {len(self.kept)} items; expected one per item")
-        return np.unique(labels[self.kept], return_inverse=True)[1]
-
-
-def measured(items: CompleteItems, seen: Resamples, kernel: ItemKernel, undefined: str = "") -> Statistic:
-    """The kernel on all items, once each, with the interval of its values in every resample.
-
-    Args:
-        items: The items; without any the statistic is undefined.
-        seen: Draws over these items.
-        kernel: The statistic.
-        undefined: The reason where the kernel is NaN on all items.
-    """
-    if items.empty.reason is not None:
-        return items.empty
-    value = float(kernel(np.ones((1, len(items.score))))[0])
-    if np.isnan(value):
-        return replace(items.empty, reason=undefined)
-    return with_interval(replace(items.empty, value=value), seen.apply(kernel), seen)

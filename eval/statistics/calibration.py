@@ -3,20 +3,25 @@
 Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
 counts can differ and bins can be missing where the judge ties many items.
 
-Beside it stand how a judge uses the rating scale (its severity or leniency is `agreement.bias`), and whether intervals
-that it states hold what they promise.
+Beside it stand how a judge uses the rating scale (its severity or leniency is `agreement.bias`), its errors once its
+scores are mapped to human rating points, and whether intervals that it states hold what they promise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
-from .agreement import CONSTANT_TOLERANCE, Statistic, weighted_mean
-from .bootstrap import CompleteItems, ItemKernel, Resamples, measured
+from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
+from .bootstrap import Resamples, complete, estimate
 
 BINS = 10
+"""Bins of a curve, at most."""
 
 
 @dataclass(frozen=True)
@@ -52,129 +57,73 @@ def calibration_curve(
         The bins that have items, by rising judge score; none without items or with infinite scores.
 
     Raises:
-        ValueError: If shapes differ or `bins` is below 1.
+        ValueError: If shapes differ.
     """
-    _check(bins)
-    items = CompleteItems.of(score, human)
-    codes = items.codes(groups, "groups")
-    if items.empty.reason is not None:
+    kept, point = complete(score, human)
+    if np.shape(groups) != kept.shape:
+        raise ValueError(f"groups of shape {np.shape(groups)} for {len(kept)} items; expected one per item")
+    if point.reason is not None:
         return ()
-    bin_of = _bin_of(items.score, np.ones((1, len(items.score))), bins)[0]
-    members = [np.flatnonzero(bin_of == number) for number in np.unique(bin_of)]
+    x, y, codes = score[kept], human[kept], np.asarray(groups)[kept]
+    bin_of = _bin_of(x, bins)
     return tuple(
-        CalibrationBin(
-            float(items.score[own].mean()),
-            float(items.human[own].mean()),
-            _standard_error(items.human[own], codes[own]),
-            len(own),
-        )
-        for own in members
+        CalibrationBin(float(x[own].mean()), float(y[own].mean()), _standard_error(y[own], codes[own]), len(own))
+        for own in (np.flatnonzero(bin_of == number) for number in np.unique(bin_of))
     )
 
 
-def expected_calibration_error(
-    score: np.ndarray, human: np.ndarray, resamples: Resamples, bins: int = BINS
-) -> Statistic:
-    """Mean over items of the distance between mean judge and mean human score of their bin, in rating points.
+def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
+    """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
     Chance differences add up: it is above 0 for a perfectly calibrated judge, too, by about the mean
     `CalibrationBin.standard_error`, and higher in resamples (which are binned anew) than in the data, so that the
     interval tends to lie too high. Compare it between judges, or before and after a mapping, on the same items.
 
     Args:
-        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        score: Shape (n,), judge, rating points, finite.
         human: Shape (n,), the same items.
-        resamples: Draws over the same n items.
-        bins: How many, at most.
 
     Returns:
-        Defined from one item on, also for a constant judge, whose only bin has the distance of the means.
-
-    Raises:
-        ValueError: If shapes differ or `bins` is below 1.
+        Rating points. Defined from one item on, also for a constant judge, whose only bin has the distance of the
+        means.
     """
-    _check(bins)
-    items = CompleteItems.of(score, human)
-
-    def error(times: np.ndarray) -> np.ndarray:
-        rows = len(times)
-        cells = (_bin_of(items.score, times, bins) + bins * np.arange(rows)[:, None]).ravel()
-        weights = (times * (items.score - items.human)).ravel()
-        apart = np.abs(np.bincount(cells, weights=weights, minlength=rows * bins)).reshape(rows, bins).sum(axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return apart / times.sum(axis=1)
-
-    return measured(items, resamples.select(items.kept), error)
+    return float(np.abs(np.bincount(_bin_of(score), weights=score - human)).sum()) / len(score)
 
 
-@dataclass(frozen=True)
-class CalibrationLine:
-    """Least squares line of human on judge score: human = intercept + slope * judge.
-
-    Slope 1 and intercept 0 are perfect. A slope below 1 says that the judge exaggerates differences.
-
-    Attributes:
-        slope: Human rating points per judge point.
-        intercept: Rating points.
-    """
-
-    slope: Statistic
-    intercept: Statistic
-
-
-def calibration_line(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> CalibrationLine:
-    """The line with bootstrap intervals of slope and intercept.
+def calibration_slope(score: np.ndarray, human: np.ndarray) -> float:
+    """Slope of the least squares line of human on judge score; below 1 the judge exaggerates differences.
 
     Args:
-        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        score: Shape (n,), judge, finite.
         human: Shape (n,), the same items.
-        resamples: Draws over the same n items.
 
     Returns:
-        Undefined, with the reason, where the judge's scores are constant, a single item included.
-
-    Raises:
-        ValueError: If shapes differ.
+        NaN for a constant judge, as `calibration_intercept`.
     """
-    items = CompleteItems.of(score, human)
-    x, y = items.score, items.human
-    tolerance = (CONSTANT_TOLERANCE * np.abs(x).max(initial=0.0)) ** 2
-
-    def line(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = times / times.sum(axis=1, keepdims=True)
-            x_mean, y_mean = share @ x, share @ y
-            dx = x - x_mean[:, None]
-            variance = (share * dx**2).sum(axis=1)
-            slope = (share * dx * (y - y_mean[:, None])).sum(axis=1) / np.where(variance > tolerance, variance, np.nan)
-        return slope, y_mean - slope * x_mean
-
-    seen, constant = resamples.select(items.kept), "the judge scores are constant"
-    return CalibrationLine(
-        measured(items, seen, lambda times: line(times)[0], constant),
-        measured(items, seen, lambda times: line(times)[1], constant),
-    )
+    if is_constant(score):
+        return math.nan
+    centred = score - score.mean()
+    return float(centred @ human / (centred @ centred))
 
 
-def _check(bins: int) -> None:
-    if bins < 1:
-        raise ValueError(f"{bins} bins; expected at least 1")
+def calibration_intercept(score: np.ndarray, human: np.ndarray) -> float:
+    """Intercept of the line of `calibration_slope`, rating points; slope 1 and intercept 0 are perfect."""
+    return float(human.mean() - calibration_slope(score, human) * score.mean())
 
 
-def _bin_of(score: np.ndarray, times: np.ndarray, bins: int) -> np.ndarray:
-    """The bin of each item, from 0, where item i is there times[:, i] times; shape of `times`.
+def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
+    """The bin of each item, from 0.
 
     The mean rank of its ties decides, so that items of equal score share a bin. Scores that a mapping makes of equal
     ones differ by what the CPU rounds: they count as equal.
     """
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
-    code = np.empty(len(score), dtype=np.int64)
-    code[order] = np.cumsum(apart) - 1
-    tied = np.add.reduceat(times[:, order], np.flatnonzero(apart), axis=1)
-    middle = np.cumsum(tied, axis=1) - tied / 2
-    total = np.maximum(middle[:, -1:] + tied[:, -1:] / 2, 1)
-    return np.minimum(np.floor(middle * bins / total), bins - 1).astype(np.int64)[:, code]
+    starts = np.flatnonzero(apart)
+    middle = (starts + np.append(starts[1:], len(score))) / 2
+    found = np.empty(len(score), dtype=np.intp)
+    found[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
+    return found
 
 
 def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
@@ -242,57 +191,122 @@ def scale_use(score: np.ndarray, human: np.ndarray, minimum: float, maximum: flo
     """
     if not minimum < maximum:
         raise ValueError(f"a scale from {minimum} to {maximum}; expected a minimum below the maximum")
-    items = CompleteItems.of(score, human)
-    seen = resamples.select(items.kept)
 
-    def side(values: np.ndarray) -> SideScaleUse:
-        outside = ((values < minimum) | (values > maximum)).astype(np.float64)
-        quantiles = [_quantile(values, share) for share in QUANTILES]
-        return SideScaleUse(
-            measured(items, seen, lambda times: weighted_mean(values, times)),
-            measured(items, seen, lambda times: _sd(values, times)),
-            measured(items, seen, lambda times: (quantiles[1](times) - quantiles[0](times)) / (maximum - minimum)),
-            measured(items, seen, lambda times: weighted_mean(outside, times)),
+    def outside(values: np.ndarray) -> float:
+        return float(((values < minimum) | (values > maximum)).mean())
+
+    def range_used(values: np.ndarray) -> float:
+        low, high = np.quantile(values, QUANTILES)
+        return float(high - low) / (maximum - minimum)
+
+    def side(place: int) -> SideScaleUse:
+        found = (
+            estimate(lambda *both, of=of: of(both[place]), score, human, resamples=resamples)
+            for of in (np.mean, _sd, range_used, outside)
         )
+        return SideScaleUse(*found)
 
-    def ratio(times: np.ndarray) -> np.ndarray:
-        people = _sd(items.human, times)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(
-                people > CONSTANT_TOLERANCE * np.abs(items.human).max(), _sd(items.score, times) / people, np.nan
-            )
-
-    return ScaleUse(
-        side(items.score),
-        side(items.human),
-        measured(items, seen, ratio, "the human scores are constant"),
-    )
+    ratio = estimate(_sd_ratio, score, human, resamples=resamples, undefined="the human scores are constant")
+    return ScaleUse(side(0), side(1), ratio)
 
 
-def _sd(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _sd(values: np.ndarray) -> float:
     """Standard deviation over n; exactly 0 for equal values."""
-    shifted = values - values[0]  # so that no digits are lost where the spread is small
-    mean = weighted_mean(shifted, times)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt((times * (shifted - mean[:, None]) ** 2).sum(axis=1) / times.sum(axis=1))
+    return float((values - values[0]).std())
 
 
-def _quantile(values: np.ndarray, share: float) -> ItemKernel:
-    """`numpy.quantile` (linear interpolation) of the repeated values."""
-    order = np.argsort(values)
-    rising = values[order]
+def _sd_ratio(score: np.ndarray, human: np.ndarray) -> float:
+    return math.nan if is_constant(human) else _sd(score) / _sd(human)
 
-    def quantile(times: np.ndarray) -> np.ndarray:
-        last = np.cumsum(times[:, order], axis=1)
-        position = share * (last[:, -1:] - 1)
-        below = np.floor(position)
-        at = [np.minimum((last <= own).sum(axis=1), len(rising) - 1) for own in (below, np.ceil(position))]
-        return np.where(
-            last[:, -1] > 0, rising[at[0]] + (position - below)[:, 0] * (rising[at[1]] - rising[at[0]]), np.nan
-        )
 
-    return quantile
+Mapping = Literal["linear", "isotonic"]
+MAPPINGS: tuple[Mapping, ...] = get_args(Mapping)
 
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class MappedScores:
+    """A judge's errors once its scores are human rating points.
+
+    Attributes:
+        mae: Mean absolute error of the mapped scores.
+        rmse: Their root mean squared error.
+        error: Their `calibration_error`.
+    """
+
+    mae: Statistic
+    rmse: Statistic
+    error: Statistic
+
+
+def mapped_errors(
+    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, resamples: Resamples, seed: int = 0
+) -> MappedScores:
+    """Errors of the `mapped_scores`; arguments and errors as there, and draws over the n items.
+
+    Intervals draw the errors of these mapped scores: they leave out that the mappings themselves would differ.
+
+    Returns:
+        Undefined, with the reason, with fewer than two groups.
+    """
+    kept, point = complete(score, human)
+    if point.reason is None and len(np.unique(groups[kept])) < 2:
+        point = replace(point, reason="1 group: no other one to fit a mapping on")
+    if point.reason is not None:
+        return MappedScores(point, point, point)
+    mapped = mapped_scores(score, human, groups, mapping, seed)
+    return MappedScores(*(estimate(of, mapped, human, resamples=resamples) for of in (mae, rmse, calibration_error)))
+
+
+def mapped_scores(
+    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, seed: int = 0
+) -> np.ndarray:
+    """Judge scores mapped to human rating points, by cross-validation over groups.
+
+    A judge may use another scale than people, or part of it. A mapping learnt on some items and applied to others tells
+    how near its scores come once that is set right. It is fitted anew for each fold of groups on the groups of all
+    other folds: no item's mapping has seen the item's group.
+
+    Args:
+        score: Shape (n,), judge, any unit; NaN = the item does not count.
+        human: Shape (n,), rating points of the same items.
+        groups: Shape (n,), the group of each item, names or numbers; at least two of the items that count.
+        mapping: ``linear`` (least squares) or ``isotonic`` (the rising step function of least squares, interpolated
+            between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
+            judge to the mean human score.
+        seed: Of the division of the groups into `FOLDS` folds, or as many as there are groups.
+
+    Returns:
+        Shape (n,); NaN where either side is.
+    """
+    kept, _ = complete(score, human)
+    x, y = score[kept], human[kept]
+    names, codes = np.unique(groups[kept], return_inverse=True)
+    folds = min(FOLDS, len(names))
+    fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
+    own = np.empty(len(codes))
+    for number in range(folds):
+        held_out = fold == number
+        fitted = _FITS[mapping](x[~held_out], y[~held_out])
+        own[held_out] = fitted(x[held_out])
+    mapped = np.full(len(kept), np.nan)
+    mapped[kept] = own
+    return mapped
+
+
+def _linear(x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    slope = 0.0 if is_constant(x) else calibration_slope(x, y)
+    return lambda score: y.mean() + slope * (score - x.mean())
+
+
+def _isotonic(x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
+    rising = isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x
+    return lambda score: np.interp(score, distinct, rising)
+
+
+_FITS = {"linear": _linear, "isotonic": _isotonic}
 
 _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 
@@ -309,14 +323,14 @@ def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Re
     Raises:
         ValueError: If shapes differ.
     """
-    known = np.isfinite(low) & np.isfinite(high)
-    inside = (low - _ROUNDING <= human) & (human <= high + _ROUNDING)
-    return _mean_of_items(np.where(known, inside.astype(np.float64), np.nan), human, resamples)
+    inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
+    known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
+    return estimate(np.mean, np.where(known, inside, np.nan), resamples=resamples)
 
 
 def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Mean width of the intervals of rated items in rating points; arguments and errors as for `coverage`."""
-    return _mean_of_items(high - low, human, resamples)
+    return estimate(np.mean, np.where(np.isnan(human), np.nan, high - low), resamples=resamples)
 
 
 def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
@@ -333,10 +347,4 @@ def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)
-    items = CompleteItems.of(squared, human)
-    return measured(items, resamples.select(items.kept), lambda times: np.sqrt(weighted_mean(items.score, times)))
-
-
-def _mean_of_items(values: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    items = CompleteItems.of(values, human)
-    return measured(items, resamples.select(items.kept), lambda times: weighted_mean(items.score, times))
+    return estimate(lambda values: math.sqrt(values.mean()), squared, resamples=resamples)

@@ -9,14 +9,16 @@ spans clusters is measured anew on its drawn items and counts once, where it has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic, kendall
-from .bootstrap import CompleteItems, Estimate, Resamples, statistic_draws
+from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic, is_constant
+from .bootstrap import Resamples, complete, with_interval
+from .rank_draws import kendall_draws, spearman_draws
 
 GroupCorrelation = Literal["spearman", "kendall"]
 GROUP_CORRELATIONS: tuple[GroupCorrelation, ...] = get_args(GroupCorrelation)
@@ -34,7 +36,7 @@ class GroupLevel:
         chance: What a judge that knows nothing can expect: 0 for correlations; None where there is no value.
     """
 
-    mean: Estimate
+    mean: Statistic
     groups: int
     too_small: int
     constant: int
@@ -63,17 +65,15 @@ def group_correlation(
     """
 
     def draws(x: np.ndarray, y: np.ndarray, seen: Resamples) -> np.ndarray:
-        return statistic_draws(name, x, y, seen)
+        if name == "spearman":
+            return spearman_draws(x[None], y, seen.codes, seen.counts)[0]
+        return kendall_draws(x, y, seen.codes, seen.counts)
 
-    items = _Grouped.of(score, human, groups, resamples)
-    too_small = items.sizes < MIN_ITEMS
-    constant = ~too_small & (_constant(items.score, items) | _constant(items.human, items))
-    used = ~(too_small | constant)
-    values = np.full(len(used), np.nan)
-    chosen = used[items.groups]
-    members = np.unique(items.groups[chosen], return_inverse=True)[1]
-    values[used] = _CORRELATIONS[name](items.score[chosen], items.human[chosen], members)
-    return _level(values, items, draws, too_small, constant, None if not used.any() else 0.0)
+    def usable(x: np.ndarray, y: np.ndarray) -> bool:
+        return not (is_constant(x) or is_constant(y))
+
+    found, _ = _mean_over_groups(draws, usable, MIN_ITEMS, score, human, groups, resamples)
+    return found
 
 
 def top_1(score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples) -> GroupLevel:
@@ -95,150 +95,78 @@ def top_1(score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: R
     Raises:
         ValueError: If shapes differ.
     """
-    items = _Grouped.of(score, human, groups, resamples)
-    too_small = items.sizes < 2
-    constant = ~too_small & _constant(items.human, items)
-    used = ~(too_small | constant)
-    chosen, found = _best(items.score, items), _best(items.human, items)
-    values = np.where(used, items.sums(chosen & found) / np.maximum(items.sums(chosen), 1), np.nan)
-    chance = float((items.sums(found) / items.sizes)[used].mean()) if used.any() else None
-    return _level(values, items, _top_1_draws, too_small, constant, chance)
+
+    def share(x: np.ndarray, y: np.ndarray) -> float:
+        best = _best(y)
+        return math.nan if best.all() else float(best[_best(x)].mean())
+
+    def draws(x: np.ndarray, y: np.ndarray, seen: Resamples) -> np.ndarray:
+        return seen.draws(lambda items: share(x[items], y[items]))
+
+    found, used = _mean_over_groups(draws, lambda _, y: not is_constant(y), 2, score, human, groups, resamples)
+    chance = float(np.mean([_best(human[own]).mean() for own in used])) if used else None
+    return replace(found, chance=chance)
 
 
-@dataclass(frozen=True, eq=False)
-class _Grouped:
-    """Items without NaN, sorted by group: n items of g groups.
+def _best(values: np.ndarray) -> np.ndarray:
+    """Which items have the highest value up to rounding."""
+    highest = values.max()
+    return values >= highest - CONSTANT_TOLERANCE * abs(highest)
 
-    Attributes:
-        score: Shape (n,).
-        human: Shape (n,).
-        groups: Shape (n,), from 0 without gaps.
-        starts: Shape (g,), the first item of each group.
-        sizes: Shape (g,).
-        resamples: Draws over these items.
-        empty: A statistic without value that counts dropped items.
+
+def _mean_over_groups(
+    draws_of: Callable[[np.ndarray, np.ndarray, Resamples], np.ndarray],
+    usable: Callable[[np.ndarray, np.ndarray], bool],
+    fewest: int,
+    score: np.ndarray,
+    human: np.ndarray,
+    groups: np.ndarray,
+    resamples: Resamples,
+) -> tuple[GroupLevel, list[np.ndarray]]:
+    """The mean over groups, with chance 0, and the items of each group that counts.
+
+    Args:
+        draws_of: The statistic of one group's items in resamples of them.
+        usable: Whether a group's judge and human scores vary as they must.
+        fewest: Items that a group must have.
+        score: Shape (n,), judge.
+        human: Shape (n,), the same items.
+        groups: Shape (n,), their groups.
+        resamples: Draws over them.
     """
-
-    score: np.ndarray
-    human: np.ndarray
-    groups: np.ndarray
-    starts: np.ndarray
-    sizes: np.ndarray
-    resamples: Resamples
-    empty: Statistic
-
-    @classmethod
-    def of(cls, score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples) -> _Grouped:
-        items = CompleteItems.of(score, human)
-        codes = items.codes(groups, "groups")
-        order = np.argsort(codes, kind="stable")
-        if items.empty.reason is not None:  # infinite scores: nothing can be measured
-            order = order[:0]
-        codes = codes[order]
-        sizes = np.bincount(codes)
-        seen = resamples.select(np.flatnonzero(items.kept)[order])
-        return cls(items.score[order], items.human[order], codes, np.cumsum(sizes) - sizes, sizes, seen, items.empty)
-
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum of the values in each group, shape (g,)."""
-        return np.bincount(self.groups, weights=values, minlength=len(self.sizes))
-
-
-def _constant(values: np.ndarray, items: _Grouped) -> np.ndarray:
-    """Which groups have equal values up to rounding, shape (g,)."""
-    if len(values) == 0:
-        return np.zeros(0, dtype=bool)
-    highest, lowest = np.maximum.reduceat(values, items.starts), np.minimum.reduceat(values, items.starts)
-    return highest - lowest <= CONSTANT_TOLERANCE * np.maximum(np.abs(highest), np.abs(lowest))
-
-
-def _best(values: np.ndarray, items: _Grouped) -> np.ndarray:
-    """Which items have the highest value of their group up to rounding, shape (n,)."""
-    if len(values) == 0:
-        return np.zeros(0, dtype=bool)
-    highest = np.maximum.reduceat(values, items.starts)[items.groups]
-    return values >= highest - CONSTANT_TOLERANCE * np.abs(highest)
-
-
-def _level(
-    values: np.ndarray,
-    items: _Grouped,
-    draws_of_group: Callable[[np.ndarray, np.ndarray, Resamples], np.ndarray],
-    too_small: np.ndarray,
-    constant: np.ndarray,
-    chance: float | None,
-) -> GroupLevel:
-    """The mean of the values (g,) that are not NaN, its interval, and the counts."""
-    used = ~np.isnan(values)
-    counts = (int(used.sum()), int(too_small.sum()), int(constant.sum()))
-    if items.empty.reason is not None or not used.any():
-        reason = items.empty.reason or f"no group is left: {counts[1]} too small, {counts[2]} constant"
-        nothing = Estimate(replace(items.empty, reason=reason), np.full(len(items.resamples.counts), np.nan))
-        return GroupLevel(nothing, *counts, None)
-    total, weight = np.zeros((2, len(items.resamples.counts)))
-    codes = items.resamples.codes
-    whole = used & (np.minimum.reduceat(codes, items.starts) == np.maximum.reduceat(codes, items.starts))
-    times = items.resamples.select(items.starts[whole])
-    if whole.any():
-        total += times.apply(lambda drawn: drawn @ values[whole])
-        weight += times.apply(lambda drawn: drawn.sum(axis=1))
-    for group in np.flatnonzero(used & ~whole):
-        members = slice(items.starts[group], items.starts[group] + items.sizes[group])
-        seen = Resamples(codes[members], items.resamples.counts)
-        own = draws_of_group(items.score[members], items.human[members], seen)
-        total += np.where(np.isnan(own), 0.0, own)
-        weight += ~np.isnan(own)
+    kept, point = complete(score, human)
+    if np.shape(groups) != kept.shape:
+        raise ValueError(f"groups of shape {np.shape(groups)} for {len(kept)} items; expected one per item")
+    items = np.flatnonzero(kept) if point.reason is None else np.empty(0, dtype=np.intp)
+    codes = np.unique(groups[items], return_inverse=True)[1]
+    order = items[np.argsort(codes, kind="stable")]
+    used, values, too_small, constant = [], [], 0, 0
+    total, weight = np.zeros((2, len(resamples.counts)))
+    for own in np.split(order, np.cumsum(np.bincount(codes))[:-1]) if len(items) else []:
+        x, y = score[own], human[own]
+        if len(own) < fewest:
+            too_small += 1
+            continue
+        if not usable(x, y):
+            constant += 1
+            continue
+        once = Resamples(np.arange(len(own)), np.ones((1, len(own))))
+        used.append(own)
+        values.append(draws_of(x, y, once)[0])
+        seen = resamples.select(own)
+        if (seen.codes == seen.codes[0]).all():
+            times = seen.counts[:, seen.codes[0]]
+            total += times * values[-1]
+            weight += times
+        else:
+            drawn = draws_of(x, y, seen)
+            total += np.nan_to_num(drawn)
+            weight += ~np.isnan(drawn)
+    if not used:
+        reason = point.reason or f"no group is left: {too_small} too small, {constant} constant"
+        return GroupLevel(replace(point, reason=reason), 0, too_small, constant, None), used
+    members = np.concatenate(used)
+    point = replace(point, value=float(np.mean(values)), n=len(members))
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = total / weight
-    point = replace(items.empty, value=float(values[used].mean()), n=int(items.sizes[used].sum()))
-    return GroupLevel(Estimate.of(point, draws, items.resamples.select(used[items.groups])), *counts, chance)
-
-
-def _top_1_draws(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> np.ndarray:
-    """Of one group whose items are drawn apart from each other: the chance in each resample, NaN if all are tied."""
-
-    def top(drawn: np.ndarray) -> np.ndarray:
-        best = []
-        for own in (score, human):
-            highest = np.where(drawn > 0, own, -np.inf).max(axis=1, keepdims=True)
-            best.append((drawn > 0) & (own >= highest - CONSTANT_TOLERANCE * np.abs(highest)))
-        chosen, found = best
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = (drawn * (chosen & found)).sum(axis=1) / (drawn * chosen).sum(axis=1)
-        return np.where((found == (drawn > 0)).all(axis=1), np.nan, share)
-
-    return resamples.apply(top)
-
-
-def _spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of the mean ranks; ranks of a group may start at any number."""
-    sizes = np.bincount(groups)
-
-    def centred(values: np.ndarray) -> np.ndarray:
-        levels = np.unique(values, return_inverse=True)[1]
-        _, code, equal = np.unique(groups * len(values) + levels, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(equal) - (equal - 1) / 2)[code]
-        return ranks - (np.bincount(groups, weights=ranks) / sizes)[groups]
-
-    dx, dy = centred(x), centred(y)
-    squares = np.bincount(groups, weights=dx * dx) * np.bincount(groups, weights=dy * dy)
-    return np.clip(np.bincount(groups, weights=dx * dy) / np.sqrt(squares), -1.0, 1.0)
-
-
-def _kendall(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    starts = np.cumsum(np.bincount(groups)) - np.bincount(groups)
-    sides = zip(np.split(x, starts)[1:], np.split(y, starts)[1:], strict=True)
-    return np.array([_tau_b(*own) for own in sides])
-
-
-def _tau_b(x: np.ndarray, y: np.ndarray) -> float:
-    if len(x) > 200:
-        return kendall(x, y).value or 0.0
-    first, second = (np.sign(own[:, None] - own) for own in (x, y))  # ten times as fast for the few items of a context
-    return float((first * second).sum() / np.sqrt(np.abs(first).sum() * np.abs(second).sum()))
-
-
-_CORRELATIONS: dict[GroupCorrelation, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "spearman": _spearman,
-    "kendall": _kendall,
-}
+        mean = with_interval(point, total / weight, resamples.select(members))
+    return GroupLevel(mean, len(used), too_small, constant, 0.0), used

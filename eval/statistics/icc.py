@@ -20,14 +20,15 @@ own; otherwise they come from the bootstrap over groups, with the same raters in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+import math
+from dataclasses import replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import linalg, sparse, stats
 
 from ...data_modules.ratings import RatingTable
-from ...data_modules.targets import RaterModel, fit_rater_model
+from ...data_modules.targets import fit_rater_model
 from .agreement import Statistic
 from .bootstrap import Resamples, with_interval
 
@@ -38,7 +39,6 @@ MAX_RESAMPLED_RATERS = 300
 """Most raters of a bootstrap interval: each resample solves equations of that size."""
 
 _ROUNDING = 1e-12  # a variance below this share of that of all ratings is 0
-_DENSE_CELLS = 1 << 22
 _RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equations of biases solvable
 
 
@@ -53,14 +53,15 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
         ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
         where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
     """
-    panel = _Panel.of(table)
-    single = int((table.counts == 1).sum())
+    panel = _Panel(table)
+    empty = Statistic(None, n=panel.n_items, dropped=int((table.counts == 1).sum()))
     if panel.n_items < 2:
         reason = f"items with at least two raters: {panel.n_items}; at least 2 needed"
-        return dict.fromkeys(FORMS, Statistic(None, n=panel.n_items, dropped=single, reason=reason))
+        return dict.fromkeys(FORMS, replace(empty, reason=reason))
     components = panel.components()
+    undefined = "the variance of items, raters and error is 0 or cannot be told apart"
     points: dict[Form, Statistic] = {
-        form: _point(float(value[0]), Statistic(None, n=panel.n_items, dropped=single))
+        form: replace(empty, reason=undefined) if math.isnan(value) else replace(empty, value=float(value))
         for form, value in _forms(components).items()
     }
     seen = resamples.select(table.shared())
@@ -69,15 +70,8 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
     return _bootstrapped(points, panel, seen)
 
 
-def _point(value: float, empty: Statistic) -> Statistic:
-    if np.isnan(value):
-        return replace(empty, reason="the variance of items, raters and error is 0 or cannot be told apart")
-    return replace(empty, value=value)
-
-
-@dataclass(frozen=True, eq=False)
-class _Components:
-    """Variance components (squared rating points), each of shape (rows,); NaN = not estimable.
+class _Components(NamedTuple):
+    """Variance components (squared rating points); NaN = not estimable.
 
     Attributes:
         one_way_item: Of items when raters are ignored.
@@ -88,15 +82,15 @@ class _Components:
         k: Harmonic mean of ratings per item.
     """
 
-    one_way_item: np.ndarray
-    within: np.ndarray
-    item: np.ndarray
-    rater: np.ndarray
-    error: np.ndarray
-    k: np.ndarray
+    one_way_item: float
+    within: float
+    item: float
+    rater: float
+    error: float
+    k: float
 
 
-def _forms(found: _Components) -> dict[Form, np.ndarray]:
+def _forms(found: _Components) -> dict[Form, float]:
     biased = found.rater + found.error
     return {
         "ICC(1,1)": _share(found.one_way_item, found.within),
@@ -108,85 +102,59 @@ def _forms(found: _Components) -> dict[Form, np.ndarray]:
     }
 
 
-def _share(item: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _share(item: float, other: float) -> float:
     total = item + other
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(total > _ROUNDING * (np.abs(item) + np.abs(other)), item / total, np.nan)
+    return item / total if total > _ROUNDING * (abs(item) + abs(other)) else math.nan
 
 
-@dataclass(frozen=True, eq=False)
 class _Panel:
     """The ratings of items with two raters or more, and the raters who gave them, renumbered.
 
     Attributes:
-        scores: Shape (items, raters), less the mean of all, 0 where there is none.
-        rated: Shape (items, raters), 1 where there is a score.
         sizes: Shape (items,), ratings per item.
+        n_items: Number of items.
         n_raters: Number of raters.
-        model: The fitted rater model.
+        complete: Whether every rater rated every item.
     """
 
-    scores: sparse.csr_array
-    rated: sparse.csr_array
-    sizes: np.ndarray
-    n_raters: int
-    model: RaterModel
-
-    @classmethod
-    def of(cls, table: RatingTable) -> _Panel:
+    def __init__(self, table: RatingTable) -> None:
         kept = table.counts[table.items] >= 2
         item_positions, items = np.unique(table.items[kept], return_inverse=True)
         rater_positions, raters = np.unique(table.raters[kept], return_inverse=True)
         scores = table.scores[kept]
         scores = scores - scores.mean() if len(scores) else scores
-        shape = (len(item_positions), len(rater_positions))
+        self.n_items, self.n_raters = len(item_positions), len(rater_positions)
+        self.complete = len(scores) == self.n_items * self.n_raters
+        self.sizes = np.bincount(items, minlength=self.n_items)
+        self._sums = np.bincount(items, weights=scores, minlength=self.n_items)
+        self._squares = np.bincount(items, weights=scores**2, minlength=self.n_items)
+        shape = (self.n_raters, self.n_items)
+        self._scores = sparse.csr_array((scores, (raters, items)), shape=shape)
+        self._rated = sparse.csr_array((np.ones(len(items)), (raters, items)), shape=shape)
         names = tuple(table.rater_ids[position] for position in rater_positions)
-        return cls(
-            sparse.csr_array((scores, (items, raters)), shape=shape),
-            sparse.csr_array((np.ones(len(items)), (items, raters)), shape=shape),
-            np.bincount(items, minlength=shape[0]),
-            shape[1],
-            fit_rater_model(RatingTable(items, raters, scores, len(item_positions), names)),
-        )
+        self._model = fit_rater_model(RatingTable(items, raters, scores, self.n_items, names))
 
-    @property
-    def n_items(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def complete(self) -> bool:
-        return self.rated.nnz == self.n_items * self.n_raters
-
-    def components(self) -> _Components:
-        """Of the panel itself; shape (1,)."""
-        return self._estimate(np.ones((1, self.n_items)), np.array([(self.model.residual**2).sum()]))
-
-    def resampled(self, weights: np.ndarray) -> _Components:
-        """With item i taken weights[:, i] times, as different items; shape (rows of weights,)."""
-        return self._estimate(weights, None)
-
-    def _estimate(self, weights: np.ndarray, rest: np.ndarray | None) -> _Components:
-        sizes = self.sizes
-        sums, squares = (np.asarray(values.sum(axis=1)) for values in (self.scores, self.scores.power(2)))
-        n_ratings, n_items = weights @ sizes, weights.sum(axis=1)
-        of_rater, rater_sums = weights @ self.rated, weights @ self.scores
-        n_raters = (of_rater > 0).sum(axis=1)
+    def components(self, weights: np.ndarray | None = None) -> _Components:
+        """With item i taken weights[i] times, as different items; not all of them 0. None = every item once."""
+        rest = None if weights is not None else float((self._model.residual**2).sum())
+        weights = np.ones(self.n_items) if weights is None else weights
+        sizes, sums, squares = self.sizes, self._sums, self._squares
+        n_ratings, n_items = weights @ sizes, weights.sum()
+        of_rater, rater_sums = self._rated @ weights, self._scores @ weights
+        n_raters = (of_rater > 0).sum()
         within_items = weights @ (squares - sums**2 / sizes)
-        rater_means = (rater_sums**2 / np.maximum(of_rater, 1)).sum(axis=1)
-        within_raters = weights @ squares - rater_means
-        with np.errstate(invalid="ignore"):  # a resample may hold none of these items
-            between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
+        within_raters = weights @ squares - (rater_sums**2 / np.maximum(of_rater, 1)).sum()
+        between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
         if rest is None:
-            rest = within_items - self._biases(weights, of_rater, rater_sums, sums / sizes)
+            rest = float(within_items - self._explained_by_raters(weights, of_rater, rater_sums))
         # Sums of squares less their share of the error, over the number of times they hold the component
-        c = self.model.n_components
+        c = self._model.n_components
         freedom = n_ratings - n_items - n_raters + c
         with np.errstate(divide="ignore", invalid="ignore"):
             within = within_items / (n_ratings - n_items)
-            times = n_ratings - weights @ sizes**2 / n_ratings
-            error = np.where(freedom > 0, np.maximum(rest, 0.0) / freedom, np.nan)
+            error = max(rest, 0.0) / freedom if freedom > 0 else math.nan
             return _Components(
-                one_way_item=(between_items - (n_items - 1) * within) / times,
+                one_way_item=(between_items - (n_items - 1) * within) / (n_ratings - weights @ sizes**2 / n_ratings),
                 within=within,
                 item=(within_raters - rest - (n_items - c) * error) / (n_ratings - n_raters),
                 rater=(within_items - rest - (n_raters - c) * error) / (n_ratings - n_items),
@@ -194,24 +162,15 @@ class _Panel:
                 k=n_items / (weights @ (1 / sizes)),
             )
 
-    def _biases(
-        self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray, item_means: np.ndarray
-    ) -> np.ndarray:
-        """Sum of squares that the raters explain beyond the items, shape (rows,)."""
+    def _explained_by_raters(self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray) -> float:
+        """Sum of squares that the raters explain beyond the items."""
         if self.complete:
-            with np.errstate(invalid="ignore"):
-                return (rater_sums**2 / of_rater).sum(axis=1) - rater_sums.sum(axis=1) ** 2 / of_rater.sum(axis=1)
-        deviations = rater_sums - (weights * item_means) @ self.rated
-        small = self.n_items * self.n_raters <= _DENSE_CELLS  # dense products are faster than sparse ones then
-        rated = self.rated.toarray() if small else self.rated
-        explained = np.full(len(weights), np.nan)
-        for row in np.flatnonzero(weights.any(axis=1)):
-            weight = weights[row]
-            shared = rated.T @ (rated * (weight / self.sizes)[:, None])
-            equations = np.diag(of_rater[row]) - (shared.toarray() if sparse.issparse(shared) else shared)
-            equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater[row].max()
-            explained[row] = deviations[row] @ linalg.solve(equations, deviations[row], assume_a="pos")
-        return explained
+            return float((rater_sums**2 / of_rater).sum() - rater_sums.sum() ** 2 / of_rater.sum())
+        deviations = rater_sums - self._rated @ (weights * (self._sums / self.sizes))
+        shared = (self._rated * (weights / self.sizes)) @ self._rated.T
+        equations = np.diag(of_rater) - shared.toarray()
+        equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater.max()
+        return float(deviations @ linalg.solve(equations, deviations, assume_a="pos"))
 
 
 def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples) -> dict[Form, Statistic]:
@@ -219,10 +178,10 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
         reason = f"no interval: {panel.n_raters} raters in an incomplete panel, at most {MAX_RESAMPLED_RATERS}"
         return {form: replace(point, reason=point.reason or reason) for form, point in points.items()}
 
-    def forms(weights: np.ndarray) -> np.ndarray:
-        return np.stack(list(_forms(panel.resampled(weights)).values()), axis=1)
+    def forms(items: np.ndarray) -> list[float]:
+        return list(_forms(panel.components(np.bincount(items, minlength=panel.n_items))).values())
 
-    draws = seen.apply(forms).reshape(-1, len(FORMS))
+    draws = seen.draws(forms).reshape(-1, len(FORMS))
     ratings = float(1 / np.mean(1 / panel.sizes))
     return {
         form: with_interval(
@@ -235,9 +194,9 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
 def _with_f_intervals(points: dict[Form, Statistic], components: _Components, panel: _Panel) -> dict[Form, Statistic]:
     """McGraw and Wong (1996), table 7; for ICC(A,1) Satterthwaite's degrees of freedom."""
     n, k = panel.n_items, panel.n_raters
-    within, error = float(components.within[0]), float(components.error[0])
-    item, rater = k * float(components.item[0]) + error, n * float(components.rater[0]) + error
-    one_way_item = k * float(components.one_way_item[0]) + within
+    within, error = components.within, components.error
+    item, rater = k * components.item + error, n * components.rater + error
+    one_way_item = k * components.one_way_item + within
     limits = {
         "1": _ratio_limits(one_way_item, within, n - 1, n * (k - 1), k),
         "C": _ratio_limits(item, error, n - 1, (n - 1) * (k - 1), k),

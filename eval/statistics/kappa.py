@@ -16,14 +16,12 @@ In a resample the categories are those that occur there: kappa is that of the it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Literal, get_args
 
 import numpy as np
-from scipy import sparse
 
-from .agreement import Statistic, correlation
-from .bootstrap import Resamples, with_interval
+from .agreement import MIN_ITEMS, is_constant
 
 Weights = Literal["linear", "quadratic"]
 
@@ -31,72 +29,29 @@ KappaDistance = Literal["scores", "ranks"]
 KAPPA_DISTANCES: tuple[KappaDistance, ...] = get_args(KappaDistance)
 
 
-def weighted_kappa(score: np.ndarray, human: np.ndarray, weights: Weights, distance: KappaDistance) -> Statistic:
+def weighted_kappa(score: np.ndarray, human: np.ndarray, weights: Weights, distance: KappaDistance) -> float:
     """Weighted kappa of two raters.
 
     Args:
-        score: Shape (n,), rating points, whole or fractional; NaN is dropped with its item and counted.
+        score: Shape (n,), rating points, whole or fractional, finite.
         human: Shape (n,), rating points of the same items.
         weights: How a distance counts.
         distance: What is far apart.
 
     Returns:
-        Undefined under the rules of correlations (`agreement`): fewer than 3 items, a constant side (kappa would be 0
-        whatever the other side says, or 0/0) or an infinite score.
+        NaN under the rules of correlations (`agreement`): fewer than 3 items or a constant side (kappa would be 0
+        whatever the other side says, or 0/0).
     """
-    return correlation(score, human, lambda x, y: float(_kernel(x, y, weights, distance)(np.ones((1, len(x))))[0]))
-
-
-def kappa_estimate(
-    score: np.ndarray, human: np.ndarray, resamples: Resamples, weights: Weights, distance: KappaDistance
-) -> Statistic:
-    """`weighted_kappa` with its bootstrap interval; `resamples` are draws over the same n items."""
-    point = weighted_kappa(score, human, weights, distance)
-    if point.value is None or len(resamples.counts) == 0:
-        return point
-    kept = ~(np.isnan(score) | np.isnan(human))
-    seen = resamples.select(kept)
-    return with_interval(point, seen.apply(_kernel(score[kept], human[kept], weights, distance)), seen)
-
-
-def _kernel(
-    x: np.ndarray, y: np.ndarray, weights: Weights, distance: KappaDistance
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Kappa with item i taken times[:, i] times, shape (rows of times,); NaN = a side is constant."""
-    n = len(x)
-    categories, codes = np.unique(np.concatenate([x, y]), return_inverse=True)
-    first, second = codes[:n], codes[n:]
-    shape = (n, len(categories))
-    one_hot = [sparse.csr_array((np.ones(n), (np.arange(n), own)), shape=shape) for own in (first, second)]
-    disagreement = _quadratic if weights == "quadratic" else _linear
-
-    def kappa(times: np.ndarray) -> np.ndarray:
-        given = [(own.T @ times.T).T for own in one_hot]  # how often each category, shape (rows, categories)
-        positions = categories[None] if distance == "scores" else np.cumsum(given[0] + given[1] > 0, axis=1) - 1.0
-        positions = np.broadcast_to(positions, given[0].shape)
-        total = times.sum(axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = [own / total[:, None] for own in given]
-            apart = np.abs(positions[:, first] - positions[:, second])
-            if weights == "quadratic":
-                apart = apart**2
-            observed = (times * apart).sum(axis=1) / total
-            value = 1 - observed / disagreement(positions, *shares)
-        vary = [(own > 0).sum(axis=1) > 1 for own in given]
-        return np.where(vary[0] & vary[1], value, np.nan)
-
-    return kappa
-
-
-def _quadratic(positions: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Mean squared distance of independent categories with probabilities p and q; all of shape (rows, categories)."""
-    mean = ((p + q) / 2 * positions).sum(axis=1, keepdims=True)
-    centred = positions - mean
-    return ((p + q) * centred**2).sum(axis=1) - 2 * (p * centred).sum(axis=1) * (q * centred).sum(axis=1)
-
-
-def _linear(positions: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Mean distance: each step between neighbours counts where one category lies below it and the other above."""
-    below_p, below_q = np.cumsum(p, axis=1)[:, :-1], np.cumsum(q, axis=1)[:, :-1]
-    steps = np.diff(positions, axis=1)
-    return (steps * (below_p * (1 - below_q) + below_q * (1 - below_p))).sum(axis=1)
+    if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
+        return math.nan
+    positions, codes = np.unique(np.concatenate([score, human]), return_inverse=True)
+    if distance == "ranks":
+        positions = np.arange(len(positions), dtype=np.float64)
+    first, second = positions[codes[: len(score)]], positions[codes[len(score) :]]
+    if weights == "quadratic":
+        by_chance = first.var() + second.var() + (first.mean() - second.mean()) ** 2
+        return float(1 - ((first - second) ** 2).mean() / by_chance)
+    # Each step between neighbouring categories counts where one side lies below it and the other above
+    below = [np.cumsum(np.bincount(own, minlength=len(positions)))[:-1] / len(score) for own in np.split(codes, 2)]
+    by_chance = np.diff(positions) @ (below[0] * (1 - below[1]) + below[1] * (1 - below[0]))
+    return float(1 - np.abs(first - second).mean() / by_chance)

@@ -12,8 +12,8 @@ item (Krippendorff, 2019, Content Analysis, 4th edition, 12.3). The distances:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from scipy import sparse
 
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
-from .bootstrap import Estimate, Resamples
+from .bootstrap import Resamples, with_interval
 
 Distance = Literal["nominal", "ordinal", "interval", "ratio"]
 DISTANCES: tuple[Distance, ...] = get_args(Distance)
@@ -29,7 +29,7 @@ DISTANCES: tuple[Distance, ...] = get_args(Distance)
 _BLOCK_VALUES = 1 << 22  # numbers held per temporary array: 32 MB
 
 
-def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamples) -> Estimate:
+def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamples) -> Statistic:
     """Alpha with a bootstrap interval over groups.
 
     Items with fewer than two ratings do not count; they are in `dropped`.
@@ -44,124 +44,96 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
         distance where a score is below 0.
     """
     shared = table.shared()
+    point = Statistic(None, n=len(shared))
     if len(shared) == 0:
-        return Estimate.undefined("no item with at least two raters", resamples)
+        return replace(point, reason="no item with at least two raters")
     if distance == "ratio" and table.scores.min() < 0:
-        return Estimate.undefined("ratio distance needs scores of 0 or more", resamples, len(shared))
-    units = _Units.of(table, shared)
-    kernel = _kernel(units, distance)
-    value = kernel(np.ones((1, len(shared))))[0]
+        return replace(point, reason="ratio distance needs scores of 0 or more")
+    position = np.full(table.n_items, -1)
+    position[shared] = np.arange(len(shared))
+    kept = position[table.items] >= 0
+    values, codes = np.unique(table.scores[kept], return_inverse=True)
+    cells = (np.ones(len(codes)), (position[table.items[kept]], codes))
+    counts = sparse.csr_array(cells, shape=(len(shared), len(values)))  # how often an item got each score
+    counts.sum_duplicates()
+    alpha = _Alpha(values, counts, distance)
+    value = alpha(np.ones(len(shared)))
     if np.isnan(value):
-        return Estimate.undefined("the ratings are constant", resamples, len(shared))
+        return replace(point, reason="the ratings are constant")
+    point = replace(point, value=value, dropped=int((table.counts == 1).sum()))
     seen = resamples.select(shared)
-    point = Statistic(float(value), n=len(shared), dropped=int((table.counts == 1).sum()))
-    ratings = float(1 / np.mean(1 / units.sizes))
-    return Estimate.of(point, seen.apply(kernel), seen, correlation=True, ratings=ratings)
+    draws = seen.draws(lambda items: alpha(np.bincount(items, minlength=len(shared)).astype(np.float64)))
+    return with_interval(point, draws, seen, correlation=True, ratings=float(1 / np.mean(1 / alpha.sizes)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Units:
-    """The items with two ratings or more.
+class _Alpha:
+    """Alpha of items with two ratings or more, each taken so many times.
 
     Attributes:
-        values: Shape (values,), the distinct scores, rising.
-        counts: Shape (items, values), how often an item got each score.
         sizes: Shape (items,), ratings per item.
     """
 
-    values: np.ndarray
-    counts: sparse.csr_array
-    sizes: np.ndarray
+    def __init__(self, values: np.ndarray, counts: sparse.csr_array, distance: Distance) -> None:
+        """Take the distinct scores, rising, and how often each item got each of them, shape (items, values)."""
+        self._values, self._counts, self._distance = values, counts, distance
+        self._of_score = sparse.csr_array(counts.T)
+        self.sizes = np.asarray(counts.sum(axis=1))
+        if distance == "nominal":
+            self._within = (self.sizes**2 - np.asarray(counts.power(2).sum(axis=1))) / (self.sizes - 1)
+        elif distance == "ratio":
+            self._within = _ratio_within(values, counts) / (self.sizes - 1)
+        elif distance == "interval":
+            self._within = self._squared_within(values - values.mean())
 
-    @classmethod
-    def of(cls, table: RatingTable, shared: np.ndarray) -> _Units:
-        position = np.full(table.n_items, -1)
-        position[shared] = np.arange(len(shared))
-        kept = position[table.items] >= 0
-        values, codes = np.unique(table.scores[kept], return_inverse=True)
-        cells = (np.ones(len(codes)), (position[table.items[kept]], codes))
-        counts = sparse.csr_array(cells, shape=(len(shared), len(values)))
-        counts.sum_duplicates()
-        return cls(values, counts, table.counts[shared])
+    def __call__(self, weights: np.ndarray) -> float:
+        """With item i taken weights[i] times; NaN = the ratings are constant."""
+        given = self._of_score @ weights  # how often each score
+        if (given > 0).sum() < 2:
+            return math.nan
+        n, values = given.sum(), self._values
+        # Squared distances over ordered pairs of ratings: of the same item, divided by its size - 1, and of all
+        within = self._within if self._distance != "ordinal" else None
+        if self._distance == "nominal":
+            between = n**2 - given @ given
+        elif self._distance == "ratio":
+            between = _ratio_between(values, given)
+        else:
+            centred = values - values.mean()
+            if within is None:
+                centred = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
+                within = self._squared_within(centred)
+            between = 2 * (n * (given @ centred**2) - (given @ centred) ** 2)
+        return float(1 - (n - 1) * (weights @ within) / between)
 
+    def _squared_within(self, positions: np.ndarray) -> np.ndarray:
+        """For scores at these positions, shape (items,).
 
-def _kernel(units: _Units, distance: Distance) -> Callable[[np.ndarray], np.ndarray]:
-    """Alpha with item i taken weights[:, i] times; shape (rows of weights,), NaN = ratings are constant."""
-    sums = _disagreement(units, distance)
-
-    def alpha(weights: np.ndarray) -> np.ndarray:
-        given = (units.counts.T @ weights.T).T  # how often each score, shape (rows of weights, values)
-        n = given.sum(axis=1)
-        within, between = sums(weights, given)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where((given > 0).sum(axis=1) > 1, 1 - (n - 1) * within / between, np.nan)
-
-    return alpha
-
-
-_Sums = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-def _disagreement(units: _Units, distance: Distance) -> _Sums:
-    """Squared distances summed over ordered pairs of ratings: of the same item, divided by its size - 1, and of all.
-
-    Returns:
-        A function of how often each item was drawn, shape (rows, items), and each score was given, shape (rows,
-        values), that returns both sums, each of shape (rows,).
-    """
-    match distance:
-        case "nominal":
-            unequal = (units.sizes**2 - np.asarray(units.counts.power(2).sum(axis=1))) / (units.sizes - 1)
-            return lambda weights, given: (weights @ unequal, given.sum(axis=1) ** 2 - (given**2).sum(axis=1))
-        case "ordinal":
-            return lambda weights, given: _squared_differences(units, weights, given, _mean_ranks(given))
-        case "interval":
-            centred = (units.values - units.values.mean())[None]
-            return lambda weights, given: _squared_differences(units, weights, given, centred)
-        case "ratio":
-            unlike = _ratio_within(units) / (units.sizes - 1)
-            return lambda weights, given: (weights @ unlike, _ratio_between(units.values, given))
+        The squared differences over the ordered pairs of m numbers sum to 2 (m times their squares - their squared
+        sum).
+        """
+        totals, squares = self._counts @ positions, self._counts @ positions**2
+        return 2 * (self.sizes * squares - totals**2) / (self.sizes - 1)
 
 
-def _squared_differences(
-    units: _Units, weights: np.ndarray, given: np.ndarray, positions: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both sums for scores at these positions, shape (1 or rows, values).
-
-    The squared differences over the ordered pairs of m numbers sum to 2 (m times their squares - their squared sum).
-    """
-    totals, squares = (units.counts @ positions.T).T, (units.counts @ (positions**2).T).T
-    within = 2 * (units.sizes * squares - totals**2) / (units.sizes - 1)
-    n = given.sum(axis=1)
-    between = 2 * (n * (given * positions**2).sum(axis=1) - (given * positions).sum(axis=1) ** 2)
-    return (weights * within).sum(axis=1), between
-
-
-def _mean_ranks(given: np.ndarray) -> np.ndarray:
-    """Of each score among all ratings, less their middle; shape (rows, values)."""
-    return np.cumsum(given, axis=1) - given / 2 - given.sum(axis=1, keepdims=True) / 2
-
-
-def _ratio_within(units: _Units) -> np.ndarray:
+def _ratio_within(values: np.ndarray, counts: sparse.csr_array) -> np.ndarray:
     """Sum of squared ratio distances over the ordered pairs of scores of each item, shape (items,)."""
-    starts, sizes = units.counts.indptr[:-1], np.diff(units.counts.indptr)  # distinct scores of each item
+    starts, sizes = counts.indptr[:-1], np.diff(counts.indptr)  # distinct scores of each item
     pairs = sizes**2
     items = np.repeat(np.arange(len(sizes)), pairs)
     position = np.arange(len(items)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
     first, second = (starts[items] + part for part in np.divmod(position, sizes[items]))
-    codes, times = units.counts.indices, units.counts.data
-    distance = _ratio(units.values[codes[first]], units.values[codes[second]])
+    codes, times = counts.indices, counts.data
+    distance = _ratio(values[codes[first]], values[codes[second]])
     return np.bincount(items, weights=times[first] * times[second] * distance, minlength=len(sizes))
 
 
-def _ratio_between(values: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Sum of squared ratio distances over the ordered pairs of all ratings, shape (rows,)."""
-    total = np.zeros(len(given))
+def _ratio_between(values: np.ndarray, given: np.ndarray) -> float:
+    """Sum of squared ratio distances over the ordered pairs of all ratings."""
     step = max(1, _BLOCK_VALUES // len(values))
-    for start in range(0, len(values), step):
-        rows = slice(start, start + step)
-        total += ((given @ _ratio(values[:, None], values[None, rows])) * given[:, rows]).sum(axis=1)
-    return total
+    return sum(
+        float(given @ _ratio(values[:, None], values[None, start : start + step]) @ given[start : start + step])
+        for start in range(0, len(values), step)
+    )
 
 
 def _ratio(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -13,19 +13,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
-from .bootstrap import Estimate, Resamples, row_statistic, statistic_draws
-from .reliability import MIN_RATER_ITEMS
+from .bootstrap import Resamples, with_interval
+from .reliability import MIN_RATER_ITEMS, mean_spearman
 
 CHOICES = 100
 """Most choices of k raters whose correlations are averaged; where there are not more in all, each is made once."""
-
-CHOICES_IN_RESAMPLES = 10
-"""The first of them, used in every resample; see `reliability.HALVINGS_IN_RESAMPLES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +35,11 @@ class RatersCeiling:
         measured: Mean over choices of k raters of the correlation on these items.
     """
 
-    expected: Estimate
-    measured: Estimate
+    expected: Statistic
+    measured: Statistic
 
 
-def single_reliability(panel_reliability: Estimate, table: RatingTable, resamples: Resamples) -> Estimate:
+def single_reliability(panel_reliability: Statistic, table: RatingTable, resamples: Resamples) -> Statistic:
     """Reliability of a single rating, from that of the panel mean over all rated items (Spearman-Brown, backwards).
 
     Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
@@ -52,17 +50,15 @@ def single_reliability(panel_reliability: Estimate, table: RatingTable, resample
         table: The ratings.
         resamples: Draws over the items of `table`, those of `panel_reliability`.
     """
-    whole = panel_reliability.statistic
+    whole = panel_reliability
     if whole.value is None:
-        return panel_reliability
+        return whole
     c = float((1 / table.counts[table.counts > 0]).mean())
-    return Estimate.of(
-        Statistic(float(_of_part(whole.value, c)), n=whole.n), _of_part(panel_reliability.draws, c), resamples
-    )
+    return with_interval(Statistic(_of_part(whole.value, c), n=whole.n), _of_part(whole.draws, c), resamples)
 
 
 def raters_ceiling(
-    table: RatingTable, panel_reliability: Estimate, resamples: Resamples, k: int, seed: int
+    table: RatingTable, panel_reliability: Statistic, resamples: Resamples, k: int, seed: int
 ) -> RatersCeiling:
     """What the mean of k raters reaches against the mean of the other raters of the panel.
 
@@ -85,44 +81,28 @@ def raters_ceiling(
     if len(items) < MIN_RATER_ITEMS:
         raters = "1 rater" if k == 1 else f"{k} raters"
         reason = f"{len(items)} items with more than {raters}, at least {MIN_RATER_ITEMS} needed"
-        nothing = Estimate.undefined(reason, resamples, len(items))
+        nothing = Statistic(None, n=len(items), reason=reason)
         return RatersCeiling(nothing, nothing)
     seen, others = resamples.select(items), float((1 / (table.counts[items] - k)).mean())
     expected = single_reliability(panel_reliability, table, resamples)
-    if expected.statistic.value is not None:
+    if expected.value is not None:
         value, draws = (
-            np.sqrt(_of_mean(single, 1 / k) * _of_mean(single, others))
-            for single in (expected.statistic.value, expected.draws)
+            np.sqrt(_of_mean(single, 1 / k) * _of_mean(single, others)) for single in (expected.value, expected.draws)
         )
-        expected = Estimate.of(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
-    return RatersCeiling(expected, _measured(table, items, seen, k, seed))
+        expected = with_interval(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
+    choices = _choices(len(table.rater_ids), k, np.random.default_rng(seed))
+    divisions = (_means(table, order, k) for order in choices)
+    return RatersCeiling(expected, mean_spearman(((one[items], other[items]) for one, other in divisions), seen))
 
 
-def _of_part(whole: np.ndarray | float, c: float) -> np.ndarray:
+def _of_part(whole: Any, c: float) -> Any:
     """Reliability of a single rating where that of means with c as the mean of 1 / ratings is `whole`."""
-    return np.asarray(whole * c / (1 - whole + whole * c))
+    return whole * c / (1 - whole + whole * c)
 
 
-def _of_mean(single: np.ndarray | float, c: float) -> np.ndarray:
+def _of_mean(single: Any, c: float) -> Any:
     """The inverse of `_of_part`."""
-    return np.asarray(single / (single + (1 - single) * c))
-
-
-def _measured(table: RatingTable, items: np.ndarray, seen: Resamples, k: int, seed: int) -> Estimate:
-    values, resampled = [], []
-    for order in _choices(len(table.rater_ids), k, np.random.default_rng(seed)):
-        chosen, others = (means[items] for means in _means(table, order, k))
-        value = row_statistic("spearman", chosen[None], others[None])[0]
-        if np.isnan(value):
-            continue
-        values.append(value)
-        if len(resampled) < CHOICES_IN_RESAMPLES:
-            resampled.append(statistic_draws("spearman", chosen, others, seen))
-    if not values:
-        return Estimate.undefined("the ratings are constant", seen, len(items))
-    # The first choices may be of better or worse raters than all are.
-    draws = np.mean(resampled, axis=0) - np.mean(values[: len(resampled)]) + np.mean(values)
-    return Estimate.of(Statistic(float(np.mean(values)), n=len(items)), draws, seen, correlation=True)
+    return single / (single + (1 - single) * c)
 
 
 def _choices(n_raters: int, k: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

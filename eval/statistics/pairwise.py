@@ -15,14 +15,15 @@ every resample. A resample in which the judge's scores are constant counts by th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .agreement import Statistic, is_constant
-from .bootstrap import CompleteItems, Estimate, Resamples
-from .rank_draws import PairRule, pair_sums
+from .bootstrap import Resamples, complete, with_interval
+from .rank_draws import pair_sums
 
 MAX_PAIRS = 250_000_000
 """Most pairs that are looked at one by one (those of 22,360 items): beyond it there is no interval."""
@@ -31,104 +32,109 @@ _BINS = 1 << 16
 _BATCH = 1 << 20  # pairs counted at a time
 
 
-def concordance_index(score: np.ndarray, human: np.ndarray) -> Statistic:
-    """Share of the pairs ordered by people that the judge orders alike; its ties count half (Harrell et al., 1982).
+@dataclass(frozen=True)
+class ItemPairs:
+    """Both statistics.
+
+    Attributes:
+        concordance: `concordance_index`.
+        accuracy: `pairwise_accuracy` at this epsilon. Its interval leaves out the uncertainty of the choice of epsilon,
+            which is the same in every resample.
+        epsilon: Chosen by `tie_calibration`; None where the accuracy is undefined.
+        epsilon_reason: Why epsilon was chosen on some of the items, where it was.
+    """
+
+    concordance: Statistic
+    accuracy: Statistic
+    epsilon: float | None
+    epsilon_reason: str | None
+
+
+def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
+    """How often a judge orders two items as people do.
 
     Args:
         score: Shape (n,), judge; NaN is dropped with its item and counted.
         human: Shape (n,), the same items.
+        resamples: Draws over the same n items.
+        seed: Of `tie_calibration`.
 
     Returns:
-        Undefined, with the reason, without a pair, and where either side ties all of them.
+        Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
+        where there are more than `MAX_PAIRS` pairs.
 
     Raises:
         ValueError: If shapes differ.
     """
-    items, empty = _compared(score, human)
-    if empty.reason is not None:
-        return empty
-    counts = count_pairs(items.score, items.human)
+    kept, point = complete(score, human)
+    x, y = score[kept], human[kept]
+    if point.reason is None:
+        constant = [side for side, own in (("judge", x), ("human", y)) if is_constant(own)]
+        if len(x) < 2:
+            point = replace(point, reason=f"no pair: {len(x)} items")
+        elif constant:
+            point = replace(point, reason=f"the {' and the '.join(constant)} scores are constant")
+    if point.reason is not None:
+        return ItemPairs(point, point, None, None)
+    epsilon, why = tie_calibration(x, y, seed)
+    concordance = replace(point, value=concordance_index(x, y))
+    accuracy = replace(point, value=pairwise_accuracy(x, y, epsilon))
+    pairs, seen = len(x) * (len(x) - 1) // 2, resamples.select(kept)
+    if pairs > MAX_PAIRS and len(seen.counts):
+        reason = f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled"
+        return ItemPairs(replace(concordance, reason=reason), replace(accuracy, reason=reason), epsilon, why)
+
+    def rule(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, ...]:
+        first, second = np.sign(judge), np.sign(people)
+        ordered = second != 0
+        alike = (ordered + first * second) / 2
+        first[np.abs(judge) <= epsilon] = 0
+        return alike, ordered, first == second
+
+    alike, ordered, agreeing = pair_sums(x, y, seen.codes, seen.counts, rule)
+    sizes = np.bincount(seen.codes, minlength=seen.counts.shape[1])
+    counts = seen.counts.astype(np.float64)
+    drawn = ((counts @ sizes) ** 2 - counts**2 @ sizes) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        concordance = with_interval(concordance, alike / ordered, seen)
+        accuracy = with_interval(accuracy, agreeing / drawn, seen)
+    return ItemPairs(concordance, accuracy, epsilon, why)
+
+
+def concordance_index(score: np.ndarray, human: np.ndarray) -> float:
+    """Share of the pairs ordered by people that the judge orders alike; its ties count half (Harrell et al., 1982).
+
+    Args:
+        score: Shape (n,), judge, finite.
+        human: Shape (n,), the same items.
+
+    Returns:
+        NaN where people tie all pairs.
+    """
+    counts = count_pairs(score, human)
+    ordered = counts.pairs - counts.human_tied
     halves = 2 * counts.concordant + counts.judge_tied - counts.both_tied
-    return replace(empty, value=halves / 2 / (counts.pairs - counts.human_tied))
+    return halves / 2 / ordered if ordered else math.nan
 
 
-def concordance_estimate(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Estimate:
-    """`concordance_index` with its bootstrap interval; `resamples` are draws over the same n items."""
-
-    def concordance(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        people = np.sign(people)
-        ordered = people != 0
-        return (ordered + np.sign(judge) * people) / 2, ordered
-
-    return _estimate(concordance_index(score, human), score, human, resamples, concordance)
-
-
-def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> Statistic:
+def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> float:
     """Share of all pairs on which judge and people agree about order or tie (Deutsch et al., 2023: acc_eq).
 
     Args:
-        score: Shape (n,), judge; NaN is dropped with its item and counted.
+        score: Shape (n,), judge, finite.
         human: Shape (n,), the same items.
         epsilon: The judge ties two items when its scores differ by at most this; judge's points.
 
     Returns:
-        Undefined, with the reason, without a pair, and where the scores of either side are constant.
+        NaN without a pair.
 
     Raises:
-        ValueError: If shapes differ or epsilon is negative or NaN.
+        ValueError: If epsilon is negative or NaN.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon {epsilon}; expected 0 or more")
-    items, empty = _compared(score, human)
-    if empty.reason is not None:
-        return empty
-    counts = count_pairs(items.score, items.human, epsilon)
-    return replace(empty, value=(counts.concordant + counts.both_tied) / counts.pairs)
-
-
-def pairwise_accuracy_estimate(
-    score: np.ndarray, human: np.ndarray, resamples: Resamples, epsilon: float = 0.0
-) -> Estimate:
-    """`pairwise_accuracy` with its bootstrap interval; `resamples` are draws over the same n items.
-
-    Epsilon is the same in every resample. With a calibrated one the interval leaves out the uncertainty of its choice.
-    """
-
-    def agreeing(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        order = np.sign(judge)
-        order[np.abs(judge) <= epsilon] = 0
-        return order == np.sign(people), np.ones(judge.shape, dtype=bool)
-
-    return _estimate(pairwise_accuracy(score, human, epsilon), score, human, resamples, agreeing)
-
-
-def _compared(score: np.ndarray, human: np.ndarray) -> tuple[CompleteItems, Statistic]:
-    """The items, and a statistic that counts them, or says what is missing."""
-    items = CompleteItems.of(score, human)
-    empty = items.empty
-    if empty.reason is not None:
-        return items, empty
-    if empty.n < 2:
-        return items, replace(empty, reason=f"no pair: {empty.n} items")
-    constant = [side for side, own in (("judge", items.score), ("human", items.human)) if is_constant(own)]
-    reason = f"the {' and the '.join(constant)} scores are constant" if constant else None
-    return items, replace(empty, reason=reason)
-
-
-def _estimate(point: Statistic, score: np.ndarray, human: np.ndarray, resamples: Resamples, rule: PairRule) -> Estimate:
-    undefined = np.full(len(resamples.counts), np.nan)
-    if point.value is None or len(undefined) == 0:
-        return Estimate(point, undefined)
-    items = CompleteItems.of(score, human)
-    pairs = point.n * (point.n - 1) // 2
-    if pairs > MAX_PAIRS:
-        reason = f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled"
-        return Estimate(replace(point, reason=reason), undefined)
-    seen = resamples.select(items.kept)
-    above, below = pair_sums(items.score, items.human, seen.codes, seen.counts, rule)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        draws = np.where(below > 0, above / below, np.nan)
-    return Estimate.of(point, draws, seen)
+    counts = count_pairs(score, human, epsilon)
+    return (counts.concordant + counts.both_tied) / counts.pairs if counts.pairs else math.nan
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,6 @@ class PairCounts:
     Attributes:
         pairs: All of them.
         concordant: Ordered by both sides, and alike.
-        discordant: Ordered by both sides, but not alike.
         judge_tied: Tied by the judge, whatever people say.
         human_tied: Tied by people, whatever the judge says.
         both_tied: Tied by both.
@@ -146,7 +151,6 @@ class PairCounts:
 
     pairs: int
     concordant: int
-    discordant: int
     judge_tied: int
     human_tied: int
     both_tied: int
@@ -168,9 +172,7 @@ def count_pairs(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> P
     tied_apart = int(_count_below(level, ends, level + 1).sum()) - concordant
     n = len(score)
     pairs, apart, human_tied = n * (n - 1) // 2, int(ends.sum()), int((equal * (equal - 1) // 2).sum())
-    return PairCounts(
-        pairs, concordant, apart - concordant - tied_apart, pairs - apart, human_tied, human_tied - tied_apart
-    )
+    return PairCounts(pairs, concordant, pairs - apart, human_tied, human_tied - tied_apart)
 
 
 def _lower_scored(score: np.ndarray, epsilon: float) -> np.ndarray:
@@ -203,23 +205,7 @@ def _count_below(keys: np.ndarray, ends: np.ndarray, bounds: np.ndarray) -> np.n
     return found
 
 
-@dataclass(frozen=True)
-class TieCalibration:
-    """A judge's accuracy at its best epsilon.
-
-    Attributes:
-        accuracy: `pairwise_accuracy` of all items at this epsilon. For its interval see `pairwise_accuracy_estimate`.
-        epsilon: The smallest difference of judge scores that makes the accuracy highest, 0 or one that occurs; None
-            where the accuracy is undefined.
-        reason: Why epsilon was chosen on some of the items, where it was.
-    """
-
-    accuracy: Statistic
-    epsilon: float | None
-    reason: str | None = None
-
-
-def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> TieCalibration:
+def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tuple[float, str | None]:
     """Chooses epsilon among 0 and all observed differences of judge scores, exactly (Deutsch et al., 2023).
 
     People give a few scale points and often tie; a judge that scores with decimals never does, so that on pairs tied by
@@ -231,26 +217,22 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> TieC
     `MAX_PAIRS` pairs, epsilon comes from a random part of the items that has about so many.
 
     Args:
-        score: Shape (n,), judge; NaN is dropped with its item.
+        score: Shape (n,), judge, finite.
         human: Shape (n,), the same items.
         seed: Of the random part.
 
-    Raises:
-        ValueError: If shapes differ.
+    Returns:
+        The smallest epsilon that makes the accuracy highest, 0 or a difference that occurs; and why it was chosen on
+        some of the items, where it was.
     """
-    plain = pairwise_accuracy(score, human)
-    if plain.value is None:
-        return TieCalibration(plain, None)
-    items = CompleteItems.of(score, human)
-    x, y, reason = items.score, items.human, None
-    share = np.sqrt(MAX_PAIRS / (plain.n * (plain.n - 1) / 2))
+    n, reason = len(score), None
+    share = np.sqrt(MAX_PAIRS / max(1, n * (n - 1) // 2))
     if share < 1:
-        part = np.random.default_rng(seed).permutation(len(x))[: int(share * len(x))]
-        reason = f"epsilon chosen on {len(part)} random items of {len(x)}: at most {MAX_PAIRS} pairs are compared"
-        x, y = x[part], y[part]
-    order = np.argsort(x, kind="stable")
-    epsilon = _best_epsilon(x[order], y[order])
-    return TieCalibration(pairwise_accuracy(score, human, epsilon), epsilon, reason)
+        part = np.random.default_rng(seed).permutation(n)[: int(share * n)]
+        reason = f"epsilon chosen on {len(part)} random items of {n}: at most {MAX_PAIRS} pairs are compared"
+        score, human = score[part], human[part]
+    order = np.argsort(score, kind="stable")
+    return _best_epsilon(score[order], human[order]), reason
 
 
 def _best_epsilon(score: np.ndarray, human: np.ndarray) -> float:
@@ -295,15 +277,17 @@ def _deciding_pairs(score: np.ndarray, human: np.ndarray) -> Iterator[tuple[np.n
     the other way round, or ties it anyway, nothing changes.
     """
     held: list[tuple[np.ndarray, np.ndarray]] = []
+    size = 0
     for apart in range(1, len(score)):
         difference = score[apart:] - score[:-apart]
         lower, higher = human[:-apart], human[apart:]
         matters = (difference > 0) & (higher >= lower)
         held.append((difference[matters], (higher == lower)[matters]))
-        if sum(len(own) for own, _ in held) >= _BATCH or apart == len(score) - 1:
+        size += len(held[-1][0])
+        if size >= _BATCH or apart == len(score) - 1:
             differences, tied = zip(*held, strict=True)
             yield np.concatenate(differences), np.concatenate(tied)
-            held = []
+            held, size = [], 0
 
 
 def _bins(difference: np.ndarray, largest: float) -> np.ndarray:

@@ -27,7 +27,7 @@ from scipy import sparse, stats
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
-from .agreement import Statistic, is_constant
+from .agreement import Statistic, as_report, bias, is_constant
 from .bootstrap import estimate
 from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
 
@@ -86,7 +86,7 @@ class RaterFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return dataclasses.asdict(self)
+        return as_report(self)
 
 
 def rater_report(
@@ -122,7 +122,7 @@ def rater_report(
         compared, theirs = table.scores[shared], others[shared]
         flags = [
             *_constant(compared, theirs),
-            *_random(panel.raters[rater_id].statistic, panel.together.statistic),
+            *_random(panel.raters[rater_id], panel.together),
             *([RaterFlag("fast", fast[position])] if position in fast else ()),
             *(RaterFlag("duplicate", evidence) for evidence in duplicates.get(position, ())),
         ]
@@ -133,9 +133,9 @@ def rater_report(
                 n_shared=len(shared),
                 mean=float(scores.mean()),
                 sd=float(scores.std()),
-                severity=estimate("bias", theirs, compared, draws.select(table.items[shared])),
+                severity=estimate(bias, theirs, compared, resamples=draws.select(table.items[shared])),
                 spread=_spread(compared, unbiased, position, table.items[shared]),
-                agreement=panel.raters[rater_id].statistic,
+                agreement=panel.raters[rater_id],
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
                 median_seconds=_median_seconds(table, own),

@@ -24,7 +24,7 @@ too low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,9 +33,10 @@ import pandas as pd
 
 from ...data_modules.ratings import RatingTable
 from .agreement import MIN_ITEMS, Statistic, as_report, spearman
-from .bootstrap import Estimate, Interval, Resamples, row_statistic, statistic_draws
+from .bootstrap import Interval, Resamples, estimate, with_interval
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
+from .rank_draws import spearman_draws
 
 MIN_RATER_ITEMS = 10
 """A rater who shares fewer items with others is not compared: the correlation would be noise."""
@@ -55,11 +56,11 @@ class LeaveOneRaterOut:
 
     Attributes:
         together: Mean over raters, weighted by items.
-        raters: Rater id -> the Spearman of this rater.
+        raters: Rater id -> the Spearman of this rater, and the items that it stands on.
     """
 
-    together: Estimate
-    raters: Mapping[str, Estimate]
+    together: Statistic
+    raters: Mapping[str, Statistic]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +77,11 @@ class Reliability:
         raters: Per rater the Spearman with the mean of the others, and the items that it stands on.
     """
 
-    leave_one_rater_out: Estimate
-    panel_mean: Estimate
-    split_half: Estimate
-    panel_reliability: Estimate
-    krippendorff_alpha: Estimate
+    leave_one_rater_out: Statistic
+    panel_mean: Statistic
+    split_half: Statistic
+    panel_reliability: Statistic
+    krippendorff_alpha: Statistic
     raters: Mapping[str, Statistic]
 
     def report(self) -> dict[str, Any]:
@@ -134,9 +135,9 @@ def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability,
         "n_ratings": len(table.scores),
         "resamples": draws.resamples,
         **panel.report(),
-        "split_half_by_item": as_report(_split_half(table, draws, seed, by_item=True).statistic),
+        "split_half_by_item": as_report(_split_half(table, draws, seed, by_item=True)),
         "icc": as_report(icc(table, draws)),
-        "alpha": {distance: as_report(krippendorff_alpha(table, distance, draws).statistic) for distance in DISTANCES},
+        "alpha": {distance: as_report(krippendorff_alpha(table, distance, draws)) for distance in DISTANCES},
     }
 
 
@@ -188,8 +189,7 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     whole = _stepped_up(half, table)
     panel = _transformed(whole, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
-    raters = {rater_id: own.statistic for rater_id, own in single.raters.items()}
-    return Reliability(single.together, panel, half, whole, alpha, raters)
+    return Reliability(single.together, panel, half, whole, alpha, single.raters)
 
 
 def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRaterOut:
@@ -201,65 +201,70 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRat
     """
     others_mean = table.others_mean()
     compared = ~np.isnan(others_mean)
-    n_resamples = len(resamples.counts)
-    raters: dict[str, Estimate] = {}
+    raters: dict[str, Statistic] = {}
     used: list[np.ndarray] = []
-    value, weight = 0.0, 0
-    draw_values, draw_weights = np.zeros(n_resamples), np.zeros(n_resamples)
+    total, draws, weights = 0.0, *np.zeros((2, len(resamples.counts)))
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         own = rated[compared[rated]]
         items = table.items[own]
-        seen = resamples.select(items)
-        raters[rater_id] = _one_against_others(table.scores[own], others_mean[own], seen)
-        if (rho := raters[rater_id].statistic.value) is None:
+        if len(own) < MIN_RATER_ITEMS:
+            reason = f"shares {len(own)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+            raters[rater_id] = Statistic(None, n=len(own), reason=reason)
             continue
-        value, weight = value + rho * len(own), weight + len(own)
+        seen = resamples.select(items)
+        undefined = "this rater or the mean of the others is constant"
+        found = estimate(spearman, table.scores[own], others_mean[own], resamples=seen, undefined=undefined)
+        raters[rater_id] = found
+        if found.value is None:
+            continue
         used.append(items)
-        draws = raters[rater_id].draws
+        total += found.value * len(own)
         drawn = seen.counts @ np.bincount(seen.codes, minlength=seen.counts.shape[1])
-        draw_values += np.where(np.isnan(draws), 0.0, draws * drawn)
-        draw_weights += np.where(np.isnan(draws), 0.0, drawn)
+        draws += np.nan_to_num(found.draws * drawn)
+        weights += np.where(np.isnan(found.draws), 0.0, drawn)
     if not used:
         reason = f"no rater varies and shares at least {MIN_RATER_ITEMS} items with other raters"
-        return LeaveOneRaterOut(Estimate.undefined(reason, resamples), raters)
+        return LeaveOneRaterOut(Statistic(None, reason=reason), raters)
+    ratings = np.concatenate(used)
+    items = np.unique(ratings)
+    point = Statistic(total / len(ratings), n=len(items))
     with np.errstate(invalid="ignore"):
-        draws = draw_values / draw_weights
-    items = np.unique(np.concatenate(used))
-    point = Statistic(value / weight, n=len(items))
-    return LeaveOneRaterOut(Estimate.of(point, draws, resamples.select(items), correlation=True), raters)
+        together = with_interval(point, draws / weights, resamples.select(items), correlation=True)
+    return LeaveOneRaterOut(together, raters)
 
 
-def _one_against_others(own: np.ndarray, others: np.ndarray, seen: Resamples) -> Estimate:
-    if len(own) < MIN_RATER_ITEMS:
-        reason = f"shares {len(own)} items with other raters, at least {MIN_RATER_ITEMS} needed"
-        return Estimate.undefined(reason, seen, len(own))
-    point = spearman(own, others)
-    if point.value is None:
-        return Estimate.undefined("this rater or the mean of the others is constant", seen, len(own))
-    return Estimate.of(point, statistic_draws("spearman", own, others, seen), seen, correlation=True)
-
-
-def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Estimate:
+def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
     shared = table.shared()
     if len(shared) < MIN_ITEMS:
         reason = f"{len(shared)} items with at least two raters, at least {MIN_ITEMS} needed"
-        return Estimate.undefined(reason, resamples, len(shared))
+        return Statistic(None, n=len(shared), reason=reason)
     rng = np.random.default_rng(seed)
-    seen = resamples.select(shared)
-    values, resampled = np.empty(HALVINGS), []
-    for number in range(HALVINGS):
-        first, second = _halves(table, shared, rng, by_item=by_item)
-        values[number] = row_statistic("spearman", first[None], second[None])[0]
-        if number < HALVINGS_IN_RESAMPLES:
-            resampled.append(statistic_draws("spearman", first, second, seen))
+    halvings = (_halves(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
+    return mean_spearman(halvings, resamples.select(shared))
+
+
+def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples: Resamples) -> Statistic:
+    """Mean Spearman between the means of two parts of the panel, over random divisions.
+
+    Args:
+        divisions: Of each the means of both parts, each of shape (items,).
+        resamples: Draws over these items. The first `HALVINGS_IN_RESAMPLES` divisions are used in every resample.
+
+    Returns:
+        Undefined, with the reason, where no division has a value.
+    """
+    values, resampled = [], []
+    for first, second in divisions:
+        values.append(spearman(first, second))
+        if len(resampled) < HALVINGS_IN_RESAMPLES:
+            resampled.append(spearman_draws(first[None], second, resamples.codes, resamples.counts)[0])
+    point = Statistic(None, n=len(resamples.codes))
     if np.isnan(values).all():
-        return Estimate.undefined("the ratings are constant", resamples, len(shared))
-    per_halving = np.stack(resampled)
-    usable = ~np.isnan(per_halving)
+        return replace(point, reason="the ratings are constant")
+    usable = ~np.isnan(resampled)
     with np.errstate(invalid="ignore"):
-        draws = np.where(usable, per_halving, 0.0).sum(axis=0) / usable.sum(axis=0)
-    point = Statistic(float(np.nanmean(values)), n=len(shared))
-    return Estimate.of(point, draws, seen, correlation=True)
+        draws = np.nan_to_num(resampled).sum(axis=0) / usable.sum(axis=0)
+    return with_interval(replace(point, value=float(np.nanmean(values))), draws, resamples, correlation=True)
 
 
 def _halves(
@@ -288,20 +293,18 @@ def _halves(
     return first_sum[shared] / first_size[shared], second_sum[shared] / (counts - first_size)[shared]
 
 
-def _stepped_up(half: Estimate, table: RatingTable) -> Estimate:
+def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
     """Reliability of the panel mean over all rated items (Horst, 1951).
 
     With l the noise variance of one rating over the variance of the true scores, and a, b and c the mean of 1 / ratings
     in the smaller halves, the larger halves and the whole items, the halves correlate by r = 1 / sqrt((1 + l a) (1 +
     l b)) and the means have the reliability 1 / (1 + l c).
     """
-    value = half.statistic.value
-    if value is not None and value <= 0:
-        reason = f"the halves of the panel do not agree (Spearman {value:.3f})"
-        return Estimate(Statistic(None, n=half.statistic.n, reason=reason), np.full_like(half.draws, np.nan))
-    rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
-    if value is None:
+    if half.value is None:
         return half
+    if half.value <= 0:
+        return Statistic(None, n=half.n, reason=f"the halves of the panel do not agree (Spearman {half.value:.3f})")
+    rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
     a, b, c = (1 / (shared // 2)).mean(), (1 / (shared - shared // 2)).mean(), (1 / rated).mean()
 
     def whole(r: Any) -> Any:
@@ -313,8 +316,7 @@ def _stepped_up(half: Estimate, table: RatingTable) -> Estimate:
     return _transformed(half, whole)
 
 
-def _transformed(estimate: Estimate, rising: Callable[[Any], Any]) -> Estimate:
+def _transformed(old: Statistic, rising: Callable[[Any], Any]) -> Statistic:
     """Value, interval and draws through a rising function."""
-    old = estimate.statistic
     value, low, high = (None if x is None else float(rising(x)) for x in (old.value, old.low, old.high))
-    return Estimate(replace(old, value=value, low=low, high=high), rising(estimate.draws))
+    return replace(old, value=value, low=low, high=high, draws=rising(old.draws))

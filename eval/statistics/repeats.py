@@ -8,14 +8,15 @@ MT-Bench and Chatbot Arena").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
-from .bootstrap import Resamples, mean_with_interval, with_interval
+from .bootstrap import Resamples, estimate
 from .icc import icc
 
 
@@ -56,14 +57,12 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> Repeats
     names = tuple(f"answer {number + 1}" for number in range(counts.max()))
     forms = icc(RatingTable(items, numbers, scores, len(counts), names), resamples)
     squares = np.array([np.square(np.asarray(own) - np.mean(own)).sum() for own in answers if len(own) >= 2])
-    seen, freedom = resamples.select(kept), counts[kept] - 1
 
-    def pooled(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.sqrt(weights @ squares / (weights @ freedom))
+    def pooled(own: np.ndarray, freedom: np.ndarray) -> float:
+        return math.sqrt(own.sum() / freedom.sum())
 
-    point = Statistic(float(np.sqrt(squares.sum() / freedom.sum())), n=int(kept.sum()), dropped=int((~kept).sum()))
-    return Repeats(with_interval(point, seen.apply(pooled), seen), forms["ICC(1,1)"], forms["ICC(1,k)"])
+    within = estimate(pooled, squares, counts[kept] - 1, resamples=resamples.select(kept))
+    return Repeats(replace(within, dropped=int((~kept).sum())), forms["ICC(1,1)"], forms["ICC(1,k)"])
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,6 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
         return Orders(none, none)
     one, other = np.sign(verdicts).T
     return Orders(
-        mean_with_interval((one != -other).astype(np.float64), resamples),
-        mean_with_interval((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
+        estimate(np.mean, one != -other, resamples=resamples),
+        estimate(np.mean, (2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples=resamples),
     )

@@ -31,19 +31,10 @@ import numpy as np
 from scipy import stats
 
 from .agreement import Statistic, spearman
-from .bootstrap import Resamples, statistic_draws, with_interval
+from .bootstrap import Resamples, complete, estimate, with_interval
 
 _BLOCK_VALUES = 1 << 20  # permutations x groups at a time: 8 MB
 _ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class Significance:
-    """A test statistic and its two-sided p value, or the reason why there are none."""
-
-    statistic: float | None
-    p: float | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,8 @@ class Comparison:
         n_groups: Groups of the items.
         permutation: The paired permutation test, whose p value is the one to report; None without a difference.
         bootstrap_p: Of the paired cluster bootstrap; None where there is no interval.
-        williams: Williams' t; takes items for independent.
-        steiger: Steiger's Z; takes items for independent.
+        williams_p: Of Williams' t, which takes items for independent; None where it is undefined.
+        steiger_p: Of Steiger's Z, likewise.
     """
 
     first: Statistic
@@ -79,8 +70,8 @@ class Comparison:
     n_groups: int
     permutation: PermutationTest | None
     bootstrap_p: float | None
-    williams: Significance
-    steiger: Significance
+    williams_p: float | None
+    steiger_p: float | None
 
 
 def compare_all(
@@ -107,46 +98,43 @@ def compare_all(
     Raises:
         ValueError: If the vectors differ in length.
     """
-    for name, score in scores.items():
-        if np.shape(score) != np.shape(human) or np.shape(human) != resamples.codes.shape:
-            lengths = f"{np.shape(score)}, {np.shape(human)} and {resamples.codes.shape}"
-            raise ValueError(f"{name}, human scores and draws: shapes {lengths}; expected equal ones")
-    vectors = {name: np.asarray(score, dtype=np.float64) for name, score in scores.items()}
-    people = np.asarray(human, dtype=np.float64)
-    known: dict[tuple[str, bytes], np.ndarray] = {}
+    known: dict[tuple[str, bytes], Statistic] = {}
 
-    def drawn(name: str, kept: np.ndarray) -> np.ndarray:
+    def agreement(name: str, kept: np.ndarray) -> Statistic:
         key = name, kept.tobytes()
         if key not in known:
-            known[key] = statistic_draws("spearman", vectors[name][kept], people[kept], resamples.select(kept))
+            score, people = np.asarray(scores[name])[kept], np.asarray(human)[kept]
+            known[key] = estimate(spearman, score, people, resamples=resamples.select(kept))
         return known[key]
 
     found = {}
-    for one, other in combinations(vectors, 2):
-        kept = ~(np.isnan(vectors[one]) | np.isnan(vectors[other]) | np.isnan(people))
-        first, second, humans, seen = vectors[one][kept], vectors[other][kept], people[kept], resamples.select(kept)
-        own, others = (spearman(score, humans) for score in (first, second))
-        difference = _difference(own, others, len(people) - len(humans))
-        if difference.value is None:
-            none = Significance(None, None, difference.reason)
-            found[one, other] = Comparison(own, others, difference, None, seen.n_groups, None, None, none, none)
+    for one, other in combinations(scores, 2):
+        kept, _ = complete(scores[one], scores[other], human)
+        first, second, people = (np.asarray(values)[kept] for values in (scores[one], scores[other], human))
+        own, others, seen = agreement(one, kept), agreement(other, kept), resamples.select(kept)
+        point = Statistic(None, n=own.n, dropped=int((~kept).sum()))
+        if own.value is None or others.value is None:
+            sides = (("first judge", own), ("second judge", others))
+            reason = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
+            if own.reason == others.reason:  # it is about the items or the people
+                reason = own.reason
+            point = replace(point, reason=reason)
+            found[one, other] = Comparison(own, others, point, None, seen.n_groups, None, None, None, None)
             continue
-        tested = permutation_test(first, second, humans, seen.codes, permutations=permutations, seed=seed)
-        draws = drawn(one, kept) - drawn(other, kept)
-        difference = with_interval(difference, draws, seen)
-        draws = seen.drawn(draws)
-        has_interval = difference.low is not None
-        three = [value.value or 0.0 for value in (own, others, spearman(first, second))]
+        draws = own.draws - others.draws
+        point = with_interval(replace(point, value=own.value - others.value), draws, seen)
+        draws = None if point.low is None else seen.drawn(draws)
+        three = own.value, others.value, spearman(first, second)
         found[one, other] = Comparison(
             own,
             others,
-            difference,
-            float(np.nanstd(draws, ddof=1)) if has_interval else None,
+            point,
+            None if draws is None else float(np.nanstd(draws, ddof=1)),
             seen.n_groups,
-            tested,
-            bootstrap_p(draws) if has_interval else None,
-            williams(three[0], three[1], three[2], len(humans)),
-            steiger(three[0], three[1], three[2], len(humans)),
+            permutation_test(first, second, people, seen.codes, permutations=permutations, seed=seed),
+            None if draws is None else bootstrap_p(draws),
+            williams(*three, len(people)),
+            steiger(*three, len(people)),
         )
     return found
 
@@ -199,8 +187,8 @@ def permutation_test(
     return PermutationTest(p, looked_at, exact)
 
 
-def williams(first: float, second: float, between: float, n: int) -> Significance:
-    """Williams' t of two correlations that share a variable (Williams, 1959; Steiger, 1980, equation 7).
+def williams(first: float, second: float, between: float, n: int) -> float | None:
+    """Two-sided p of Williams' t of two correlations that share a variable (Williams, 1959; Steiger, 1980, equation 7).
 
     It ignores groups: with correlated items its p values are too small. For rank correlations it is an approximation.
 
@@ -211,18 +199,18 @@ def williams(first: float, second: float, between: float, n: int) -> Significanc
         n: Items.
     """
     if n <= 3:
-        return Significance(None, None, f"{n} items, at least 4 needed")
+        return None
     mean = (first + second) / 2
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     spread = 2 * determinant * (n - 1) / (n - 3) + mean**2 * (1 - between) ** 3
     if spread <= _ROUNDING:
-        return Significance(None, None, "one of the correlations determines the others")
+        return None  # one of the correlations determines the others
     t = (first - second) * math.sqrt((n - 1) * (1 + between) / spread)
-    return Significance(t, float(2 * stats.t.sf(abs(t), n - 3)))
+    return float(2 * stats.t.sf(abs(t), n - 3))
 
 
-def steiger(first: float, second: float, between: float, n: int, *, ranks: bool = True) -> Significance:
-    """Steiger's Z: Fisher's z of both correlations, covariance from their mean (Steiger, 1980, equations 3 and 14).
+def steiger(first: float, second: float, between: float, n: int) -> float | None:
+    """Two-sided p of Steiger's Z: Fisher's z of both, covariance from their mean (Steiger, 1980, equations 3 and 14).
 
     It ignores groups: with correlated items its p values are too small. For Spearman the variance of z is (1 + r^2 / 2)
     / (n - 3) (Bonett and Wright, 2000) and the correlation of both z is that for Pearson: an approximation.
@@ -232,20 +220,19 @@ def steiger(first: float, second: float, between: float, n: int, *, ranks: bool 
         second: Of the second judge with people.
         between: Of the judges with each other.
         n: Items.
-        ranks: The correlations are Spearman's, not Pearson's.
     """
     if n <= 3:
-        return Significance(None, None, f"{n} items, at least 4 needed")
+        return None
     if max(abs(first), abs(second)) >= 1 - _ROUNDING:
-        return Significance(None, None, "a correlation of 1 or -1 has no Fisher z")
+        return None  # it has no Fisher z
     squared = ((first + second) / 2) ** 2
     covariance = between * (1 - 2 * squared) - squared * (1 - 2 * squared - between**2) / 2
     spread = 2 - 2 * covariance / (1 - squared) ** 2
     if spread <= _ROUNDING:
-        return Significance(None, None, "the judges' scores determine each other")
-    variance = (1 + squared / 2 if ranks else 1.0) / (n - 3)
+        return None  # the judges' scores determine each other
+    variance = (1 + squared / 2) / (n - 3)
     z = (math.atanh(first) - math.atanh(second)) / math.sqrt(variance * spread)
-    return Significance(z, float(2 * stats.norm.sf(abs(z))))
+    return float(2 * stats.norm.sf(abs(z)))
 
 
 def bootstrap_p(draws: np.ndarray) -> float:
@@ -257,17 +244,6 @@ def bootstrap_p(draws: np.ndarray) -> float:
     defined = draws[~np.isnan(draws)]
     smaller = min((defined <= 0).sum(), (defined >= 0).sum())
     return float(min(1.0, 2 * (smaller + 1) / (len(defined) + 1)))
-
-
-def _difference(first: Statistic, second: Statistic, dropped: int) -> Statistic:
-    """First minus second, without an interval."""
-    point = Statistic(None, n=first.n, dropped=dropped)
-    if first.value is not None and second.value is not None:
-        return replace(point, value=first.value - second.value)
-    if first.reason == second.reason:  # it is about the items or the people
-        return replace(point, reason=first.reason)
-    sides = (("first judge", first), ("second judge", second))
-    return replace(point, reason="; ".join(f"{side}: {one.reason}" for side, one in sides if one.value is None))
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:

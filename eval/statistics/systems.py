@@ -18,13 +18,14 @@ second would praise a judge for every pair that people cannot tell apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, is_constant
-from .bootstrap import CompleteItems, Estimate, Resamples, estimate, row_statistic, with_interval
+from .bootstrap import Resamples, complete, estimate, with_interval
 
 MIN_SYSTEMS = 3
 """Fewest systems to correlate."""
@@ -61,26 +62,29 @@ def system_agreement(
         A statistic per name in `SYSTEM_STATISTICS`; its `n` counts systems.
     """
     names, codes = np.unique(np.asarray(systems, dtype=str), return_inverse=True)
-    member = np.zeros((len(codes), len(names)))
-    member[np.arange(len(codes)), codes] = 1.0
 
-    def means(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.stack([(weights * values) @ member / (weights @ member) for values in (score, human)], axis=1)
+    def means(items: np.ndarray) -> np.ndarray:
+        return _means(codes[items], len(names), score[items], human[items])
 
-    judge_points, human_points = means(np.ones((1, len(codes))))[0]
+    points = means(np.arange(len(codes)))
     by_system = np.unique(np.stack([codes, resamples.codes]), axis=1)
     if len(by_system[0]) == len(names) == len(np.unique(by_system[1])):
         of_systems = replace(resamples, codes=by_system[1])
-        return {name: estimate(name, judge_points, human_points, of_systems) for name in SYSTEM_STATISTICS}
-    drawn = resamples.apply(means).reshape(-1, 2, len(names))
-    complete = ~np.isnan(drawn).any(axis=(1, 2))
-    results = {}
+        return {name: estimate(STATISTICS[name], *points, resamples=of_systems) for name in SYSTEM_STATISTICS}
+    drawn = resamples.draws(means).reshape(-1, 2, len(names))
+    found = {}
     for name in SYSTEM_STATISTICS:
-        draws = np.full(len(drawn), np.nan)
-        draws[complete] = row_statistic(name, drawn[complete, 0], drawn[complete, 1])
-        results[name] = with_interval(STATISTICS[name](judge_points, human_points), draws, resamples)
-    return results
+        function = STATISTICS[name]
+        draws = np.array([np.nan if np.isnan(own).any() else function(*own) for own in drawn])
+        found[name] = with_interval(estimate(function, *points), draws, resamples)
+    return found
+
+
+def _means(codes: np.ndarray, n_systems: int, *sides: np.ndarray) -> np.ndarray:
+    """Mean of each side by system, shape (sides, systems); NaN = the system has no item."""
+    counts = np.bincount(codes, minlength=n_systems)
+    with np.errstate(invalid="ignore"):
+        return np.stack([np.bincount(codes, weights=own, minlength=n_systems) / counts for own in sides])
 
 
 PERMUTATIONS = 1000
@@ -93,7 +97,7 @@ _ROUNDING = 1e-9  # share of the summed differences; sums as near as this are eq
 
 def system_pairwise_accuracy(
     systems: Sequence[str] | np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples
-) -> Estimate:
+) -> Statistic:
     """Share of pairs of systems whose means judge and people order alike (Kocmi et al., 2021).
 
     Means that are equal up to rounding are tied; a tie is right where both sides tie the pair. In a resample the
@@ -111,37 +115,36 @@ def system_pairwise_accuracy(
     Raises:
         ValueError: If shapes differ.
     """
-    items = CompleteItems.of(score, human)
-    codes = items.codes(np.asarray(systems), "systems")
+    kept, point = complete(score, human)
+    codes = _codes(systems, kept, "systems")
     n_systems = int(codes.max(initial=-1)) + 1
-    empty, seen = replace(items.empty, n=n_systems), resamples.select(items.kept)
-    if empty.reason is None and n_systems < 2:
-        empty = replace(empty, reason="1 system, no pair")
-    if empty.reason is None and is_constant(items.score):
-        empty = replace(empty, reason="the judge scores are constant")
-    if empty.reason is not None:
-        return Estimate(empty, np.full(len(resamples.counts), np.nan))
-    member = np.eye(n_systems)[codes]
+    point = replace(point, n=n_systems)
+    if point.reason is None and n_systems < 2:
+        point = replace(point, reason="1 system, no pair")
+    if point.reason is None and is_constant(score[kept]):
+        point = replace(point, reason="the judge scores are constant")
+    if point.reason is not None:
+        return point
     first, second = np.triu_indices(n_systems, 1)
+    sides = score[kept], human[kept]
 
-    def accuracy(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            orders = [
-                _orders((weights * own) @ member / (weights @ member), first, second)
-                for own in (items.score, items.human)
-            ]
-        right = (orders[0] == orders[1]).mean(axis=1)
-        return np.where(np.isnan(orders[0]).any(axis=1), np.nan, right)
+    def accuracy(items: np.ndarray) -> float:
+        means = _means(codes[items], n_systems, *(own[items] for own in sides))
+        apart = means[:, first] - means[:, second]
+        apart[np.abs(apart) <= CONSTANT_TOLERANCE * np.abs(means).max(axis=1, keepdims=True)] = 0
+        judge, people = np.sign(apart)
+        return float((judge == people).mean()) if np.isfinite(means).all() else math.nan
 
-    point = replace(empty, value=float(accuracy(np.ones((1, len(codes))))[0]))
-    return Estimate.of(point, seen.apply(accuracy), seen)
+    point, seen = replace(point, value=accuracy(np.arange(len(codes)))), resamples.select(kept)
+    return with_interval(point, seen.draws(accuracy), seen)
 
 
-def _orders(means: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Which of two systems has the higher mean: 1, -1 or 0 (tied), shape (rows, pairs); NaN = a mean is missing."""
-    difference = means[:, first] - means[:, second]
-    largest = np.abs(means).max(axis=1, keepdims=True)
-    return np.where(np.abs(difference) <= CONSTANT_TOLERANCE * largest, 0.0, np.sign(difference))
+def _codes(labels: Sequence[str] | np.ndarray, kept: np.ndarray, name: str) -> np.ndarray:
+    """Labels as numbers from 0 in their sorted order, of the items that count; `kept` is a mask of shape (n,)."""
+    labels = np.asarray(labels)
+    if labels.shape != kept.shape:
+        raise ValueError(f"{name} of shape {labels.shape} for {len(kept)} items; expected one per item")
+    return np.unique(labels[kept], return_inverse=True)[1]
 
 
 @dataclass(frozen=True)
@@ -194,9 +197,8 @@ def soft_pairwise_accuracy(
     Raises:
         ValueError: If shapes differ.
     """
-    items = CompleteItems.of(score, human)
-    system = items.codes(np.asarray(systems), "systems")
-    prompt = items.codes(np.asarray(prompts), "prompts")
+    kept, empty = complete(score, human)
+    system, prompt = _codes(systems, kept, "systems"), _codes(prompts, kept, "prompts")
     shape = (int(prompt.max(initial=-1)) + 1, int(system.max(initial=-1)) + 1)
     answers = _table(prompt, system, np.ones(len(system)), shape)
     common = (answers > 0).sum(axis=1) > 1
@@ -205,16 +207,15 @@ def soft_pairwise_accuracy(
     first, second = np.triu_indices(shape[1], 1)
     shared = (answered.T @ answered)[first, second] > 0
     left_out, pairs = int((~shared).sum()), int(shared.sum())
-    empty = items.empty
     if empty.reason is None and not pairs:
         empty = replace(empty, n=shape[1], reason=f"no two of {shape[1]} systems answered a common prompt")
-    elif empty.reason is None and is_constant(items.score):
+    elif empty.reason is None and is_constant(score[kept]):
         empty = replace(empty, n=shape[1], reason="the judge scores are constant")
     if empty.reason is not None:
         return SoftPairwiseAccuracy(empty, pairs, left_out, unmatched)
     first, second = first[shared], second[shared]
     sides = [
-        (_table(prompt, system, own, shape) / np.maximum(answers, 1))[common] for own in (items.score, items.human)
+        (_table(prompt, system, own, shape) / np.maximum(answers, 1))[common] for own in (score[kept], human[kept])
     ]
     judge, people = _p_values(np.stack(sides), answered, first, second, permutations, seed)
     accuracy = replace(

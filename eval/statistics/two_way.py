@@ -21,7 +21,7 @@ import numpy as np
 
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic, spearman
-from .bootstrap import Estimate, Resamples, fisher_z, t_interval, with_interval, z_variance
+from .bootstrap import Resamples, estimate, fisher_z, t_interval, z_variance
 from .like_for_like import HALVINGS, halves
 from .rank_draws import spearman_draws
 
@@ -48,7 +48,9 @@ def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
     return t_interval(point, _jackknife(moved, moved), len(moved) - 1)
 
 
-def for_other_items_and_raters(score: np.ndarray, table: RatingTable, own: Estimate, resamples: Resamples) -> Statistic:
+def for_other_items_and_raters(
+    score: np.ndarray, table: RatingTable, own: Statistic, resamples: Resamples
+) -> Statistic:
     """Other items and other raters.
 
     Args:
@@ -63,9 +65,8 @@ def for_other_items_and_raters(score: np.ndarray, table: RatingTable, own: Estim
     point = _point(score, table)
     if point.value is None or point.reason is not None:
         return point
-    of_items = with_interval(point, own.draws, resamples, correlation=True)
-    if of_items.low is None:
-        return of_items
+    if own.low is None:
+        return own
     groups = resamples.n_groups
     items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
     moved = _left_out(score, table, resamples.codes, halves(resamples))
@@ -77,7 +78,7 @@ def for_other_items_and_raters(score: np.ndarray, table: RatingTable, own: Estim
 
 
 def _point(score: np.ndarray, table: RatingTable) -> Statistic:
-    point = spearman(score, table.sums / table.counts)
+    point = estimate(spearman, score, table.sums / table.counts)
     if point.value is None or len(table.rater_ids) >= MIN_RATERS:
         return point
     reason = f"no interval: {len(table.rater_ids)} raters, at least {MIN_RATERS} needed"

@@ -17,6 +17,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from ...data_modules.errors import UserError
+from ..hub import require_hub
 from .base import Backbone, Checkpoint
 from .loading import one_line
 
@@ -76,8 +77,9 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
         revision: Commit, tag or branch on the hub.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is none, or the hub does not answer and no copy is in the cache.
     """
+    require_hub(name, revision)
     try:
         # not AutoConfig: it would ask whether to run code out of the repository
         config, _ = PreTrainedConfig.get_config_dict(str(NANO_FOLDER) if name == NANO else name, revision=revision)

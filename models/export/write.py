@@ -179,7 +179,8 @@ def merge_adapter(judge: EmpathyJudge) -> None:
         if _in_4_bits(module):
             judge.network.set_submodule(name, _with_weight(module, _values(module).to(dtype)))
     judge.adapter = (None,)
-    judge.settings = replace(judge.settings, quantization="none", lora=replace(judge.settings.lora, parts=[], full=[]))
+    nothing = replace(judge.settings.lora, parts=[], full_parts=[])
+    judge.settings = replace(judge.settings, quantization="none", lora=nothing)
 
 
 def _merged(layer: Any, dtype: torch.dtype) -> nn.Module:

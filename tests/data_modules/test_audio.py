@@ -23,9 +23,9 @@ def write(path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str | No
     return path
 
 
-def encoded(samples: np.ndarray, rate: int = 16_000, kind: str = "WAV") -> bytes:
+def encoded(samples: np.ndarray, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
     stream = io.BytesIO()
-    soundfile.write(stream, samples, rate, format=kind)
+    soundfile.write(stream, samples, rate, subtype, format=kind)
     return stream.getvalue()
 
 
@@ -106,6 +106,90 @@ def test_mp3_without_length_header() -> None:
     assert len(decode(headless, 16_000)) == pytest.approx(160_000, abs=2_000)
     with pytest.raises(AudioError, match="cut off"):
         decode(data[: len(data) // 2], 16_000)
+
+
+ENCODED = {
+    "MP3": encoded(sine(1.0, 16_000), kind="MP3"),
+    "FLAC": encoded(sine(1.0, 16_000), kind="FLAC"),
+    "Vorbis": encoded(sine(1.0, 16_000), kind="OGG"),
+    "Opus": encoded(sine(1.0, 16_000), kind="OGG", subtype="OPUS"),
+}
+
+
+def with_flac_total(data: bytes, samples: int) -> bytes:
+    return data[:21] + bytes([data[21] & 0xF0]) + samples.to_bytes(4, "big") + data[26:]
+
+
+def with_granules(data: bytes, most: int) -> bytes:
+    """An Ogg file whose pages declare less; the checksum of each page is made anew."""
+    pages = []
+    for page in data.split(b"OggS")[1:]:
+        granule = min(int.from_bytes(page[2:10], "little"), most)
+        body = bytearray(b"OggS" + page[:2] + granule.to_bytes(8, "little") + page[10:18] + bytes(4) + page[22:])
+        checksum = 0
+        for byte in body:
+            checksum ^= byte << 24
+            for _ in range(8):
+                checksum = (checksum << 1 ^ (0x104C11DB7 if checksum >> 31 else 0)) & 0xFFFFFFFF
+        body[22:26] = checksum.to_bytes(4, "little")
+        pages.append(bytes(body))
+    return b"".join(pages)
+
+
+@pytest.mark.parametrize("count", [2, 50])
+@pytest.mark.parametrize("kind", list(ENCODED))
+def test_joined_files_are_not_read_in_part(tmp_path: Path, kind: str, count: int) -> None:
+    path = tmp_path / "joined"
+    path.write_bytes(ENCODED[kind] * count)
+    for source in (path, path.read_bytes()):
+        with pytest.raises(AudioError, match="the file holds several recordings one after the other"):
+            decode(source, 16_000, name="joined")
+
+
+def test_a_chain_of_unlike_parts() -> None:
+    for other in (ENCODED["Opus"], encoded(sine(0.5, 8_000), 8_000, "OGG")):
+        with pytest.raises(AudioError, match="several recordings"):
+            decode(ENCODED["Vorbis"] + other, 16_000)
+
+
+@pytest.mark.parametrize("kind", ["MP3", "FLAC", "Vorbis", "Opus"])
+def test_a_header_that_says_less_than_there_is(kind: str) -> None:
+    """A long file of which the decoder would read the first samples."""
+    subtype = "OPUS" if kind == "Opus" else None
+    container = "OGG" if kind in ("Vorbis", "Opus") else kind
+    data = encoded(np.random.default_rng(0).normal(0, 0.1, 160_000), kind=container, subtype=subtype)
+    if kind == "MP3":
+        start = data.index(b"Xing") + 8
+        data = data[:start] + (10).to_bytes(4, "big") + data[start + 4 :]
+    else:
+        data = with_flac_total(data, 100) if kind == "FLAC" else with_granules(data, 4_000)
+    with pytest.raises(AudioError, match=r"the file (holds|declares) \d+ samples.*expected"):
+        decode(data, 16_000)
+
+
+def test_mp3_that_was_joined_without_its_headers() -> None:
+    data = ENCODED["MP3"]
+    second = data.index(data[:2], 10)
+    with pytest.raises(AudioError, match=r"holds \d+ samples, of which \d+ can be read"):
+        decode(data + data[second:] * 3, 16_000)
+
+
+@pytest.mark.parametrize("tag", [b"TAG" + bytes(125), b"ID3\x04\x00\x00\x00\x00\x01\x00" + b"\xff\xfb\x90\x00" * 32])
+def test_mp3_with_tags(tag: bytes) -> None:
+    decoded = decode(ENCODED["MP3"], 16_000)
+    np.testing.assert_array_equal(decode(ENCODED["MP3"] + tag, 16_000), decoded)
+    if tag.startswith(b"ID3"):
+        np.testing.assert_array_equal(decode(tag + ENCODED["MP3"], 16_000), decoded)
+
+
+@pytest.mark.parametrize("count", [160_000, 1_000])
+def test_flac_of_unknown_length(tmp_path: Path, count: int) -> None:
+    """What an encoder writes to a pipe: 0 in the header."""
+    samples = np.random.default_rng(0).normal(0, 0.1, count)
+    whole = encoded(samples, kind="FLAC")
+    (tmp_path / "a.flac").write_bytes(with_flac_total(whole, 0))
+    assert probe(tmp_path / "a.flac").seconds == count / 16_000
+    np.testing.assert_array_equal(decode(tmp_path / "a.flac", 16_000), decode(whole, 16_000))
 
 
 @pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64"])

@@ -12,7 +12,7 @@ import pytest
 from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
-from empathy_judge.data_modules.sampling import Blocks, ByTokens, EpochBatches, EpochSampler, Kind, Position, Repeated
+from empathy_judge.data_modules.sampling import Blocks, ByTokens, EpochBatches, EpochSampler, Kind, Position
 from empathy_judge.data_modules.schema import PairDataset
 
 
@@ -138,7 +138,9 @@ def test_a_run_goes_on_at_any_batch() -> None:
     assert list(batches) == whole[1][4:]
     batches.set_epoch(2)
     assert list(batches) == whole[2]
-    assert Repeated(plan).batches(7) == plan.batches(0)
+    again = EpochBatches(plan, Position(), same=True)
+    again.set_epoch(7)
+    assert list(again) == [[(7, item) for item in batch] for batch in plan.batches(0)]
 
 
 # ---------------------------------------------------------------- durations

@@ -184,7 +184,7 @@ def test_nested_as_deep_as_a_chat(tmp_path: Path, clips: list[bytes]) -> None:
     pq.write_table(
         pa.Table.from_pylist([row], pa.schema([("chosen", chat), ("rejected", chat)])), tmp_path / "a.parquet"
     )
-    imported = sdiareward.read(tmp_path / "a.parquet", argparse.Namespace(audio=None))
+    imported = sdiareward.read(tmp_path / "a.parquet", argparse.Namespace(audio_root=None, audio=None))
     assert {content.steps for content in contents(imported)} == {
         (column, turn, "content", 0, "audio", "bytes") for column in ("chosen", "rejected") for turn in (0, 1)
     }

@@ -43,7 +43,7 @@ class SDiaReward:
     def load(self, path: str = "rows.jsonl", max_skipped: float = 0.0, audio: str | None = None) -> PairDataset:
         if path == "rows.jsonl":
             self.table(path, self.rows)
-        imported = sdiareward.read(self.folder / path, argparse.Namespace(audio=audio))
+        imported = sdiareward.read(self.folder / path, argparse.Namespace(audio_root=None, audio=audio))
         return assemble(imported, self.out, max_skipped=max_skipped)
 
     def clip(self, audio: Any) -> str:
@@ -160,7 +160,9 @@ def test_audio_elsewhere(source: SDiaReward) -> None:
     text = json.dumps(source.rows).replace("clips/", "/data/of/others/clips/".lstrip("/"))
     (source.folder / "rows.json").write_text(text)
     assert source.preferences(source.load("rows.json")) == [("200", "300")]
-    imported = sdiareward.read(source.folder / "rows.json", argparse.Namespace(audio=str(source.folder / "clips")))
+    imported = sdiareward.read(
+        source.folder / "rows.json", argparse.Namespace(audio_root=None, audio=str(source.folder / "clips"))
+    )
     assert len(imported.pairs) == 2
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from empathy_judge.cli import main
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError, shown
@@ -672,3 +673,34 @@ def test_every_source_has_an_example() -> None:
         assert importers.load(name).EXAMPLE.startswith(f"{name} ")
     with pytest.raises(UserError, match=r"import 'nothing': expected one of echomind, empathy-eval"):
         importers.load("nothing")
+
+
+class TestAudioRoot:
+    """A folder of audio that is a symbolic link to another disk."""
+
+    @pytest.fixture
+    def linked(self, source: Any, tmp_path: Path) -> Any:
+        (source.folder / "clips").rename(tmp_path / "disk")
+        (source.folder / "clips").symlink_to(tmp_path / "disk")
+        source.table("pairs.csv", source.pairs)
+        source.table("ratings.csv", source.ratings)
+        return source
+
+    def run(self, source: Any, *words: str) -> int:
+        tables = [str(source.folder / "pairs.csv"), "--ratings", str(source.folder / "ratings.csv")]
+        return main(["import", "table", *tables, "--dimension", "empathy=1:5:1", "--out", str(source.out), *words])
+
+    def test_it_is_named_or_refused(self, linked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.run(linked) == 2
+        assert "clips/context0.wav' leaves the folder" in capsys.readouterr().err
+        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 0
+        assert len(PairDataset.load(linked.out).pairs) == 4
+
+    def test_a_link_that_leads_out_of_it_is_refused(
+        self, linked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        clip = tmp_path / "disk" / "000-1.wav"
+        clip.rename(tmp_path / "secret.wav")
+        clip.symlink_to(tmp_path / "secret.wav")
+        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 2
+        assert "clips/000-1.wav' leaves the folder" in capsys.readouterr().err

@@ -68,7 +68,7 @@ class Trace:
         return self.folder
 
     def load(self, audio: str | None = None, max_skipped: float = 0.0) -> PairDataset:
-        options = argparse.Namespace(audio=audio and str(self.folder / audio))
+        options = argparse.Namespace(audio_root=None, audio=audio and str(self.folder / audio))
         return assemble(trace.read(self.write(), options), self.out, max_skipped=max_skipped)
 
 
@@ -244,12 +244,12 @@ def test_another_layout_is_an_error(tmp_path: Path, text: str | bytes, message: 
     file = tmp_path / "speakbench.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message) as caught:
-        trace.read(file, argparse.Namespace(audio=None))
+        trace.read(file, argparse.Namespace(audio_root=None, audio=None))
     assert str(file) in str(caught.value)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no file speakbench\.json or s2sarena\.json"):
-        trace.read(tmp_path, argparse.Namespace(audio=None))
+        trace.read(tmp_path, argparse.Namespace(audio_root=None, audio=None))
     with pytest.raises(DataError, match="no such file or folder"):
-        trace.read(tmp_path / "x", argparse.Namespace(audio=None))
+        trace.read(tmp_path / "x", argparse.Namespace(audio_root=None, audio=None))

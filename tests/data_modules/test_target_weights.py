@@ -10,7 +10,7 @@ import pytest
 from empathy_judge.data_modules.rated_pairs import RatedPairs
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
-from empathy_judge.data_modules.targets import item_weights, reliability_weights, training_targets, variance_components
+from empathy_judge.data_modules.targets import item_weights, training_targets, variance_components
 
 
 def table(*ratings: list[float]) -> RatingTable:
@@ -115,15 +115,13 @@ def test_targets_and_items_carry_them() -> None:
         pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"]).astype({"score": float}),
     )
     by_hand = item_weights(table([1, 3], [5], [], [4]))[0]
-    weights, notes = reliability_weights(made)
-    assert weights == pytest.approx(np.stack([by_hand, [0, 1, 0, 0]], axis=1))
-    assert notes == (
-        "b: no reliability without an item that has two raters, and another item; all ratings weigh the same",
-    )
     for target in ("mean", "z_scored", "bias_corrected"):
         found = training_targets(made, target, "reliability")
-        assert (found.weights == weights).all()
-        assert found.notes[-1] == f"weights, {notes[0]}"
+        assert found.weights == pytest.approx(np.stack([by_hand, [0, 1, 0, 0]], axis=1))
+        assert found.notes[-1] == (
+            "weights, b: no reliability without an item that has two raters, and another item; all ratings weigh the "
+            "same"
+        )
         assert training_targets(made, target).weights.tolist() == [[1, 0], [1, 1], [0, 0], [1, 0]]
     single = training_targets(made, "single", "reliability").weights
     assert single.tolist() == [[1, 0], [1, 0], [1, 1], [1, 0]]  # one rating each: none is more reliable

@@ -10,45 +10,85 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 OUTCOMES = ("accepted", "refused", "failed")
 Job = tuple[str, int]
 """Target and seed."""
+Outcome = dict[str, Any]
+"""Target, seed, outcome, mutation, detail, and seconds."""
 
 
-@dataclass
 class Child:
-    """A process that works on one mutation at a time; `since` is None until its source is written."""
+    """A process that works on one mutation at a time."""
 
-    process: subprocess.Popen[bytes]
-    job: Job | None = None
-    since: float | None = None
-    received: bytes = b""
+    def __init__(self, folder: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent), "--child", folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
+        )  # fmt: skip
+
+    def send(self, job: Job) -> None:
+        """Hands out a mutation."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+
+    def answer(self, limit: float | None = None) -> Outcome | str:
+        """The next answer, or why there is none; the child has ended then."""
+        out = self._process.stdout
+        assert out is not None
+        if not select.select([out], [], [], limit)[0]:
+            self._process.kill()
+            self._process.wait()
+            return f"no answer after {limit:g} s"
+        line = out.readline()
+        if line.endswith(b"\n"):
+            return json.loads(line)
+        code = self._process.wait()
+        return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+        self._process.communicate()
 
 
-@dataclass
-class Tally:
-    """What came out."""
+def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
+    """What came out of jobs, taken while there are any; another child starts where one does not survive.
 
-    outcomes: dict[str, Counter[str]] = field(default_factory=dict)
-    failures: list[dict[str, str | int]] = field(default_factory=list)
-    slowest: float = 0.0
-
-    def add(self, job: Job, outcome: str, what: str, detail: str, seconds: float) -> None:
-        """Counts one mutation."""
-        self.outcomes.setdefault(job[0], Counter())[outcome] += 1
-        self.slowest = max(self.slowest, seconds)
-        if outcome == "failed":
-            self.failures.append({"target": job[0], "seed": job[1], "mutation": what, "failure": detail})
+    Args:
+        jobs: What is left to do; several threads may share it.
+        limit: Longest time for one mutation (s).
+        folder: For the children's files.
+    """
+    found: list[Outcome] = []
+    child: Child | None = None
+    while jobs:
+        try:
+            job = jobs.popleft()
+        except IndexError:  # another thread was faster
+            break
+        child = child or Child(folder)
+        child.send(job)
+        answer = child.answer()  # empty: the source is written, the clock starts
+        start = time.perf_counter()
+        if not isinstance(answer, str):
+            answer = child.answer(limit)
+        if isinstance(answer, str):
+            child, answer = None, {"outcome": "failed", "mutation": "see the seed", "detail": answer}
+        found.append({"target": job[0], "seed": job[1], "seconds": time.perf_counter() - start, **answer})
+    if child is not None:
+        child.end()
+    return found
 
 
 def main() -> int:
@@ -67,14 +107,30 @@ def main() -> int:
         return 2
     jobs = deque((targets[n % len(targets)], options.seed + n) for n in range(options.mutations))
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="empathy-judge-fuzz-") as folder:
-        tally = Runner(jobs, options.seconds, folder).run(options.jobs)
+    with tempfile.TemporaryDirectory(prefix="empathy-judge-fuzz-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+        parts = [pool.submit(work_through, jobs, options.seconds, folder) for _ in range(min(options.jobs, len(jobs)))]
+        found = [outcome for part in parts for outcome in part.result()]
     spent = time.perf_counter() - start
+    outcomes: dict[str, Counter[str]] = {}
+    for one in found:
+        outcomes.setdefault(one["target"], Counter())[one["outcome"]] += 1
+    failures = [
+        {"target": one["target"], "seed": one["seed"], "mutation": one["mutation"], "failure": one["detail"]}
+        for one in found
+        if one["outcome"] == "failed"
+    ]
     if options.json:
-        print(json.dumps({"outcomes": tally.outcomes, "failures": tally.failures, "seconds": spent}))
+        print(json.dumps({"outcomes": outcomes, "failures": failures, "seconds": spent}))
     else:
-        _print(tally, spent)
-    return 1 if tally.failures else 0
+        total = sum(outcomes.values(), Counter())
+        print(f"{'target':<24}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES))
+        for target, counts in [*sorted(outcomes.items()), ("all", total)]:
+            print(f"{target:<24}" + "".join(f"{counts[outcome]:>10}" for outcome in OUTCOMES))
+        slowest = max((one["seconds"] for one in found), default=0.0)
+        print(f"{len(found)} mutations in {spent:.0f} s, the slowest {slowest:.1f} s")
+        for one in failures:
+            print(f"--target {one['target']} --seed {one['seed']}: {one['mutation']}: {one['failure']}")
+    return 1 if failures else 0
 
 
 def _options() -> argparse.Namespace:
@@ -87,101 +143,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-class Runner:
-    """Hands mutations to child processes, and starts another child where one does not survive."""
-
-    def __init__(self, jobs: deque[Job], limit: float, folder: str) -> None:
-        """Nothing is started yet.
-
-        Args:
-            jobs: What is left to do.
-            limit: Longest time for one mutation (s).
-            folder: For the children's files.
-        """
-        self.tally = Tally()
-        self._jobs, self._limit, self._folder = jobs, limit, folder
-        self._selector = selectors.DefaultSelector()
-        self._children: list[Child] = []
-
-    def run(self, count: int) -> Tally:
-        """Does all jobs in `count` processes."""
-        for _ in range(min(count, len(self._jobs))):
-            self._start()
-        while self._children:
-            for key, _ in self._selector.select(timeout=1.0):
-                self._read(key.data, os.read(key.fd, 1 << 16))
-            for child in list(self._children):
-                if child.since is not None and time.perf_counter() - child.since > self._limit:
-                    child.process.kill()
-                    self._bury(child, f"no answer after {self._limit:g} s")
-        self._selector.close()
-        return self.tally
-
-    def _start(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        child = Child(
-            subprocess.Popen(
-                [sys.executable, str(Path(__file__).parent), "--child", self._folder],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
-            )
-        )  # fmt: skip
-        assert child.process.stdout is not None
-        self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
-        self._children.append(child)
-        self._next(child)
-
-    def _next(self, child: Child) -> None:
-        """Hands out the next mutation; a child without one ends."""
-        assert child.process.stdin is not None
-        child.job, child.since = (self._jobs.popleft() if self._jobs else None), None
-        if child.job is None:
-            child.process.stdin.close()
-        else:
-            child.process.stdin.write(json.dumps(child.job).encode() + b"\n")
-            child.process.stdin.flush()
-
-    def _read(self, child: Child, chunk: bytes) -> None:
-        """An empty answer says that the clock starts, any other what came out; no answer that the child has ended."""
-        if not chunk:
-            code = child.process.wait()
-            self._bury(child, f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}")
-            return
-        *lines, child.received = (child.received + chunk).split(b"\n")
-        for line in lines:
-            answer = json.loads(line)
-            if not answer:
-                child.since = time.perf_counter()
-            elif child.job is not None and child.since is not None:
-                spent = time.perf_counter() - child.since
-                self.tally.add(child.job, answer["outcome"], answer["mutation"], answer["detail"], spent)
-                self._next(child)
-
-    def _bury(self, child: Child, failure: str) -> None:
-        """Counts what a child did not survive, if anything."""
-        assert child.process.stdout is not None
-        self._selector.unregister(child.process.stdout)
-        child.process.stdout.close()
-        child.process.wait()
-        self._children.remove(child)
-        if child.job is not None:
-            spent = 0.0 if child.since is None else time.perf_counter() - child.since
-            self.tally.add(child.job, "failed", "see the seed", failure, spent)
-            if self._jobs:
-                self._start()
-
-
-def _print(tally: Tally, spent: float) -> None:
-    print(f"{'target':<24}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES))
-    total: Counter[str] = Counter()
-    for target, counts in sorted(tally.outcomes.items()):
-        total += counts
-        print(f"{target:<24}" + "".join(f"{counts[outcome]:>10}" for outcome in OUTCOMES))
-    print(f"{'all':<24}" + "".join(f"{total[outcome]:>10}" for outcome in OUTCOMES))
-    print(f"{sum(total.values())} mutations in {spent:.0f} s, the slowest {tally.slowest:.1f} s")
-    for failure in tally.failures:
-        print(f"--target {failure['target']} --seed {failure['seed']}: {failure['mutation']}: {failure['failure']}")
 
 
 if __name__ == "__main__":

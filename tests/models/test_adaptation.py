@@ -28,9 +28,9 @@ SETTINGS = {
     "dora": LoraSettings(rank=4, alpha=8.0, method="dora"),
     "upper layers": LoraSettings(rank=4, layers=(2, 4)),
     "last layer": LoraSettings(parts=["language_model", "projector"], rank=4, layers=(-1, 99)),
-    "projector in full": LoraSettings(rank=4, full=["projector"]),
-    "nothing but the projector": LoraSettings(parts=[], full=["projector"]),
-    "tower in full": LoraSettings(rank=4, full=["audio_tower"]),
+    "projector in full": LoraSettings(rank=4, full_parts=["projector"]),
+    "nothing but the projector": LoraSettings(parts=[], full_parts=["projector"]),
+    "tower in full": LoraSettings(rank=4, full_parts=["audio_tower"]),
 }
 ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
 
@@ -111,13 +111,13 @@ def test_lora_sits_in_the_layers_that_were_named(layers, there, make_judge):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (LoraSettings(layers=(4, 9)), r"lora_layers \[4, 9\]: the language model of .* has 4 layers"),
+        (LoraSettings(layers=(4, 9)), r"lora.layers \[4, 9\]: the language model of .* has 4 layers"),
         (
-            LoraSettings(parts=["projector"], full=["projector"]),
+            LoraSettings(parts=["projector"], full_parts=["projector"]),
             "LoRA on projector: its weights are trained",
         ),
         (LoraSettings(parts=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
-        (LoraSettings(full=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
+        (LoraSettings(full_parts=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, text, backbone_folder):
@@ -127,7 +127,7 @@ def test_what_cannot_be_trained_is_refused(settings, text, backbone_folder):
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", torch.float32), ("backbone", torch.bfloat16)])
 def test_what_is_trained_has_the_dtype_that_the_strategy_needs(dtype, expected, make_judge, pairs):
-    settings = LoraSettings(rank=4, full=["projector"], dtype=dtype)
+    settings = LoraSettings(rank=4, full_parts=["projector"], trained_dtype=dtype)
     judge = make_judge(settings, dtype="bfloat16")
     found = {weight.dtype for name, weight in judge.trainable().items() if name.startswith("network.")}
     assert found == {expected}

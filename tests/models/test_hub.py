@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models import hub as module
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.hub import push_to_hub
 
 NAME, TOKEN, COMMIT = "someone/judge", "hf_aVerySecretToken", "c" * 40
@@ -154,10 +157,28 @@ def test_what_was_pushed_comes_back_and_stays(judge_folder, hub, tmp_path, monke
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert judge_folder_of(NAME) == folder
     assert len(hub.asked) == asked
-    with pytest.raises(
-        UserError, match=r"someone/other: no such folder, and .* cannot be reached .* no copy is in the cache"
-    ):
+    with pytest.raises(UserError, match=r"someone/other: no such folder, HF_HUB_OFFLINE is set, and no copy is in"):
         judge_folder_of("someone/other")
+
+
+def test_a_hub_that_does_not_answer_is_given_up_in_time(monkeypatch, tmp_path):
+    """It accepts connections and stays silent, as some firewalls do; libraries would try for half a minute."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    _point_to(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch, tmp_path)
+    began = time.monotonic()
+    for ask in (judge_folder_of, lambda name: load_backbone(Checkpoint(name))):
+        with pytest.raises(UserError, match=r"someone/silent: no such folder, the hub cannot be reached .*hf download"):
+            ask("someone/silent")
+    silent.close()
+    assert time.monotonic() - began < 2 * module.ANSWER_SECONDS + 2
+
+
+def test_without_the_hub_the_cache_does(judge_folder, hub, monkeypatch, tmp_path):
+    hub.files = contents(judge_folder)
+    folder = judge_folder_of(NAME)
+    _point_to("http://127.0.0.1:9", monkeypatch, tmp_path)  # nothing listens there
+    assert judge_folder_of(NAME) == folder
+    assert huggingface_hub.constants.HF_HUB_OFFLINE  # no further request is tried
 
 
 def judge_folder_of(name: str, revision: str | None = None) -> Path:

@@ -56,7 +56,7 @@ def real_step(settings: JudgeSettings, gradient_checkpointing: bool, device: tor
 
 
 LANGUAGE_MODEL = LoraSettings(rank=4)
-ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=["projector"])
+ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full_parts=["projector"])
 
 
 @pytest.mark.parametrize(

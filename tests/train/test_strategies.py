@@ -49,7 +49,8 @@ pairs = every[:4]
 
 def gradients(dtype, trained_dtype, sharded):
     torch.manual_seed(0)
-    lora = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full=["projector"], dtype=trained_dtype)
+    settings = {"full_parts": ["projector"], "trained_dtype": trained_dtype}
+    lora = LoraSettings(parts=["language_model", "audio_tower"], rank=4, **settings)
     judge = EmpathyJudge(JudgeSettings(backbone=backbone, dtype=dtype, lora=lora), [Dimension("any", 1, 5, 1)])
     with torch.no_grad():
         for name, weight in judge.trainable().items():

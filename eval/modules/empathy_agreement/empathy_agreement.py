@@ -66,8 +66,8 @@ class EmpathyAgreement(evaluate.Metric):
         names = np.arange(len(score)) if groups is None else np.array([str(group) for group in groups])
         draws = Resamples.draw(names.astype(str), resamples, seed)
         found: dict[str, Any] = {}
-        for name in STATISTICS:
-            own = estimate(name, score, means, draws)
+        for name, function in STATISTICS.items():
+            own = estimate(function, score, means, resamples=draws)
             found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
             if name == "spearman":
                 found |= {"n": own.n, "dropped": own.dropped, "reason": own.reason}
@@ -88,9 +88,9 @@ def _ceilings(panel: list[np.ndarray], score: np.ndarray, draws: Resamples, seed
     found = measure(table, draws.select(kept), seed)
     beside = like_for_like(score[kept], table, draws.select(kept)).difference
     return {
-        "one_rater": found.leave_one_rater_out.statistic.value,
+        "one_rater": found.leave_one_rater_out.value,
         "difference_from_one_rater": beside.value,
         "difference_from_one_rater_low": beside.low,
         "difference_from_one_rater_high": beside.high,
-        "best_possible": found.panel_mean.statistic.value,
+        "best_possible": found.panel_mean.value,
     }

@@ -16,7 +16,10 @@ from safetensors.torch import load_file, save_file
 FAMILIES = ["granite_speech", "phi4_multimodal", "qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe", "gemma3n", "wavlm"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"full": ["projector"]}, {"method": "dora"}, {"dtype": "backbone"}])
+SETTINGS = [{}, {"full_parts": ["projector"]}, {"method": "dora"}, {"trained_dtype": "backbone"}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_deferred_changes_nothing(name, dtype, settings, make_family, tmp_path):

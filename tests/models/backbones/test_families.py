@@ -380,7 +380,7 @@ def test_an_adapter_of_somebody_else_beside_the_weights_is_refused(family, tmp_p
 @pytest.mark.long
 def test_a_dry_run_counts_what_a_step_holds(family, noise):
     dtype = "bfloat16" if family.name == "qwen3_omni_moe" else "float32"  # experts multiply in no other without values
-    lora = LoraSettings(parts=[] if family.is_encoder else ["language_model"], rank=2, dtype="backbone")
+    lora = LoraSettings(parts=[] if family.is_encoder else ["language_model"], rank=2, trained_dtype="backbone")
     settings = JudgeSettings(backbone=str(family.folder), dtype=dtype, lora=lora)
     found = step_memory(settings, batch=2, seconds=2.0, mixed_precision=False, gradient_checkpointing=False)
     judge = EmpathyJudge(settings, SCALES[:1])

@@ -92,7 +92,7 @@ def test_it_loads_after_it_was_moved_and_without_what_it_was_made_of(
     [
         LoraSettings(parts=["language_model", "projector", "audio_tower"], rank=3, alpha=7.5, method="dora"),
         LoraSettings(parts=["language_model"], rank=4, method="rslora", layers=(-2, 4)),
-        LoraSettings(parts=["language_model"], rank=2, full=["projector"]),
+        LoraSettings(parts=["language_model"], rank=2, full_parts=["projector"]),
         LoraSettings(parts=[]),
     ],
     ids=["dora", "rslora", "full", "head alone"],

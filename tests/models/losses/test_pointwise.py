@@ -75,7 +75,7 @@ def test_ccc_is_one_minus_the_statistic_of_reports() -> None:
     prediction = 0.3 + 0.5 * target + 0.1 * generator.normal(size=(30, 3))
     mask = generator.uniform(size=(30, 3)) < 0.7
     mask[:, 2] = np.arange(30) == 4  # one item: not a dimension
-    columns = [agreement.ccc(prediction[mask[:, d], d], target[mask[:, d], d]).value for d in range(2)]
+    columns = [agreement.ccc(prediction[mask[:, d], d], target[mask[:, d], d]) for d in range(2)]
     target[~mask] = np.nan
     loss = ccc(torch.tensor(prediction), torch.tensor(target), torch.tensor(mask))
     assert loss.item() == pytest.approx(1 - np.mean([column for column in columns if column is not None]), abs=1e-12)

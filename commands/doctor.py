@@ -1,0 +1,216 @@
+"""The command that looks at this machine. Heavy imports stand inside it, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from . import DONE, FAILED_CHECKS
+
+_PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
+_SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "EMPATHY_JUDGE_TOKEN")
+_PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
+_FEW_BYTES = 20e9  # one 7B checkpoint in bf16 takes 17 GB
+_NOT_FOR_USERS = ("dev", "docs")  # extras of who changes the code
+
+State = Literal["ok", "missing", "broken", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        part: What it belongs to.
+        name: What was looked at.
+        state: ``ok``; ``missing``: optional and not there; ``broken``: there, and does not work; ``note``.
+        detail: What was found, and what to do.
+    """
+
+    part: str
+    name: str
+    state: State
+    detail: str
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Look at this machine: GPUs, versions, optional parts, disks, cached models, settings of the environment.
+
+    Nothing is sent anywhere; of keys and tokens only is said whether they are set. Exits with 1 if something that is
+    installed does not work.
+    """
+    findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        part = ""
+        for finding in findings:
+            heading = Text(finding.part if finding.part != part else "", style="bold")
+            table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
+            part = finding.part
+        Console().print(table)
+    return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    yield Finding("machine", "Python", "ok", platform.python_version())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("machine", "processor", "ok", f"{cores} cores for this process")
+    with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system knows these names
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        yield Finding("machine", "memory", "ok", f"{memory / 2**30:.0f} GiB")
+
+
+def _gpus() -> Iterator[Finding]:
+    import torch
+
+    if torch.backends.mps.is_available():
+        yield Finding("GPUs", "mps", "ok", "the GPU of this Mac")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        why = "none, or no driver that works" if built else "none that this PyTorch was built for"
+        yield Finding("GPUs", "cuda", "missing", f"{why}; the nano backbone needs none, backbones of 7B do")
+        return
+    for number in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(number)
+        free, _ = torch.cuda.mem_get_info(number)
+        kinds = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no bf16: use precision 16-mixed"
+        memory = f"{free / 2**30:.0f} of {card.total_memory / 2**30:.0f} GiB free"
+        yield Finding("GPUs", f"cuda:{number}", "ok", f"{card.name}, {memory}, {kinds}")
+    try:
+        torch.ones(8, 8, device="cuda").matmul(torch.ones(8, 8, device="cuda")).sum().item()
+    except RuntimeError as error:
+        yield Finding("GPUs", "a product of matrices", "broken", str(error).splitlines()[0])
+
+
+def _packages() -> Iterator[Finding]:
+    for name in ("empathy-judge", *_PACKAGES):
+        try:
+            yield Finding("packages", name, "ok", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("packages", name, "broken", f"not installed; pip install {name}")
+    try:
+        import soundfile
+
+        formats = sorted({"WAV", "FLAC", "OGG", "MP3"} & soundfile.available_formats().keys())
+        yield Finding("packages", "audio files", "ok", ", ".join(formats))
+    except (ImportError, OSError) as error:  # OSError: its library of the system is not there
+        yield Finding("packages", "audio files", "broken", f"soundfile: {error}")
+
+
+def _extras() -> Iterator[Finding]:
+    """The optional parts as pyproject names them, each with the first of its packages that is missing or broken."""
+    from packaging.requirements import Requirement
+
+    needs = [Requirement(line) for line in importlib.metadata.requires("empathy-judge") or ()]
+    modules: dict[str, str] = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        for distribution in distributions:
+            if not module.startswith("_"):
+                modules.setdefault(distribution.lower().replace("_", "-"), module)
+    for extra in importlib.metadata.metadata("empathy-judge").get_all("Provides-Extra") or ():
+        if extra in _NOT_FOR_USERS:
+            continue
+        own = [one for one in needs if one.marker and one.marker.evaluate({"extra": extra})]
+        state, detail = "ok", ", ".join(f"{one.name} {_version(one.name)}" for one in own)
+        for one in own:
+            version = _version(one.name)
+            if version is None:
+                state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({one.name} is not installed)"
+            elif not one.specifier.contains(version, prereleases=True):
+                state, detail = "broken", f"{one.name} {version}; expected {one.specifier}"
+            elif why := _import_error(modules.get(one.name.lower().replace("_", "-"), one.name)):
+                state, detail = "broken", f"{one.name} {version} cannot be imported: {why}"
+            if state != "ok":
+                break
+        yield Finding("optional parts", extra, state, detail)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _import_error(module: str) -> str:
+    """Why a module cannot be imported; empty = it can. What it prints meanwhile is not of interest here."""
+    said = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        warnings.simplefilter("ignore")
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a broken installation raises
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
+def _disks() -> Iterator[Finding]:
+    from huggingface_hub import constants
+    from platformdirs import user_cache_path
+
+    for name, folder in (
+        ("working folder", Path.cwd()),
+        ("models of the hub", Path(constants.HF_HUB_CACHE)),
+        ("answers of prompted judges", user_cache_path("empathy-judge")),
+        ("temporary folder", Path(tempfile.gettempdir())),
+    ):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        if not os.access(there, os.W_OK):
+            yield Finding("disks", name, "note", f"{folder}: no right to write")
+        else:
+            few = "; a backbone of 7B takes 17 GB" if free < _FEW_BYTES else ""
+            yield Finding("disks", name, "note" if few else "ok", f"{free / 1e9:.0f} GB free at {folder}{few}")
+
+
+def _models() -> Iterator[Finding]:
+    """Copies of models in the cache of the hub."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        found = [one for one in scan_cache_dir().repos if one.repo_type == "model"]
+    except CacheNotFound:
+        found = []
+    if not found:
+        yield Finding("cached models", "none", "missing", "hf download OWNER/NAME fetches one where there is a network")
+    for one in sorted(found, key=lambda one: one.repo_id):
+        yield Finding("cached models", one.repo_id, "ok", f"{one.size_on_disk / 1e9:.1f} GB")
+
+
+def _environment() -> Iterator[Finding]:
+    for name in _PLACES:
+        if value := os.environ.get(name):
+            yield Finding("environment", name, "note", _without_login(value))
+    for name in _SECRETS:
+        yield Finding("environment", name, "note", "set" if os.environ.get(name) else "not set")
+
+
+def _without_login(value: str) -> str:
+    """An address may hold a user and a password; nothing of them is shown."""
+    address = urlsplit(value)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="", fragment="").geturl()
