@@ -79,7 +79,7 @@ class Scorer:
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
                 memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
-                `model.cache_folder` shares it. None = for as long as this scorer lives.
+                `cache.folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
             kept_bytes: Of audio states in memory, for clips that come again.

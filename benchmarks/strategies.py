@@ -77,9 +77,9 @@ def measure(strategy: str, folder: Path, options: argparse.Namespace) -> dict[st
     on_gpu = torch.cuda.is_available()
     values = {
         "config": CONFIGS / f"strategy_{strategy}.yaml",
-        "model.backbone": folder / "backbone",
-        "model.cache": "none",
-        "model.dtype": "bfloat16" if on_gpu else "float32",
+        "judge.backbone": folder / "backbone",
+        "cache.what": "none",
+        "judge.dtype": "bfloat16" if on_gpu else "float32",
         "data.path": folder / "data",
         "data.batch_size": options.batch,
         "data.eval_batch_size": options.batch,

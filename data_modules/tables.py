@@ -143,11 +143,15 @@ def read_table(path: str | Path) -> SourceTable:
     return table
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _read_text(path: Path) -> str:
+    data = _read_bytes(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -264,13 +268,6 @@ def json_table(data: bytes, path: Path) -> SourceTable:
     return SourceTable(path, _columns(rows), rows, None)
 
 
-def _read_json(path: Path) -> SourceTable:
-    try:
-        return json_table(path.read_bytes(), path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for row in rows for name in row))
 
@@ -298,7 +295,7 @@ def _read_parquet(path: Path) -> SourceTable:
 _READERS = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".json": _read_json,
+    ".json": lambda path: json_table(_read_bytes(path), path),
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }

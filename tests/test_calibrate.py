@@ -88,7 +88,7 @@ def test_training_calibrates_from_the_scores_of_its_validation(train_arguments, 
         build(judge, *args, **kwargs)
 
     monkeypatch.setattr(EmpathyJudge, "__init__", counted)
-    options = {"model__head": "gaussian", "data__target": "single", "model__rater_embedding": 4}
+    options = {"judge__head": "gaussian", "data__target": "single", "objective__rater_embedding": 4}
     train(train_arguments(tmp_path / "run", trainer__max_epochs=3, trainer__logger="false", **options))
     assert len(built) == 1
     loaded = load_run(tmp_path / "run")

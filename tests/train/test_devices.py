@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
 STEPS, KILLED = 6, [1, 1]  # steps of a run; the epoch and batch in which one is killed
 SETTINGS = {
-    "model__dtype": "bfloat16",
-    "model__cache": "none",
-    "model__lora_dropout": 0.05,
-    "model__full_parts": "[projector]",
+    "judge__dtype": "bfloat16",
+    "cache__what": "none",
+    "judge__lora__dropout": 0.05,
+    "judge__lora__full_parts": "[projector]",
     "data__eval_batch_size": 2,
     "data__num_workers": 1,
     "trainer__precision": "bf16-mixed",
@@ -207,8 +207,8 @@ def test_compiled_layers_are_what_training_computes_with(device, train_arguments
     torch._dynamo.reset()
     words = train_arguments(
         tmp_path / "run",
-        model__compile_layers="true",
-        model__cache="audio",
+        compile_layers="true",
+        cache__what="audio",
         trainer__max_epochs=1,
         trainer__logger="false",
         trainer__accelerator="cpu" if device.type == "cpu" else "gpu",

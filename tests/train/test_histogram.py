@@ -45,7 +45,7 @@ def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
-    histogram = {"model__head": "histogram", "data__path": stepped}
+    histogram = {"judge__head": "histogram", "data__path": stepped}
     run = tmp_path / "run"
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
@@ -63,7 +63,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
 
 
 def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
-    histogram = {"model__head": "histogram", "data__path": dataset_folder}
+    histogram = {"judge__head": "histogram", "data__path": dataset_folder}
     with pytest.raises(
         UserError, match="histogram head: dimension warmth goes from 0 to 10; expected a scale with steps"
     ):

@@ -87,7 +87,7 @@ def pretrain(
         tower.load_state_dict(load_file(kept))
     else:
         with clock.of("audio tower"):
-            train_tower(backbone, corpora["train"], held_out, tower_epochs, seed)
+            train_tower(backbone, corpora["train"], tower_epochs, seed)
         save_file(tower.state_dict(), kept)
     with clock.of("language model"):
         train_language_model(
