@@ -79,11 +79,9 @@ def export(options: argparse.Namespace) -> int:
     _check_export(options)
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
-    report = None if options.report is None else _read_report(Path(options.report))
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
     loaded = load(source, Placement(options.backbone))
-    if report is not None:
-        _check_report(report, loaded)
+    report = None if options.report is None else _read_report(Path(options.report), loaded)
     if options.form != "small":
         if not _export_whole(options, loaded, report):
             return FAILED_CHECKS
@@ -143,17 +141,6 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
     return True
 
 
-def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
-    """What is measured of one judge does not go on the card of another, nor what an older version measured."""
-    from ..eval.report_schema import SCHEMA_VERSION
-
-    judged = (report.get("provenance") or {}).get("provenance")
-    if judged != loaded.description["provenance"]:
-        raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
-    if report.get("schema_version") != SCHEMA_VERSION:
-        raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
-
-
 def ensemble(options: argparse.Namespace) -> int:
     """Make one judge of several that share a frozen backbone.
 
@@ -184,11 +171,18 @@ def ensemble(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _read_report(path: Path) -> Mapping[str, Any]:
+def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
+    """What is measured of one judge does not go on the card of another, nor what an older version measured."""
+    from ..eval.report_schema import SCHEMA_VERSION
+
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not an agreement report: {error}") from None
     if not isinstance(report, dict) or "dimensions" not in report:
         raise UserError(f"{path}: not an agreement report: it has no dimensions")
+    if (report.get("provenance") or {}).get("provenance") != loaded.description["provenance"]:
+        raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
+    if report.get("schema_version") != SCHEMA_VERSION:
+        raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
     return report

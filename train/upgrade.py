@@ -14,9 +14,8 @@ import yaml
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file
 from ..models.checkpoints import read_checkpoint
-from ..models.description import MEMBERS, upgraded
+from ..models.description import MEMBERS, read_json, upgraded
 from ..models.file_names import CHECKPOINTS, JUDGE_FILE
-from ..models.validation import read_json
 from ..models.weight_files import file_hash
 
 CONFIG_FILE = "config.yaml"
