@@ -21,16 +21,7 @@ from ..data_modules.errors import UserError
 from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
 from .checkpoints import read_checkpoint
-from .description import (
-    EXPORT,
-    SCHEMA_VERSION,
-    Description,
-    check_alike,
-    current,
-    parse,
-    read_description,
-    read_json,
-)
+from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .judge import EmpathyJudge
 from .lora import trained_in_full
