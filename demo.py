@@ -19,7 +19,8 @@ from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
-from .eval.pages.report import terminal_table, write_report
+from .eval.pages.report import write_report
+from .eval.views import evaluation_views
 from .models.artifact import load_run, save_judge
 from .models.model_card import render_card
 from .scorer import Scorer
@@ -70,7 +71,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     save_judge(loaded, out / "judge", render_card(loaded.description, measured.report))
     step(5, "score: one context, two answers")
     _score_examples(out, dataset, say)
-    say(terminal_table(measured.report))
+    say(next(evaluation_views(measured.report)))
     say(_meaning(measured.report))
     say(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({time.monotonic() - start:.0f} s)")
     return 0

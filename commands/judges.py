@@ -146,7 +146,7 @@ def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
 
 def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
     """For people."""
-    from ..eval.terminal import new_table
+    from ..eval.rendering import new_table
 
     table = new_table()
     table.add_column("place", justify="right")

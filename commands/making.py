@@ -173,7 +173,7 @@ def ensemble(options: argparse.Namespace) -> int:
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
     """What is measured of one judge does not go on the card of another, nor what an older version measured."""
-    from ..eval.report_schema import SCHEMA_VERSION
+    from ..eval.results import SCHEMA_VERSION
 
     try:
         report = json.loads(path.read_text(encoding="utf-8"))

@@ -22,10 +22,9 @@ def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from rich.console import Console
 
-    from ..eval.asking_words import notes
     from ..eval.evaluate import evaluate as measure
-    from ..eval.pages.report import terminal_table, write_report
-    from ..eval.views import panel_table
+    from ..eval.pages.report import write_report
+    from ..eval.views import evaluation_views
 
     dataset, [(judge, provenance)] = _open_judges([options.judge], options)
     if options.dry_run:
@@ -36,11 +35,8 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
-        Console().print(terminal_table(measured.report))
-        judge, dimensions = measured.report["judge"], measured.report["dimensions"]
-        Console().print(panel_table((name, judge, own) for name, own in dimensions.items()))
-        for note in notes(measured.report):
-            Console().print(note, markup=False)
+        for view in evaluation_views(measured.report):
+            Console().print(view, markup=False)
         print(f"report: {out / 'index.html'}")
     scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
@@ -71,7 +67,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.json:
         print(comparison_json(found.reports, found.rankings))
     else:
-        for view in comparison_views(found):
+        for view in comparison_views(found.reports, found.rankings):
             Console().print(view, markup=False)
         if options.out is not None:
             print(f"report: {Path(options.out) / 'index.html'}")
@@ -87,7 +83,7 @@ def challenge(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..eval.challenge_run import aeq_bench, aeq_bench_views, echomind, echomind_view
+    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_view
 
     dataset, [(judge, _)] = _open_judges([options.judge], options)
     if options.dry_run:
@@ -154,15 +150,13 @@ def _compare_table(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _measure_table(
-    options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any
-) -> Mapping[str, Any]:
+def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any) -> dict[str, Any]:
     """What `agreement_table.measure_agreement` finds in the table of the options."""
     from ..data_modules.tables import parse_mapping
     from ..eval.agreement_table import measure_agreement
-    from ..eval.annotations import read_annotations
+    from ..eval.frame import read_frame
 
-    table = read_annotations(options.table, parse_mapping(options.column, "--column"))
+    table = read_frame(options.table, parse_mapping(options.column, "--column"))
     kept = table.select(options.annotators, options.exclude)
     return measure_agreement(
         kept,

@@ -1,4 +1,4 @@
-"""Agreement of people and judges on a plain long table (`annotations`), without audio.
+"""Agreement of people and judges on a plain long table (`frame.read_frame`), without audio.
 
 People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
 --json`` prints. A *statistic* is an object with the fields of `agreement.Statistic`; an undefined one has the value
@@ -7,7 +7,7 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
 - ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
   (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
   ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
-- ``overall``: the judges over all dimensions (``overall`` of `report_schema`); null with fewer than two dimensions or
+- ``overall``: the judges over all dimensions (``overall`` of `results`); null with fewer than two dimensions or
   without judges
 - ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
 
@@ -20,9 +20,9 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
     `icc.FORMS`), ``alpha`` (by distance: `krippendorff.DISTANCES`); see `reliability`
   - ``judges``: judge -> agreement with the mean of the people. ``n_items`` scored by it and by people, ``n_unscored``
     scored by people alone; ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the
-    items of this judge; all fields of a judge (`report_schema`), the scale being from the lowest to the highest
+    items of this judge; all fields of a judge (`results`), the scale being from the lowest to the highest
     score by people, ``system_level`` null where the table has no systems
-  - ``ranking``: the judges against each other (`report_schema`); null with fewer than two
+  - ``ranking``: the judges against each other (`results`); null with fewer than two
   - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
     scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, linear_kappa, quadratic_kappa``
 
@@ -32,10 +32,11 @@ Tau-c has no interval, and tau-b none beyond `MAX_KENDALL_ITEMS` items: its time
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -44,24 +45,21 @@ from rich.console import Console
 from rich.progress import track
 
 from ..data_modules.errors import UserError
-from ..data_modules.ratings import RatingTable
-from .annotations import Annotations, Block
 from .compare import ranking_report
-from .judge_report import MAX_KENDALL_ITEMS, Judged, judge_report
-from .overall import RatedBlock, overall_report
-from .report_schema import RankingReport
-from .statistics.agreement import MIN_ITEMS, Statistic, as_report, is_constant, kendall, pearson, spearman, tau_c
-from .statistics.bootstrap import Interval, Resamples, estimate
+from .frame import Frame, Panel
+from .judge_report import judge_report, with_draws, without_interval
+from .overall import overall_report
+from .results import SCHEMA_VERSION, Report
+from .statistics.agreement import MIN_ITEMS, as_report, is_constant, tau_c
+from .statistics.bootstrap import Interval, estimate
 from .statistics.kappa import KappaDistance, weighted_kappa
-from .statistics.reliability import Reliability, affordable_draws, measure, rated_items, reliability_report
-
-SCHEMA_VERSION = 3
+from .statistics.reliability import affordable_draws, reliability_report
 
 Cluster = Literal["group", "system"]
 
 
 def measure_agreement(
-    annotations: Annotations,
+    frame: Frame,
     judges: Sequence[str],
     *,
     pairs: bool = False,
@@ -72,11 +70,11 @@ def measure_agreement(
     seed: int = 0,
     command: str = "",
     left_out: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Report:
     """All of the module's description.
 
     Args:
-        annotations: The table, of the annotators that count.
+        frame: The table, of the annotators that count.
         judges: Which of them are judges.
         pairs: Compare every two annotators, too.
         kappa_weights: The distances of weighted kappa.
@@ -93,23 +91,49 @@ def measure_agreement(
     for option, value in (("--resamples", resamples), ("--seed", seed)):
         if value < 0:
             raise UserError(f"{option} {value}: expected 0 or more")
-    annotations.check(judges, "--judges")
-    people = [name for name in annotations.annotators if name not in judges]
+    frame.check(judges, "--judges")
+    people = [name for name in frame.annotators if name not in judges]
     if not people:
-        raise UserError(f"--judges names every annotator of {annotations.path}; expected at least one person is left")
+        raise UserError(f"--judges names every annotator of {frame.source}; expected at least one person is left")
     judges = list(dict.fromkeys(judges))
-    if cluster == "system" and not annotations.has_systems:
-        raise UserError(f"--cluster system: {annotations.path} has no column 'system'; expected group")
-    table = _Table(people, judges, annotations.has_systems, kappa_weights, cluster, interval, resamples, seed)
+    has_systems = frame.has_systems
+    if cluster == "system" and not has_systems:
+        raise UserError(f"--cluster system: {frame.source} has no column 'system'; expected group")
+    rows = frame.rows.assign(is_judge=frame.rows["rater_id"].isin(judges))
+    if cluster == "system":
+        rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
+    frame = replace(frame, rows=rows)
+    keys = [(dataset, dimension) for dataset, dimension, _ in frame.dimensions()]
+    panels = [_in_order(frame.panel(*key, resamples, seed, interval), judges) for key in keys]
     console = Console(stderr=True)
-    blocks = track(
-        list(annotations.blocks()), "dimensions", console=console, disable=not console.is_terminal, transient=True
+    shown = track(
+        list(zip(panels, frame.dimensions(), strict=True)),
+        "dimensions",
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
     )
-    measured = [table.measure(block) for block in blocks]
+    dimensions = []
+    for panel, (_, _, own) in shown:
+        report = {
+            "dataset": panel.dataset,
+            "dimension": panel.dimension,
+            "missing_scores": {
+                str(name): int(count)
+                for name, count in own.loc[own["score"].isna(), "rater_id"].value_counts(sort=False).items()
+            },
+            "people": reliability_report(panel.table, panel.draws, panel.reliability, seed),
+            "judges": {judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
+            "ranking": ranking_report(panel) if len(panel.scores) > 1 else None,
+        }
+        if pairs:
+            names = [name for name in (*people, *judges) if name in set(own["rater_id"])]
+            report["pairs"] = list(_pairs(own, names, kappa_weights, resamples, seed, interval))
+        dimensions.append(report)
     return {
         "schema_version": SCHEMA_VERSION,
-        "table": str(annotations.path),
-        "sha256": hashlib.sha256(annotations.path.read_bytes()).hexdigest(),
+        "table": frame.source,
+        "sha256": hashlib.sha256(Path(frame.source).read_bytes()).hexdigest(),
         "command": command,
         "people": people,
         "judges": judges,
@@ -119,175 +143,53 @@ def measure_agreement(
         "interval": interval,
         "resamples": resamples,
         "seed": seed,
-        "overall": overall_report([one.rated(judges) for one in measured], judges, resamples, seed, interval),
-        "dimensions": [table.report(one, pairs=pairs) for one in measured],
+        "overall": overall_report(panels, judges, resamples, seed, interval),
+        "dimensions": dimensions,
     }
 
 
-@dataclass(frozen=True, eq=False)
-class _People:
-    """The ratings by people of one dimension.
-
-    Attributes:
-        ratings: Those of `Block.ratings` that people gave.
-        dimension: Its name.
-        items: One row per item that people rated, in the order of `table`.
-        table: The ratings.
-        draws: Over the items of `table`.
-        panel: How well they agree.
-    """
-
-    ratings: pd.DataFrame
-    dimension: str
-    items: pd.DataFrame
-    table: RatingTable
-    draws: Resamples
-    panel: Reliability
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Mean score by people, in the order of `items`."""
-        return self.table.sums / self.table.counts
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """Lowest and highest score by people; where these are one, a point above it."""
-        if len(self.table.scores) == 0:
-            return 0.0, 1.0
-        low, high = float(self.table.scores.min()), float(self.table.scores.max())
-        return low, high if high > low else low + 1
+def _in_order(panel: Panel, judges: Sequence[str]) -> Panel:
+    return replace(panel, scores={judge: panel.scores[judge] for judge in judges if judge in panel.scores})
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """A dimension of the table.
-
-    Attributes:
-        block: Its scores.
-        groups: Item -> what is drawn as a whole.
-        people: The ratings by people.
-        scores: Annotator -> score by item, of those that have any.
-    """
-
-    block: Block
-    groups: Mapping[str, str]
-    people: _People
-    scores: Mapping[str, pd.Series]
-
-    def vectors(self, judges: Sequence[str]) -> dict[str, np.ndarray]:
-        """Judge -> its scores of the items that people rated, NaN = none."""
-        items = self.people.items["pair_id"]
-        return {name: self.scores[name].reindex(items).to_numpy(np.float64) for name in judges if name in self.scores}
-
-    def rated(self, judges: Sequence[str]) -> RatedBlock:
-        """For the figures over all dimensions."""
-        items = self.people.items["pair_id"].tolist()
-        return RatedBlock(
-            self.block.dataset,
-            self.block.dimension,
-            self.people.ratings,
-            items,
-            [self.groups[item] for item in items],
-            self.people.mean,
-            self.vectors(judges),
-        )
+def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:
+    judged, scores = panel.judged(judge), panel.table.scores
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
+    own = judge_report(judged, (low, high if high > low else low + 1))
+    people = judged.panel.reliability
+    return {
+        "n_unscored": len(panel.items) - len(judged.score),
+        "ceiling": as_report(people.leave_one_rater_out),
+        "panel_ceiling": as_report(people.panel_mean),
+        **own,
+        "system_level": own["system_level"] if has_systems else None,
+    }
 
 
-@dataclass(frozen=True)
-class _Table:
-    """What is the same for all dimensions."""
-
-    people: list[str]
-    judges: list[str]
-    has_systems: bool
-    kappa_weights: KappaDistance
-    cluster: Cluster
-    interval: Interval
-    resamples: int
-    seed: int
-
-    def measure(self, block: Block) -> _Measured:
-        items = block.ratings.drop_duplicates("pair_id")
-        column = items["group_id"] if self.cluster == "group" else items["system_id"].fillna(items["pair_id"])
-        groups = dict(zip(items["pair_id"], column, strict=True))
-        present = {*block.ratings["rater_id"], *block.missing}
-        scores = {
-            name: block.ratings.loc[block.ratings["rater_id"] == name].set_index("pair_id")["score"]
-            for name in (*self.people, *self.judges)
-            if name in present
-        }
-        return _Measured(block, groups, self._people(block, items, groups), scores)
-
-    def report(self, one: _Measured, *, pairs: bool) -> dict[str, Any]:
-        people, scores = one.people, one.scores
-        report: dict[str, Any] = {
-            "dataset": one.block.dataset,
-            "dimension": one.block.dimension,
-            "missing_scores": dict(one.block.missing),
-            "people": reliability_report(people.table, people.draws, people.panel, self.seed),
-            "judges": {name: self._judge(scores[name], people) for name in self.judges if name in scores},
-            "ranking": self._ranking(one.vectors(self.judges), people),
-        }
-        if pairs:
-            report["pairs"] = [self._pair(*both, scores, one.groups) for both in combinations(scores, 2)]
-        return report
-
-    def _ranking(self, vectors: Mapping[str, np.ndarray], people: _People) -> RankingReport | None:
-        return ranking_report(vectors, people.mean, people.draws, self.seed) if len(vectors) > 1 else None
-
-    def _people(self, block: Block, items: pd.DataFrame, groups: Mapping[str, str]) -> _People:
-        own = block.ratings.loc[block.ratings["rater_id"].isin(self.people)]
-        table, draws = rated_items(own, block.dimension, groups, self.resamples, self.seed, self.interval)
-        rated = items.loc[items["pair_id"].isin(own["pair_id"])]
-        return _People(own, block.dimension, rated, table, draws, measure(table, draws, self.seed))
-
-    def _judge(self, scores: pd.Series, people: _People) -> dict[str, Any]:
-        score = scores.reindex(people.items["pair_id"]).to_numpy(np.float64)
-        scored = ~np.isnan(score)
-        items, draws, panel = people.items.loc[scored], people.draws.select(scored), people.panel
-        score, human, table = score[scored], people.mean[scored], people.table
-        if not scored.all():
-            table = RatingTable.of(people.ratings, people.dimension, items["pair_id"].tolist())
-            panel = measure(table, draws, self.seed)
-        own = estimate(spearman, score, human, resamples=draws)
-        judged = Judged(people.items, items, score, human, draws, own)
-        report = judge_report(judged, table, panel, scale=people.scale, seed=self.seed)
-        return {
-            "n_unscored": len(people.items) - len(items),
-            "ceiling": as_report(panel.leave_one_rater_out),
-            "panel_ceiling": as_report(panel.panel_mean),
-            **report,
-            "system_level": report["system_level"] if self.has_systems else None,
-        }
-
-    def _pair(self, one: str, other: str, scores: Mapping[str, pd.Series], groups: Mapping[str, str]) -> dict[str, Any]:
-        common = scores[one].index.intersection(scores[other].index, sort=False)
-        x, y = (scores[name].loc[common].to_numpy(np.float64) for name in (one, other))
-        draws = affordable_draws([groups[item] for item in common], self.resamples, self.seed, self.interval)
-        kappa = partial(weighted_kappa, distance=self.kappa_weights)
+def _pairs(
+    rows: pd.DataFrame,
+    names: Sequence[str],
+    kappa_weights: KappaDistance,
+    resamples: int,
+    seed: int,
+    interval: Interval,
+) -> Iterator[dict[str, Any]]:
+    """Every two annotators over the items that both scored."""
+    wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex(rows["pair_id"].unique())
+    clusters = rows.drop_duplicates("pair_id").set_index("pair_id")["cluster"]
+    kappa = partial(weighted_kappa, distance=kappa_weights)
+    for first, second in combinations(names, 2):
+        both = wide[[first, second]].dropna()
+        x, y = both.to_numpy(np.float64).T
+        draws = affordable_draws(clusters.loc[both.index].tolist(), resamples, seed, interval)
         found = {
-            "spearman": estimate(spearman, x, y, resamples=draws),
-            "pearson": estimate(pearson, x, y, resamples=draws),
-            "kendall": _kendall(x, y, draws),
-            "tau_c": _tau_c(x, y),
+            **{name: with_draws(name, x, y, draws) for name in ("spearman", "pearson", "kendall")},
+            "tau_c": without_interval(estimate(tau_c, x, y), "none is computed for tau-c"),
             "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),
             "quadratic_kappa": estimate(partial(kappa, weights="quadratic"), x, y, resamples=draws),
         }
-        constant = [name for name, own in ((one, x), (other, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
+        constant = [name for name, own in ((first, x), (second, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
         if constant:  # the statistics call the sides judge and human
             reason = f"the scores by {' and '.join(constant)} are constant"
             found = {name: replace(statistic, reason=reason) for name, statistic in found.items()}
-        return {"first": one, "second": other, "n_items": len(common), **as_report(found)}
-
-
-def _kendall(x: np.ndarray, y: np.ndarray, draws: Resamples) -> Statistic:
-    if len(x) <= MAX_KENDALL_ITEMS:
-        return estimate(kendall, x, y, resamples=draws)
-    found = estimate(kendall, x, y)
-    reason = f"no interval: {len(x)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
-    return found if found.value is None else replace(found, reason=reason)
-
-
-def _tau_c(x: np.ndarray, y: np.ndarray) -> Statistic:
-    found = estimate(tau_c, x, y)
-    return found if found.value is None else replace(found, reason="no interval: none is computed for tau-c")
+        yield {"first": first, "second": second, "n_items": len(both), **as_report(found)}

@@ -1,24 +1,38 @@
-"""The score of the AEQ-Bench challenge (HumOmni track 1, EmpathyEval).
+"""Two public challenges: AEQ-Bench's choice of the right response, and EchoMind's matched against crossed voices.
 
-A question offers two or more responses to the same user turn, one of which is right; the judge answers with the one it
-scores highest. Questions with the same words and another context or tone are a group. The challenge's score is (right
-questions + groups with all questions right) / (questions + groups), per source and over all.
+**AEQ-Bench** (HumOmni track 1, EmpathyEval). A question offers two or more responses to the same user turn, one of
+which is right; the judge answers with the one it scores highest. Questions with the same words and another context or
+tone are a group. The score is (right questions + groups with all questions right) / (questions + groups), per source
+and over all.
+
+**EchoMind.** Does the response to a voice outrank, in its context, the response to another voice? The same script is
+spoken in several voices, and a system answers each. Where a matched response is not scored above a crossed one more
+often than half the time, the judge does not hear which voice is answered. A judge that reads words alone is at 0.5 as
+far as the responses have the same words; where they differ, words help.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.table import Table
+from rich.text import Text
 
 from ..data_modules.errors import DataError
-from ..data_modules.schema import Pair
-from .probes.pairs import context_keys, group_of
-from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, with_interval
+from ..data_modules.schema import Pair, PairDataset
+from .judges import Judge, check_score_table
+from .probes import group_of
+from .probes.pairs import context_keys
+from .rendering import number, ranged
+from .statistics.agreement import Statistic, as_report
+from .statistics.bootstrap import Resamples, estimate, with_interval
 
 ALL_SOURCES = "all"
 """Key of the result over all sources."""
@@ -26,7 +40,7 @@ ALL_SOURCES = "all"
 
 @dataclass(frozen=True)
 class ChallengeScore:
-    """The challenge's score and what it is made of.
+    """The score of AEQ-Bench and what it is made of.
 
     Attributes:
         score: (right questions + groups with all right) / (questions + groups); `n` counts questions.
@@ -41,82 +55,47 @@ class ChallengeScore:
     chance: float | None
 
 
-def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the correct option of each question has the highest score.
-
-    A tie for the highest score is no answer, so the question is wrong: a constant judge gets 0, not the share that
-    guessing would. So is a question with an option without a score (NaN): in a challenge every question is answered.
-
-    Args:
-        scores: Shape (n,), the judge's scores of all options of all questions.
-        correct: Shape (n,), bool; exactly one option of each question.
-        questions: Shape (n,), what tells the questions apart.
-
-    Returns:
-        The distinct questions (m,), sorted, and which of them are right (m,), bool.
-
-    Raises:
-        ValueError: If a question has not exactly one correct option, or fewer than two options.
-    """
-    names, codes = np.unique(questions, return_inverse=True)
-    options, rights = (
-        np.bincount(codes, minlength=len(names)),
-        np.bincount(codes, weights=correct, minlength=len(names)),
-    )
-    for wrong in np.flatnonzero((rights != 1) | (options < 2))[:1]:
-        raise ValueError(
-            f"question {names[wrong]}: {options[wrong]} options, {rights[wrong]:.0f} of them correct; expected two "
-            "options or more, one of them correct"
-        )
-    values = np.asarray(scores, dtype=np.float64)
-    of_correct = np.full(len(names), np.nan)
-    of_correct[codes[correct]] = values[correct]
-    beaten = ~(values < of_correct[codes]) & ~correct
-    right = ~np.isnan(of_correct) & (np.bincount(codes, weights=beaten, minlength=len(names)) == 0)
-    return names, right
-
-
-def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> ChallengeScore:
-    """The challenge's score from right and wrong questions.
+def aeq_bench(
+    judge: Judge, dataset: PairDataset, *, split: str | None, resamples: int, seed: int
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Dimension -> source (setting, and all together) -> the fields of `ChallengeScore`.
 
     Args:
-        right: Shape (m,), bool.
-        groups: Shape (m,), the group of each question.
+        judge: What chooses: the response that it scores highest.
+        dataset: Such as `import empathy-eval` makes: ratings say which response is right.
+        split: Which pairs; None = all.
         resamples: Of whole groups, for the intervals.
         seed: Of the resamples.
 
-    Returns:
-        Without `chance`. Undefined without questions; without an interval for fewer than five groups.
+    Raises:
+        DataError: If judge and dataset share no dimension, or there is no question.
+        ValueError: If the judge breaks the protocol.
     """
-    seen = Resamples.draw(groups, resamples, seed)
-    m, codes = len(right), seen.codes
-    sizes = np.bincount(codes, minlength=seen.counts.shape[1]).astype(np.float64)
-    wins = np.bincount(codes, weights=right, minlength=len(sizes))
-    whole = (wins == sizes).astype(np.float64)
-    if m == 0:
-        nothing = Statistic(None, reason="0 questions")
-        return ChallengeScore(nothing, nothing, nothing, None)
+    part = dataset.subset(split)
+    rated = [dimension.name for dimension in dataset.card.dimensions]
+    shared = [name for name in rated if name in judge.dimensions]
+    if not shared:
+        scores = ", ".join(judge.dimensions)
+        raise DataError(f"judge {judge.name} scores {scores}; dataset has ratings of {', '.join(rated)}")
+    table, means = _scores(judge, part.pairs), part.mean_scores()
+    found = {}
+    for name in shared:
+        items = pd.DataFrame({"human_mean": means[name], "score": table[name]})
+        sources = challenge_scores(part.pairs, items, resamples=resamples, seed=seed)
+        found[name] = {source: as_report(own) for source, own in sources.items()}
+    return found
 
-    def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
-        point = Statistic(float(above.sum() / below.sum()), n=n)
-        return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen)
 
-    return ChallengeScore(
-        score=ratio(wins + whole, sizes + 1, m),
-        accuracy=ratio(wins, sizes, m),
-        group_accuracy=ratio(whole, np.ones_like(sizes), len(sizes)),
-        chance=None,
-    )
+def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
+    """Score by pair id and dimension, NaN = none."""
+    table = judge.score(pairs)
+    check_score_table(table, judge, pairs)
+    wide = table.pivot(index="pair_id", columns="dimension", values="score")
+    return wide.reindex(index=[pair.pair_id for pair in pairs], columns=list(judge.dimensions))
 
 
 def challenge_scores(
-    pairs: Sequence[Pair],
-    items: pd.DataFrame,
-    dimension: str,
-    *,
-    source_of: Callable[[Pair], str] = lambda pair: pair.setting or ALL_SOURCES,
-    resamples: int = 1000,
-    seed: int = 0,
+    pairs: Sequence[Pair], items: pd.DataFrame, resamples: int = 1000, seed: int = 0
 ) -> Mapping[str, ChallengeScore]:
     """The AEQ-Bench score of a judge on pairs whose ratings say which option is right.
 
@@ -125,23 +104,20 @@ def challenge_scores(
 
     Args:
         pairs: The pairs that were scored.
-        items: `evaluate.Evaluation.items`: ``pair_id``, ``dimension``, ``human_mean``, ``score``.
-        dimension: Which dimension.
-        source_of: The source of a pair; the challenge counts each by itself and all together.
+        items: By pair id: ``human_mean``, ``score`` (NaN = none).
         resamples: Of whole groups, for the intervals.
         seed: Of the resamples.
 
     Returns:
-        Source -> result, and `ALL_SOURCES`. Questions of which no single option is rated best are left out, since
-        nobody knows their answer.
+        Source (setting) -> result, and `ALL_SOURCES`. Questions of which no single option is rated best are left out,
+        since nobody knows their answer.
 
     Raises:
         DataError: If no question has two options or more of which one is rated best.
     """
-    ids = [pair.pair_id for pair in pairs]
-    rows = items[items["dimension"] == dimension].set_index("pair_id").reindex(ids)
+    rows = items.reindex([pair.pair_id for pair in pairs])
     human, score = rows["human_mean"].to_numpy(np.float64), rows["score"].to_numpy(np.float64)
-    sources = np.array([source_of(pair) for pair in pairs], dtype=object)
+    sources = np.array([pair.setting or ALL_SOURCES for pair in pairs], dtype=object)
     keys = [repr((group_of(p), p.setting, key)) for p, key in zip(pairs, context_keys(pairs), strict=True)]
     _, questions = np.unique(keys, return_inverse=True)
     best = np.full(len(pairs), -np.inf)
@@ -165,3 +141,173 @@ def challenge_scores(
 
     named = sorted(set(sources[answerable]) - {ALL_SOURCES})
     return {name: of(answerable[sources[answerable] == name]) for name in named} | {ALL_SOURCES: of(answerable)}
+
+
+def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether the correct option of each question has the highest score.
+
+    A tie for the highest score is no answer, so the question is wrong: a constant judge gets 0, not the share that
+    guessing would. So is a question with an option without a score (NaN): in a challenge every question is answered.
+
+    Args:
+        scores: Shape (n,), the judge's scores of all options of all questions.
+        correct: Shape (n,), bool; exactly one option of each question.
+        questions: Shape (n,), what tells the questions apart.
+
+    Returns:
+        The distinct questions (m,), sorted, and which of them are right (m,), bool.
+
+    Raises:
+        ValueError: If a question has not exactly one correct option, or fewer than two options.
+    """
+    names, codes = np.unique(questions, return_inverse=True)
+    options, rights = np.bincount(codes), np.bincount(codes, weights=correct)
+    for wrong in np.flatnonzero((rights != 1) | (options < 2))[:1]:
+        raise ValueError(
+            f"question {names[wrong]}: {options[wrong]} options, {rights[wrong]:.0f} of them correct; expected two "
+            "options or more, one of them correct"
+        )
+    values = np.asarray(scores, dtype=np.float64)
+    of_correct = np.full(len(names), np.nan)
+    of_correct[codes[correct]] = values[correct]
+    beaten = ~(values < of_correct[codes]) & ~correct
+    return names, ~np.isnan(of_correct) & (np.bincount(codes, weights=beaten, minlength=len(names)) == 0)
+
+
+def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> ChallengeScore:
+    """The score of AEQ-Bench from right and wrong questions.
+
+    Args:
+        right: Shape (m,), bool.
+        groups: Shape (m,), the group of each question.
+        resamples: Of whole groups, for the intervals.
+        seed: Of the resamples.
+
+    Returns:
+        Without `chance`. Undefined without questions; without an interval for fewer than five groups.
+    """
+    seen = Resamples.draw(groups, resamples, seed)
+    sizes = np.bincount(seen.codes, minlength=seen.counts.shape[1]).astype(np.float64)
+    wins = np.bincount(seen.codes, weights=right, minlength=len(sizes))
+    whole = (wins == sizes).astype(np.float64)
+    if len(right) == 0:
+        nothing = Statistic(None, reason="0 questions")
+        return ChallengeScore(nothing, nothing, nothing, None)
+
+    def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
+        point = Statistic(float(above.sum() / below.sum()), n=n)
+        return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen)
+
+    return ChallengeScore(
+        score=ratio(wins + whole, sizes + 1, len(right)),
+        accuracy=ratio(wins, sizes, len(right)),
+        group_accuracy=ratio(whole, np.ones_like(sizes), len(sizes)),
+        chance=None,
+    )
+
+
+def aeq_bench_views(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[Table]:
+    """One table per dimension; `found` from `aeq_bench`."""
+    for name, sources in found.items():
+        table = Table(title=Text(name), title_justify="left")
+        for column in ("source", "questions", "score (95 %)", "right questions", "groups all right", "chance"):
+            table.add_column(column, justify="left" if column == "source" else "right")
+        for source, own in sources.items():
+            parts = (ranged(own[part]) for part in ("score", "accuracy", "group_accuracy"))
+            table.add_row(Text(source), str(own["score"]["n"]), *parts, number(own["chance"]))
+        yield table
+
+
+# ---------------------------------------------------------------- EchoMind
+
+
+def echomind(
+    judge: Judge, dataset: PairDataset, *, split: str | None, resamples: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Dimension -> how often the response to the voice that is heard is scored above one to another voice.
+
+    Args:
+        judge: Scores every pair, and every crossing.
+        dataset: Such as `import echomind` makes; it needs no ratings.
+        split: Which pairs; None = all.
+        resamples: Of scripts, for the intervals.
+        seed: Of the resamples.
+
+    Raises:
+        DataError: If nothing can be crossed.
+        ValueError: If the judge breaks the protocol.
+    """
+    pairs = dataset.subset(split).pairs
+    found = crossings(pairs)
+    if not found:
+        raise DataError(
+            f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
+        )
+    scores = _scores(judge, [*pairs, *(crossed for _, crossed in found)])
+    groups = np.array([group_of(crossed) for _, crossed in found])
+    matched = scores.loc[[matched for matched, _ in found]]
+    crossed = scores.loc[[crossed.pair_id for _, crossed in found]]
+    return {
+        name: as_report(matched_accuracy(matched[name].to_numpy(), crossed[name].to_numpy(), groups, resamples, seed))
+        for name in judge.dimensions
+    }
+
+
+def crossings(pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
+    """Every pair with each response of its system to the other voices of its group, in the context of the pair.
+
+    Args:
+        pairs: Such as `import echomind` makes: the group is the script, the setting names the voice, and there is one
+            pair per voice, system and recording.
+
+    Returns:
+        Id of the pair as it is, and the pair with the other response; none where no system answers two voices.
+    """
+    answers: dict[tuple[str, str | None], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        answers[group_of(pair), pair.system_id].append(pair)
+    found = []
+    for members in answers.values():
+        for own, other in permutations(members, 2):
+            if own.setting != other.setting:
+                crossed = dataclasses.replace(
+                    own,
+                    pair_id=f"{own.pair_id} x {other.pair_id}",
+                    response=other.response,
+                    response_text=other.response_text,
+                    response_speaker=other.response_speaker,
+                )
+                found.append((own.pair_id, crossed))
+    return found
+
+
+def matched_accuracy(
+    matched: np.ndarray, crossed: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0
+) -> Statistic:
+    """How often a matched response outranks a crossed one; ties count half, chance is 0.5.
+
+    Args:
+        matched: Shape (n,), score of the response to the voice that is heard, once per comparison.
+        crossed: Shape (n,), score of a response to another voice of the script, in the same context.
+        groups: Shape (n,), the script of each comparison; whole scripts are drawn for the interval.
+        resamples: Of scripts.
+        seed: Of the resamples.
+
+    Returns:
+        Accuracy over comparisons with both scores; the others are dropped and counted. Undefined without any.
+    """
+    kept = np.flatnonzero(~(np.isnan(matched) | np.isnan(crossed)))
+    dropped = len(matched) - len(kept)
+    if len(kept) == 0:
+        return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
+    wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
+    draws = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
+    return dataclasses.replace(estimate(np.mean, wins, resamples=draws), dropped=dropped)
+
+
+def echomind_view(found: Mapping[str, Any]) -> Table:
+    """`found` from `echomind`."""
+    table = Table("dimension", "comparisons", "matched above crossed (95 %)", "chance")
+    for name, own in found.items():
+        table.add_row(Text(name), str(own["n"]), ranged(own), "0.50")
+    return table

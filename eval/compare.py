@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
+from .dimension_report import response_lengths
 from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
+from .frame import Frame, Panel
 from .judges import Judge
-from .lengths import response_lengths
 from .probes import DEFAULT_PROBES
-from .report_schema import AgreementReport, RankingReport
+from .results import Report, Results, results_of
 from .statistics import significance
 from .statistics.agreement import as_report, spearman
-from .statistics.bootstrap import Interval, Resamples, estimate
+from .statistics.bootstrap import Interval, estimate
 from .statistics.ranking import rank_judges, separation
 
 
@@ -30,12 +30,17 @@ class Comparison(NamedTuple):
     """
 
     evaluations: list[Evaluation]
-    rankings: dict[str, RankingReport]
+    rankings: dict[str, Report]
 
     @property
-    def reports(self) -> list[AgreementReport]:
+    def reports(self) -> list[Report]:
         """Of each judge, in the order given."""
         return [evaluation.report for evaluation in self.evaluations]
+
+    @property
+    def results(self) -> Results:
+        """Every statistic of the reports and of the rankings, one row each."""
+        return results_of(self.reports, self.rankings)
 
 
 def compare(
@@ -93,20 +98,10 @@ def compare(
         )
         for judge, provenance in zip(judges, provenances or [None] * len(judges), strict=True)
     ]
-    clusters = pd.Series({pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs})
-    rankings = {}
-    for dimension in dataset.card.dimensions:
-        own = {
-            name: found.items.loc[found.items["dimension"] == dimension.name].set_index("pair_id")
-            for name, found in zip(names, evaluations, strict=True)
-        }
-        own = {name: items for name, items in own.items() if len(items)}
-        if len(own) < 2:
-            continue
-        human = next(iter(own.values()))["human_mean"].dropna()
-        draws = Resamples.draw(clusters.loc[human.index].to_numpy(str), resamples, seed, interval)
-        scores = {name: items["score"].loc[human.index].to_numpy(np.float64) for name, items in own.items()}
-        rankings[dimension.name] = ranking_report(scores, human.to_numpy(np.float64), draws, seed)
+    clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
+    frame = Frame.of_dataset(part, {n: own.items for n, own in zip(names, evaluations, strict=True)}, clusters)
+    panels = (frame.panel(None, own.name, resamples, seed, interval) for own in dataset.card.dimensions)
+    rankings = {panel.dimension: ranking_report(panel) for panel in panels if len(panel.scores) > 1}
     return Comparison(evaluations, rankings)
 
 
@@ -114,28 +109,35 @@ _EXCHANGED_VALUES = 500_000_000  # permutations x groups
 _MOST, _FEWEST = 10_000, 1_000
 
 
-def ranking_report(
-    scores: Mapping[str, np.ndarray], human: np.ndarray, resamples: Resamples, seed: int
-) -> RankingReport:
-    """Judges in significance clusters, every two compared.
-
-    Args:
-        scores: Judge -> scores of the same items, shape (n,), NaN = not scored.
-        human: Shape (n,), mean over the raters.
-        resamples: Draws over the n items.
-        seed: Of the permutations.
-    """
-    permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, resamples.n_groups)))
-    comparisons = significance.compare_all(scores, human, resamples, permutations=permutations, seed=seed)
+def ranking_report(panel: Panel) -> Report:
+    """The judges of a panel in significance clusters, every two compared."""
+    scores, human = panel.scores, panel.human
+    permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
+    comparisons = significance.compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
     agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     ranking = rank_judges(agreement, comparisons)
     place = {name: position for position, name in enumerate(ranking.judges)}
 
-    def adjusted(first: str, second: str) -> float | None:
-        if first not in place or second not in place:
-            return None
-        p = float(ranking.p[place[first], place[second]])
-        return None if np.isnan(p) else p
+    def compared(first: str, second: str, found: significance.Comparison) -> dict[str, Any]:
+        p = np.nan
+        if first in place and second in place:
+            p = float(ranking.p[place[first], place[second]])
+        needed = as_report(separation(found))
+        return {
+            "first": first,
+            "second": second,
+            "n_items": found.difference.n,
+            "n_groups": found.n_groups,
+            "difference": as_report(found.difference),
+            "p": None if found.permutation is None else found.permutation.p,
+            "p_adjusted": None if np.isnan(p) else p,
+            "permutations": None if found.permutation is None else found.permutation.permutations,
+            "bootstrap_p": found.bootstrap_p,
+            "williams_p": found.williams_p,
+            "steiger_p": found.steiger_p,
+            "power_reason": needed.pop("reason"),
+            **needed,
+        }
 
     return {
         "judges": [
@@ -148,29 +150,5 @@ def ranking_report(
                 for name, reason in ranking.unranked.items()
             ),
         ],
-        "comparisons": [
-            _comparison_report(first, second, found, adjusted(first, second))
-            for (first, second), found in comparisons.items()
-        ],
-    }
-
-
-def _comparison_report(
-    first: str, second: str, found: significance.Comparison, adjusted: float | None
-) -> dict[str, Any]:
-    needed = as_report(separation(found))
-    return {
-        "first": first,
-        "second": second,
-        "n_items": found.difference.n,
-        "n_groups": found.n_groups,
-        "difference": as_report(found.difference),
-        "p": None if found.permutation is None else found.permutation.p,
-        "p_adjusted": adjusted,
-        "permutations": None if found.permutation is None else found.permutation.permutations,
-        "bootstrap_p": found.bootstrap_p,
-        "williams_p": found.williams_p,
-        "steiger_p": found.steiger_p,
-        "power_reason": needed.pop("reason"),
-        **needed,
+        "comparisons": [compared(*pair, found) for pair, found in comparisons.items()],
     }

@@ -1,93 +1,133 @@
-"""The numbers of one dimension: agreement, ceilings, systems, listening checks and slices."""
+"""What a dataset adds to the report of a judge on a dimension: coverage, uncertainty, length, checks and slices."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..data_modules.ratings import Dimension, RatingTable
-from .judge_report import Judged, distribution, judge_report, mean_of_raters
+from ..data_modules.audio import AudioSource, probe
+from ..data_modules.errors import AudioError
+from ..data_modules.parallel import map_threads
+from ..data_modules.ratings import Dimension
+from ..data_modules.schema import Pair
+from .frame import Judged
+from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
-from .lengths import ResponseLength, length_report
 from .probes import Probe
-from .statistics.agreement import Statistic, as_report, bias, is_constant, mae, spearman
+from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 from .statistics.calibration import coverage, error_ratio, mean_width
-from .statistics.reliability import measure
+from .statistics.mean_of_raters import raters_ceiling
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
 
+_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is held against the mean of the others
+
+# Chinese and Japanese are written without spaces: each of their characters counts as a word
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
+
+Lengths = Mapping[str, tuple[float, float]]
+"""Pair id -> seconds and words of its response; NaN = its clip cannot be read, or there is no transcript."""
+
 
 def dimension_report(
-    dimension: Dimension,
-    judged: Judged,
-    ratings: pd.DataFrame,
-    lengths: Mapping[str, ResponseLength],
-    asked: dict[str, Any] | None,
-    seed: int,
+    dimension: Dimension, judged: Judged, items: pd.DataFrame, lengths: Lengths, asked: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Everything about a dimension except checks and slices.
 
     Args:
         dimension: Its name and scale.
-        judged: Its items.
-        ratings: One row per rating; those of the judged items on this dimension are used.
-        lengths: Pair id -> length of its response.
+        judged: Its judged items.
+        items: Its rows of `evaluate.Evaluation.items`, those of all pairs.
+        lengths: Of the responses.
         asked: What a prompted judge says of its answers.
-        seed: Of the halvings of the panel.
     """
-    table = RatingTable.of(ratings, dimension.name, judged.items["pair_id"].tolist())
-    panel = measure(table, judged.resamples, seed)
-    own = judge_report(
-        judged,
-        table,
-        panel,
-        scale=(dimension.minimum, dimension.maximum),
-        higher_is_better=dimension.higher_is_better,
-        seed=seed,
-    )
+    panel = judged.panel
     found = {
         "scale": {
             "minimum": dimension.minimum,
             "maximum": dimension.maximum,
             "higher_is_better": dimension.higher_is_better,
         },
-        "n_groups": judged.resamples.n_groups,
-        "n_raters": len(table.rater_ids),
-        "n_ratings": len(table.scores),
-        "coverage": _coverage(judged, dimension),
-        "ceiling": panel.report(),
-        "mean_of_k_raters": mean_of_raters(table, panel, judged.resamples, seed),
-        "uncertainty": uncertainty_report(judged),
-        "length": length_report(judged, lengths),
+        "n_groups": judged.draws.n_groups,
+        "n_raters": len(panel.table.rater_ids),
+        "n_ratings": len(panel.table.scores),
+        "coverage": _coverage(dimension, judged, items),
+        "ceiling": panel.reliability.report(),
+        "mean_of_k_raters": _mean_of_raters(judged),
+        "uncertainty": _uncertainty(judged, items),
+        "length": _length_bias(judged, lengths),
         "asked": asked,
     }
-    return as_report(found) | own
+    scale = dimension.minimum, dimension.maximum
+    return as_report(found) | judge_report(judged, scale, dimension.higher_is_better)
 
 
-def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> dict[str, Any]:
+def judged_rows(items: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table of items that have a score and a rating."""
+    return items.loc[items["score"].notna() & items["human_mean"].notna()]
+
+
+def status_counts(statuses: Iterable[object]) -> dict[str, int]:
+    """How often each status stands there, the most frequent first."""
+    return dict(Counter(map(str, statuses)).most_common())
+
+
+def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> dict[str, Any]:
+    rated = items.loc[items["human_mean"].notna()]
+    failed = status_counts(rated.loc[rated["score"].isna(), "status"])
+    missing = failed.pop(MISSING, 0)
+    outside = (judged.score < dimension.minimum) | (judged.score > dimension.maximum)
+    return {
+        "pairs": len(items),
+        "rated": len(rated),
+        "scored": len(judged.score),
+        "missing": missing,
+        "failed": failed,
+        "out_of_scale": int(outside.sum()),
+    }
+
+
+def _mean_of_raters(judged: Judged) -> list[dict[str, Any]]:
+    """What the mean of 1, 2, 3 and 5 raters reaches against the mean of the others, as far as the panel allows."""
+    panel = judged.panel
+    reliability = panel.reliability.panel_reliability
+    found = [(k, raters_ceiling(panel.table, reliability, judged.draws, k, panel.seed)) for k in _MEANS_OF]
+    return [
+        {"k": k, "expected": own.expected, "measured": own.measured}
+        for k, own in found
+        if own.measured.value is not None
+    ]
+
+
+# ---------------------------------------------------------------- checks and slices
+
+
+def check_report(judged: Judged, items: pd.DataFrame, probe: Probe, skipped: str | None = None) -> dict[str, Any]:
     """A listening check: what is left of the full Spearman, over the items scored in both runs.
 
     Args:
-        judged: The dimension's items; the check's scores are in its column ``<probe>_score``.
+        judged: The dimension's items.
+        items: Their rows of `evaluate.Evaluation.items`; the check's scores are in the column ``<probe>_score``.
         probe: What was changed.
         skipped: Why the check was not possible; None = it was made.
     """
     if skipped is not None:
-        both = np.zeros(len(judged.items), dtype=bool)
+        both = np.zeros(len(items), dtype=bool)
         changed = score = np.empty(0)
         left = drop = Statistic(None, reason=skipped)
     else:
-        changed = _changed(judged, probe)
+        changed = items[f"{probe.name}_score"].to_numpy(np.float64)
         both = np.isfinite(changed)
+        left, drop = _left_and_drop(changed, judged.score, judged.human, judged.draws, judged.spearman)
         changed, score = changed[both], judged.score[both]
-        full = judged.spearman if both.all() else None
-        left, drop = _left_and_drop(changed, score, judged.human[both], judged.resamples.select(both), full)
     moved = np.abs(changed - score)
     found = {
         "expects": probe.expects,
@@ -98,44 +138,48 @@ def check_report(judged: Judged, probe: Probe, skipped: str | None = None) -> di
         "p95_change": float(np.percentile(moved, 95)) if len(moved) else None,
         "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
         "n": len(moved),
-        "failed": {} if skipped is not None else status_counts(judged.items.loc[~both, f"{probe.name}_status"]),
+        "failed": {} if skipped is not None else status_counts(items.loc[~both, f"{probe.name}_status"]),
     }
     return as_report(found)
 
 
-def _changed(judged: Judged, probe: Probe) -> np.ndarray:
-    """Scores of the changed pairs, shape (n,), NaN = none."""
-    return judged.items[f"{probe.name}_score"].to_numpy(np.float64)
-
-
 def _left_and_drop(
-    changed: np.ndarray, score: np.ndarray, human: np.ndarray, resamples: Resamples, full: Statistic | None
+    changed: np.ndarray, score: np.ndarray, human: np.ndarray, draws: Resamples, full: Statistic
 ) -> tuple[Statistic, Statistic]:
-    """Spearman of the changed scores, and how far below that of the scores it is: all shape (n,), finite.
+    """Spearman of the changed scores, and how far it is below that of the scores on the same items; all shape (n,).
 
-    The latter is not computed again where it is known.
+    `full` is the Spearman of all items, which need not be drawn again where all have a changed score.
     """
-    left = estimate(spearman, changed, human, resamples=resamples)
-    if full is None:
-        full = estimate(spearman, score, human, resamples=resamples)
-    return left, difference(full, left, resamples)
+    both = np.isfinite(changed)
+    human, seen = human[both], draws.select(both)
+    left = estimate(spearman, changed[both], human, resamples=seen)
+    if not both.all():
+        full = estimate(spearman, score[both], human, resamples=seen)
+    return left, difference(full, left, seen)
 
 
-def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], seed: int) -> dict[str, Any]:
-    """Agreement, also after `probes` that were run, on the judged items of a mask of shape (n,).
+def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Iterable[Probe]) -> dict[str, Any]:
+    """Agreement, also after `probes` that were run, on the judged items of a mask, with draws of their own groups.
 
-    With draws of their own groups.
+    Args:
+        judged: All n judged items.
+        items: Their rows of `evaluate.Evaluation.items`.
+        chosen: Shape (n,), those of the slice.
+        probes: The listening checks.
     """
-    score, human = judged.score[chosen], judged.human[chosen]
-    drawn = Resamples.draw(judged.resamples.codes[chosen].astype(str), judged.resamples.resamples, seed)
-    checks = {}
+    score, human, items = judged.score[chosen], judged.human[chosen], items.loc[chosen]
+    drawn = Resamples.draw(judged.draws.codes[chosen].astype(str), judged.draws.resamples, judged.panel.seed)
     own = estimate(spearman, score, human, resamples=drawn)
-    for probe in probes:
-        changed = _changed(judged, probe)[chosen]
-        both = np.isfinite(changed)
-        full = own if both.all() else None
-        left, drop = _left_and_drop(changed[both], score[both], human[both], drawn.select(both), full)
-        checks[probe.name] = {"expects": probe.expects, "n": int(both.sum()), "spearman": left, "drop": drop}
+    checks = {}
+    for one in probes:
+        changed = items[f"{one.name}_score"].to_numpy(np.float64)
+        left, drop = _left_and_drop(changed, score, human, drawn, own)
+        checks[one.name] = {
+            "expects": one.expects,
+            "n": int(np.isfinite(changed).sum()),
+            "spearman": left,
+            "drop": drop,
+        }
     found = {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
@@ -143,43 +187,40 @@ def slice_report(judged: Judged, chosen: np.ndarray, probes: Iterable[Probe], se
         "mae": estimate(mae, score, human, resamples=drawn),
         "bias": estimate(bias, score, human, resamples=drawn),
         "checks": checks,
-        "intervals": interval_reports(judged.items.loc[chosen], human, drawn),
+        "intervals": _intervals(items, human, drawn),
     }
     return as_report(found)
 
 
-def uncertainty_report(judged: Judged) -> dict[str, Any] | None:
-    """Of one dimension; None where the judge states no uncertainty of any judged item."""
-    error = judged.items["uncertainty"].to_numpy(np.float64)
+# ---------------------------------------------------------------- uncertainty
+
+
+def _uncertainty(judged: Judged, items: pd.DataFrame) -> dict[str, Any] | None:
+    """None where the judge states no uncertainty of any judged item."""
+    items = judged_rows(items)
+    error = items["uncertainty"].to_numpy(np.float64)
     known = np.isfinite(error)
     if not known.any():
         return None
-    ratio = error_ratio(judged.score, error, judged.human, judged.resamples)
     return {
         "standard_error": distribution(error[known]),
-        "error_ratio": ratio,
-        "intervals": interval_reports(judged.items, judged.human, judged.resamples),
+        "error_ratio": error_ratio(judged.score, error, judged.human, judged.draws),
+        "intervals": _intervals(items, judged.human, judged.draws),
         "surest_half": _surest_half(judged, error),
-        "abstained": int(judged.items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in judged.items else 0,
+        "abstained": int(items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in items else 0,
     }
 
 
-def interval_reports(items: pd.DataFrame, human: np.ndarray, resamples: Resamples) -> dict[str, dict[str, Any]]:
-    """Coverage and width of the intervals of each level, by the level in percent; none where the judge gives none.
-
-    Args:
-        items: Rows of `evaluate.Evaluation.items`, n of them.
-        human: Shape (n,), mean ratings.
-        resamples: Draws over these items.
-    """
+def _intervals(items: pd.DataFrame, human: np.ndarray, draws: Resamples) -> dict[str, dict[str, Any]]:
+    """Coverage and width of the intervals of each level, by the level in percent; none where the judge gives none."""
     reports: dict[str, dict[str, Any]] = {}
-    for level, (low_column, high_column) in INTERVAL_COLUMNS.items():
-        if low_column in items and high_column in items:
-            low, high = (items[column].to_numpy(np.float64) for column in (low_column, high_column))
+    for level, columns in INTERVAL_COLUMNS.items():
+        if set(columns) <= set(items):
+            low, high = (items[column].to_numpy(np.float64) for column in columns)
             reports[f"{100 * level:g}"] = {
                 "level": level,
-                "covered": coverage(low, high, human, resamples),
-                "width": mean_width(low, high, human, resamples),
+                "covered": coverage(low, high, human, draws),
+                "width": mean_width(low, high, human, draws),
             }
     return reports
 
@@ -192,26 +233,56 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
         nothing = Statistic(None, reason=reason)
         return {"spearman": nothing, "gain": nothing}
     half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
-    score, human, resamples = judged.score[half], judged.human[half], judged.resamples.select(half)
-    own = estimate(spearman, score, human, resamples=resamples)
-    return {"spearman": own, "gain": difference(own, judged.spearman, resamples)}
+    draws = judged.draws.select(half)
+    own = estimate(spearman, judged.score[half], judged.human[half], resamples=draws)
+    return {"spearman": own, "gain": difference(own, judged.spearman, draws)}
 
 
-def status_counts(statuses: Iterable[object]) -> dict[str, int]:
-    """How often each status stands there, the most frequent first."""
-    return dict(Counter(map(str, statuses)).most_common())
+# ---------------------------------------------------------------- length
 
 
-def _coverage(judged: Judged, dimension: Dimension) -> dict[str, Any]:
-    rated = judged.all_items.loc[judged.all_items["human_mean"].notna()]
-    failed = status_counts(rated.loc[rated["score"].isna(), "status"])
-    missing = failed.pop(MISSING, 0)
-    outside = (judged.score < dimension.minimum) | (judged.score > dimension.maximum)
-    return {
-        "pairs": len(judged.all_items),
-        "rated": len(rated),
-        "scored": len(judged.items),
-        "missing": missing,
-        "failed": failed,
-        "out_of_scale": int(outside.sum()),
-    }
+def response_lengths(pairs: Sequence[Pair]) -> Lengths:
+    """How long responses are. Each distinct clip is opened once and not decoded."""
+    clips = dict.fromkeys(pair.response for pair in pairs)
+    seconds = dict(zip(clips, map_threads(_seconds, clips, "Measuring responses", len(clips)), strict=True))
+    return {pair.pair_id: (seconds[pair.response], count_words(pair.response_text)) for pair in pairs}
+
+
+def _seconds(source: AudioSource) -> float:
+    try:
+        return probe(source).seconds
+    except AudioError:
+        return math.nan
+
+
+def count_words(text: str | None) -> float:
+    """Words between spaces, and each Chinese or Japanese character; NaN without a text."""
+    return float(len(_WORD.findall(text))) if text else math.nan
+
+
+def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statistic]]:
+    """Whether the scores follow the length of responses more than people's ratings do, in seconds and in words.
+
+    Judges that are language models often do (Saito et al., 2023, "Verbosity Bias in Preference Labeling by Large
+    Language Models"). People may like longer responses too, so that only the difference speaks of the judge.
+    """
+    own = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
+    found = {}
+    for unit, length in zip(("seconds", "words"), own.T, strict=True):
+        known = np.isfinite(length)
+        if not known.any():
+            none = Statistic(None, dropped=len(known), reason="no length is known")
+            found[unit] = {"judge": none, "human": none, "difference": none}
+            continue
+        draws = judged.draws.select(known)
+        judge = _with_length("judge", judged.score[known], length[known], draws)
+        human = _with_length("human", judged.human[known], length[known], draws)
+        found[unit] = {"judge": judge, "human": human, "difference": difference(judge, human, draws)}
+    return found
+
+
+def _with_length(who: str, scores: np.ndarray, length: np.ndarray, draws: Resamples) -> Statistic:
+    reason = None
+    if len(length) >= MIN_ITEMS:
+        reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
+    return estimate(spearman, scores, length, resamples=draws, undefined=reason)

@@ -13,23 +13,24 @@ import pandas as pd
 
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Dimension, Pair, PairDataset
-from .asked_report import Answers, asking_report, effort_report
+from .commonality import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .dimension_report import (
     MISSING,
+    Lengths,
     check_report,
     dimension_report,
+    judged_rows,
+    response_lengths,
     slice_report,
 )
-from .judge_report import Judged
+from .frame import Frame, Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
-from .lengths import ResponseLength, response_lengths
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
-from .report_schema import SCHEMA_VERSION, AgreementReport
+from .prompted_report import Answers, asking_report, effort_report
+from .results import SCHEMA_VERSION, Report, Results, results_of
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
-from .voice_words import VOICE_PROBE, WORDS_PROBE, voice_and_words
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
 """What reports are sliced by, beside all tags."""
@@ -61,15 +62,20 @@ class Evaluation(NamedTuple):
     """The report, and one row per pair and dimension.
 
     Attributes:
-        report: See `report_schema`.
+        report: See `results`.
         items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
             ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
             ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
             abstain, `judges.ABSTAINED`.
     """
 
-    report: AgreementReport
+    report: Report
     items: pd.DataFrame
+
+    @property
+    def results(self) -> Results:
+        """Every statistic of the report, one row each."""
+        return results_of([self.report])
 
 
 def evaluate(
@@ -85,7 +91,7 @@ def evaluate(
     seed: int = 0,
     command: str = "",
     provenance: Mapping[str, Any] | None = None,
-    lengths: Mapping[str, ResponseLength] | None = None,
+    lengths: Lengths | None = None,
 ) -> Evaluation:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
@@ -106,7 +112,7 @@ def evaluate(
         seed: Of bootstrap, halvings and swaps.
         command: The command line, for the record.
         provenance: What else is known of the judge; must fit strict JSON.
-        lengths: Of the responses, by pair, where they were measured before (`lengths.response_lengths`).
+        lengths: Of the responses, by pair, where they were measured before (`dimension_report.response_lengths`).
 
     Raises:
         DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
@@ -127,13 +133,16 @@ def evaluate(
     parts = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in parts):
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
-    clusters = dict(zip((pair.pair_id for pair in part.pairs), map(CLUSTERS[cluster], part.pairs), strict=True))
-    results = [Judged.of(items, clusters, resamples, seed, interval) for items in parts]
+    clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
+    frame = Frame.of_dataset(part, {judge.name: pd.concat(parts)}, clusters)
+    panels = [frame.panel(None, own.name, resamples, seed, interval, judge.name) for own in dimensions]
+    results = [(panel.judged(judge.name), judged_rows(items)) for panel, items in zip(panels, parts, strict=True)]
     lengths = response_lengths(part.pairs) if lengths is None else lengths
     answers = Answers.of(scores, part.pairs)
     drawn = None if answers is None else Resamples.draw([*clusters.values()], resamples, seed, interval)
+    named = dict(zip((dimension.name for dimension in dimensions), results, strict=True))
 
-    report: AgreementReport = {
+    report: Report = {
         "schema_version": SCHEMA_VERSION,
         "judge": judge.name,
         "dataset": {
@@ -149,7 +158,7 @@ def evaluate(
         "seed": seed,
         "cluster": cluster,
         "interval": interval,
-        "resamples": resamples,
+        "resamples": min([panel.draws.resamples for panel in panels]),
         "versions": _versions(),
         "provenance": dict(provenance or {}),
         "left_out": {
@@ -163,25 +172,21 @@ def evaluate(
         "dimensions": {
             dimension.name: dimension_report(
                 dimension,
-                judged,
-                part.ratings,
+                named[dimension.name][0],
+                items,
                 lengths,
                 None if answers is None or drawn is None else answers.dimension_report(dimension.name, drawn),
-                seed,
             )
-            for dimension, judged in zip(dimensions, results, strict=True)
+            for dimension, items in zip(dimensions, parts, strict=True)
         },
         "checks": {
-            probe.name: {
-                dimension.name: check_report(judged, probe, runs[probe.name].reason)
-                for dimension, judged in zip(dimensions, results, strict=True)
-            }
+            probe.name: {name: check_report(*own, probe, runs[probe.name].reason) for name, own in named.items()}
             for probe in chosen
         },
         "voice_and_words": {
-            dimension.name: _voice_and_words(judged)
-            for dimension, judged in zip(dimensions, results, strict=True)
-            if {f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"} <= set(judged.items)
+            name: _voice_and_words(*own)
+            for name, own in named.items()
+            if {f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"} <= set(own[1])
         },
         "slices": {},
     }
@@ -191,8 +196,8 @@ def evaluate(
         if len(values) >= 2:
             report["slices"][column] = {
                 value: {
-                    dimension.name: slice_report(judged, _chosen(judged, column, value), done, seed)
-                    for dimension, judged in zip(dimensions, results, strict=True)
+                    name: slice_report(*own, own[1][column].fillna(NOT_GIVEN).eq(value).to_numpy(bool), done)
+                    for name, own in named.items()
                 }
                 for value in sorted(values)
             }
@@ -228,18 +233,16 @@ def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> 
     reason = judge.only_given or probe.refuses(pairs)
     if reason is not None:
         return _Run(None, frozenset(), reason)
+    portions = [pairs]
+    if probe.by_clip:  # pairs of a group side by side: they share clips
+        ordered = sorted(pairs, key=group_of)
+        portions = [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
     tables, ids = [], set()
-    for portion in _portions(pairs) if probe.by_clip else [pairs]:
+    for portion in portions:
         changed = probe.apply(portion, seed)
         tables.append(_score(judge, changed))
         ids.update(pair.pair_id for pair in changed)
     return _Run(pd.concat(tables, ignore_index=True), frozenset(ids))
-
-
-def _portions(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """At most `_PORTION` pairs at a time, those of a group side by side: they share clips."""
-    ordered = sorted(pairs, key=group_of)
-    return [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
 
 
 def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[str]:
@@ -263,6 +266,7 @@ def _items(
     """The rows of `Evaluation.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
     pair_ids = [pair.pair_id for pair in part.pairs]
     own = _rows(scores, dimension, pair_ids)
+    rated = part.ratings.loc[part.ratings["dimension"] == dimension]
     named = dict.fromkeys((*DEFAULT_SLICES, *slices))
     columns: dict[str, Any] = {
         "pair_id": pair_ids,
@@ -270,7 +274,7 @@ def _items(
         "dimension": dimension,
         **{name: [read_column(pair, name) for pair in part.pairs] for name in named},
         "human_mean": part.mean_scores()[dimension].to_numpy(),
-        "n_raters": RatingTable.of(part.ratings, dimension, pair_ids).counts,
+        "n_raters": rated["pair_id"].value_counts().reindex(pair_ids, fill_value=0).to_numpy(),
         "score": own["score"].to_numpy(np.float64),
         "uncertainty": own["uncertainty"].to_numpy(np.float64),
         "status": own["status"].to_numpy(),
@@ -287,21 +291,16 @@ def _items(
     return pd.DataFrame(columns)
 
 
-def _voice_and_words(judged: Judged) -> dict[str, Any]:
+def _voice_and_words(judged: Judged, items: pd.DataFrame) -> dict[str, Any]:
     """From the probes that keep the one and the other."""
-    voice, words = (judged.items[f"{probe}_score"].to_numpy(np.float64) for probe in (VOICE_PROBE, WORDS_PROBE))
-    return as_report(voice_and_words(judged.score, voice, words, judged.resamples))
+    voice, words = (items[f"{probe}_score"].to_numpy(np.float64) for probe in (VOICE_PROBE, WORDS_PROBE))
+    return as_report(voice_and_words(judged.score, voice, words, judged.draws))
 
 
 def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.DataFrame:
     """One row per pair; a pair without a row has the status `MISSING`."""
     rows = table[table["dimension"] == dimension].set_index("pair_id").reindex(pair_ids)
     return rows.assign(status=rows["status"].fillna(MISSING))
-
-
-def _chosen(judged: Judged, column: str, value: str) -> np.ndarray:
-    """Which of the judged items have this value, shape (n,)."""
-    return judged.items[column].fillna(NOT_GIVEN).eq(value).to_numpy(bool)
 
 
 def _versions() -> dict[str, str]:

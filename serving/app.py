@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
 from ..data_modules.errors import AudioError, UserError
-from ..eval.pages.page import STYLE, render
+from ..eval.rendering import STYLE, render
 from ..models.assessment import Scale, in_order
 from ..scorer import Scorer
 from . import schemas

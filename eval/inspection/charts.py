@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ...data_modules.inspection import Histogram
-from ..numerals import plain
 from ..pages.charts import ACCENT, GRID, INK, MUTED, STYLE, svg
+from ..rendering import plain
 
 MAX_LABELLED_BARS = 11
 """A histogram with at most so many bars has a tick and a percentage at each."""

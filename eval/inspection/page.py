@@ -6,9 +6,9 @@ The prose and the frame lie in ``pages/templates/inspection.html.j2``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +17,16 @@ from ...data_modules.folders import CARD_FILE, replace_file
 from ...data_modules.inspection import Histogram, Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
-from ..numerals import counted
-from ..pages.page import read, render
 from ..pages.report import PAGE_FILE, REPORT_FILE
 from ..pages.sound import RULE, AudioCopies, dot_strip, heard
+from ..rendering import counted, read, render
 from . import charts
 from .facts import DISPUTED_ITEMS, MAX_STEPS, InspectionFacts, RatingFacts
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
 _EXAMPLES = 5
-_RATERS_NAMED, _PAIRS_NAMED, _DIMENSIONS_NAMED = 5, 3, 3
+_PAIRS_NAMED = 3
 _TITLES = {
     "group_id": "Groups",
     "context_speaker": "Speakers of contexts",
@@ -40,15 +39,6 @@ _TITLES = {
     "near_identical_response_clip_in_one_group": "Near-identical response clips of one group",
 }
 _PROBLEMS = {"changed": "changed since the import"}
-
-
-class Check(NamedTuple):
-    """What deserves a look before training, and its verdict; ``tone``: good, warn or none."""
-
-    title: str
-    mark: str
-    tone: str
-    text: str
 
 
 def check_page_folder(out: Path) -> None:
@@ -126,11 +116,12 @@ def _render(
     return render(
         "inspection",
         read("sound.css") + read("inspection.css"),
-        counted=counted,
         found=found,
         facts=facts,
         minutes=sum(summary.total for summary in found.seconds.values()) / 60,
-        checks=list(_checks(found, facts)),
+        refused=[(_title(kind).lower(), len(found.crossings[kind])) for kind in found.refused],
+        kinds=Counter(_problem(problem.kind) for problem in found.problems),
+        flagged=_flagged(facts),
         origin=[(name, value) for name, value in origin.items() if value],
         splits=[split for split in found.counts if split == "all" or found.split_by],
         dimensions=dimensions,
@@ -280,72 +271,11 @@ def _problem(kind: str) -> str:
     return _PROBLEMS.get(kind, kind.replace("_", " "))
 
 
-# ---------------------------------------------------------------- verdicts
-
-
-def _checks(found: Inspection, facts: InspectionFacts) -> Iterator[Check]:
-    yield _check_leaks(found)
-    yield _check_clips(found)
-    counts = found.counts["all"]
-    if not counts["ratings"]:
-        text = "Nobody gave scores." + (" There are preferences." if facts.preferences else "")
-        yield Check("Ratings", "none", "none", text)
-    elif found.unrated:
-        text = f"{len(found.unrated):,} of {counts['pairs']:,} pairs have no rating on any dimension."
-        yield Check("Ratings", "gaps", "warn", text)
-    else:
-        yield Check("Ratings", "complete", "good", "Every pair has a rating.")
-    if any(own.raters for own in facts.ratings.values()):
-        yield _check_raters(facts)
-    if facts.skipped:
-        pairs = counted(len(facts.skipped), "pair")
-        text = f"The import left out {pairs} that it could not use; they are listed below."
-        yield Check("Skipped by the import", "to look at", "warn", text)
-    else:
-        yield Check("Skipped by the import", "none", "good", "No pair of the source is listed as skipped.")
-
-
-def _check_leaks(found: Inspection) -> Check:
-    title = "Leaks between splits"
-    if not found.split_by:
-        text = "The pairs are not split yet. Make splits with empathy-judge split, then look here again."
-        return Check(title, "not split", "none", text)
-    leaks = [f"{_title(k).lower()} ({len(found.crossings[k]):,})" for k in found.refused if found.crossings[k]]
-    if leaks:
-        text = f"In several splits: {', '.join(leaks)}. What a judge learned in one split is asked in another."
-        return Check(title, "leak", "warn", text)
-    return Check(title, "none", "good", f"In one split each: {', '.join(_title(k).lower() for k in found.refused)}.")
-
-
-def _check_clips(found: Inspection) -> Check:
-    if not found.problems:
-        total = sum(summary.count for summary in found.seconds.values())
-        longest = f"{found.max_seconds:g}\N{NO-BREAK SPACE}s"
-        text = f"All {total:,} clips decode, and none is silent, clipped or longer than {longest}."
-        return Check("Clips", "in order", "good", text)
-    kinds = Counter(_problem(problem.kind) for problem in found.problems)
-    text = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
-    pairs = counted(len({problem.pair_id for problem in found.problems}), "pair")
-    return Check("Clips", "to look at", "warn", f"In {pairs}: {text}.")
-
-
-def _check_raters(facts: InspectionFacts) -> Check:
-    flagged: dict[str, dict[str, list[str]]] = {}  # rater -> kind -> dimensions
+def _flagged(facts: InspectionFacts) -> dict[str, dict[str, list[str]]]:
+    """Rater -> kind of flag -> dimensions."""
+    found: dict[str, dict[str, list[str]]] = {}
     for name, own in facts.ratings.items():
         for rater in own.raters:
             for kind in dict.fromkeys(flag.kind for flag in rater.flags):
-                flagged.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
-    if not flagged:
-        timed = any(rater.median_seconds is not None for own in facts.ratings.values() for rater in own.raters)
-        fast = ", far faster than the others" if timed else ""
-        return Check("Raters", "in order", "good", f"None looks constant, random{fast} or like a copy of another.")
-    shown = [
-        f"{rater_id} ({'; '.join(f'{kind} on {_enumerated(names)}' for kind, names in kinds.items())})"
-        for rater_id, kinds in list(flagged.items())[:_RATERS_NAMED]
-    ]
-    more = f", and {len(flagged) - len(shown)} more" if len(flagged) > len(shown) else ""
-    return Check("Raters", "to ask about", "warn", f"{', '.join(shown)}{more}; the evidence is below.")
-
-
-def _enumerated(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _DIMENSIONS_NAMED else f"{len(names)} dimensions"
+                found.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
+    return found

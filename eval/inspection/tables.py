@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...data_modules.inspection import Inspection
-from .. import numerals
+from .. import rendering as numerals
 from ..statistics.agreement import as_report
 from ..statistics.icc import FORMS
 from ..statistics.krippendorff import DISTANCES

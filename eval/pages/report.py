@@ -1,38 +1,48 @@
-"""Writes a report: its numbers as JSON, CSV and Markdown, its page, and a table for the terminal."""
+"""Writes the report of a judge: its numbers as JSON, CSV and Markdown, and its page.
+
+What the page says lies in ``templates/report.html.j2``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
-from rich.table import Table
-from rich.text import Text
+from markupsafe import Markup
 
 from ...data_modules.folders import replace_file
+from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
-from .. import numerals
-from ..asking_words import asking_sentences
-from ..report_schema import AgreementReport, DimensionReport
-from . import wording
-from .page import read, render
-from .report_tables import markdown_report, statistics_table
-from .report_view import dimension_view, drawn_whole, origin_of, scale_of, versions_of, worst_items
+from ..dimension_report import judged_rows
+from ..listening import Listening, check_view, listening_sentence
+from ..probes import PROBES
+from ..rendering import number, read, render
+from ..results import Report, Results, results_of
+from ..views import PANEL_HEAD, notes, panel_rows, split_name
+from . import charts
 from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
-from .wording import MAIN, percent_ranged
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
 TABLE_FILE = "agreement.md"
-STATISTICS_FILE = "agreement.csv"
+RESULTS_FILE = "results.csv"
 PAGE_FILE = "index.html"
 
+WORST_ITEMS = 10
+"""Items listed under the largest disagreements."""
 
-def write_report(report: AgreementReport, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
+SHOWN_SLICES = 20
+"""Values of a column in its plot, those with the most items; the table has all."""
+
+
+def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
     """Writes the files of a report into `out`, each complete or not at all; the page last.
 
-    `REPORT_FILE`, `ITEMS_FILE`, `TABLE_FILE` (Markdown), `STATISTICS_FILE` (a row per statistic) and `PAGE_FILE`.
+    `REPORT_FILE`, `RESULTS_FILE` (a row per statistic), `ITEMS_FILE`, `TABLE_FILE` (Markdown) and `PAGE_FILE`.
 
     Args:
         report: From `evaluate.evaluate`.
@@ -43,18 +53,50 @@ def write_report(report: AgreementReport, items: pd.DataFrame, out: Path, datase
     Raises:
         ValueError: If the report holds NaN or infinity.
     """
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    table, statistics = markdown_report(report), statistics_table(report)
+    files = {
+        REPORT_FILE: strict_json(report),
+        ITEMS_FILE: items.to_csv(index=False, lineterminator="\n"),
+        RESULTS_FILE: as_csv(results_of([report])),
+        TABLE_FILE: markdown_report(report),
+        PAGE_FILE: render_page(report, items, dataset),
+    }
+    write_files(out, files)
+
+
+def strict_json(tree: Any) -> str:
+    """The text of a file.
+
+    Raises:
+        ValueError: If it holds NaN or infinity.
+    """
+    return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(results: Results) -> str:
+    """The text of a file."""
+    return results.to_frame().to_csv(index=False, lineterminator="\n")
+
+
+def write_files(out: Path, files: Mapping[str, str]) -> None:
+    """Writes texts into a folder, each complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
-    page = render_page(report, items, dataset)
-    replace_file(out / REPORT_FILE, lambda path: path.write_text(text, encoding="utf-8"))
-    replace_file(out / ITEMS_FILE, lambda path: items.to_csv(path, index=False, lineterminator="\n"))
-    replace_file(out / TABLE_FILE, lambda path: path.write_text(table, encoding="utf-8"))
-    replace_file(out / STATISTICS_FILE, lambda path: statistics.to_csv(path, index=False, lineterminator="\n"))
-    replace_file(out / PAGE_FILE, lambda path: path.write_text(page, encoding="utf-8"))
+    for name, text in files.items():
+        replace_file(out / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
 
 
-def render_page(report: AgreementReport, items: pd.DataFrame, dataset: PairDataset | None = None) -> str:
+def markdown_report(report: Report) -> str:
+    """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
+    return render_markdown("agreement.md", report=report, notes=notes(report))
+
+
+def render_markdown(template: str, **values: Any) -> str:
+    """A text in Markdown that ends with one line break."""
+    titles = {name: probe.title for name, probe in PROBES.items()}
+    shared = {"panel_head": PANEL_HEAD, "panel_rows": panel_rows, "listening": listening, "titles": titles}
+    return render(template, **values, **shared, drawn_whole=drawn_whole, split_name=split_name).rstrip("\n") + "\n"
+
+
+def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None = None) -> str:
     """The page as HTML that needs no other file and no network. Every value is escaped: names come from outside.
 
     Args:
@@ -64,69 +106,136 @@ def render_page(report: AgreementReport, items: pd.DataFrame, dataset: PairDatas
     """
     sections = []
     for name, dimension in report["dimensions"].items():
-        worst, section = worst_items(name, items), dimension_view(name, report, items)
-        section |= {"worst": worst, "heard": []}
-        if dataset is not None:
-            section["heard"] = disagreements(worst, name, scale_of(dimension), dataset, EmbeddedClips())
-        sections.append(section)
+        rows = judged_rows(items.loc[items["dimension"] == name])
+        difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
+        worst = rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]].to_dict("records")
+        scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
+        heard = disagreements(worst, name, scale, dataset, EmbeddedClips()) if dataset is not None else []
+        sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
     return render(
         "report",
         read("sound.css") + read("report.css"),
         report=report,
         dimensions=sections,
-        scored=wording.split_name(report),
+        scored=split_name(report),
         drawn=drawn_whole(report),
-        asking=asking_sentences(report),
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
     )
 
 
-def terminal_table(report: AgreementReport) -> Table:
-    """A short table: one column per dimension."""
-    title = f"{report['judge']} on {report['dataset']['name']}, {wording.split_name(report)}"
-    if report["dataset"]["synthetic"]:
-        title += " (synthetic ratings)"
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("")
-    for name in report["dimensions"]:
-        table.add_column(Text(name), justify="right")
-    rows: dict[str, Callable[[DimensionReport], str]] = {
-        "items / groups / raters": lambda d: f"{d['n_items']} / {d['n_groups']} / {d['n_raters']}",
-        "Spearman": lambda d: numerals.ranged(d["spearman"]),
-        "noise ceiling (panel mean)": lambda d: numerals.ranged(d["ceiling"]["panel_mean"]),
-        "share of the noise ceiling": lambda d: numerals.percent(d["share_of_panel_ceiling"]["value"]),
-        "difference from one rater": lambda d: numerals.signed_ranged(d["like_for_like"]["difference"]),
-        "effective number of raters": lambda d: numerals.effective_raters(d["like_for_like"]["effective_raters"]),
-        "CCC": lambda d: numerals.ranged(d["ccc"]),
-        "mean absolute error": lambda d: numerals.ranged(d["mae"]),
+def drawn_whole(report: Report) -> str:
+    """What the intervals of a report draw whole, in the plural."""
+    return f"{report['cluster'].removesuffix('_id').replace('_', ' ')}s"
+
+
+def listening(report: Report, dimension: str) -> Listening:
+    """What the listening checks of a dimension say together."""
+    return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
+
+
+def bar(label: str, own: Report) -> charts.Bar:
+    """A statistic as a row of a plot."""
+    return charts.Bar(label, own["value"], own["low"], own["high"], "undefined")
+
+
+def in_words(rows: list[charts.Bar]) -> str:
+    """A plot for readers who do not see it."""
+    return "; ".join(f"{row.label} {number(row.value)}" for row in rows)
+
+
+def ceiling_lines(dimension: Report) -> list[tuple[str, float]]:
+    """The reference line of a plot of agreement with the panel mean."""
+    ceiling = dimension["ceiling"]["panel_mean"]["value"]
+    return [] if ceiling is None else [("noise ceiling", ceiling)]
+
+
+def origin_of(report: Report) -> dict[str, str]:
+    """What was measured on, and how: a row of the table of provenance each."""
+    data = report["dataset"]
+    return {
+        "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
+        "source": data["source"],
+        "licence": data["licence"],
+        "content hash": data["content_hash"],
+        "split": report["split"] or "all pairs",
+        "split hash": report["split_hash"],
+        "command": report["command"],
+        "seed, resamples": f"{report['seed']}, {report['resamples']}",
+        "intervals": f"95 %, {report['interval']}, draws of whole {drawn_whole(report)}",
+        "versions": ", ".join(f"{name} {version}" for name, version in report["versions"].items()),
     }
-    if any(_covered(own) for own in report["dimensions"].values()):
-        rows[f"{MAIN} % intervals cover"] = _covered
-    for label, cell in rows.items():
-        table.add_row(label, *(Text(cell(d)) for d in report["dimensions"].values()))
-    for check, results in report["checks"].items():
-        label = f"{wording.CHECK_TITLES[check].lower()}: Spearman"
-        table.add_row(label, *(Text(numerals.ranged(results[name]["spearman"])) for name in report["dimensions"]))
-    return table
 
 
-def _covered(dimension: DimensionReport) -> str:
-    """How many of the mean ratings its intervals hold; empty where it gives none."""
-    own = (dimension["uncertainty"] or {"intervals": {}})["intervals"].get(MAIN)
-    return "" if own is None else percent_ranged(own["covered"])
-
-
-def _provenance(report: AgreementReport) -> list[tuple[str, str]]:
+def _provenance(report: Report) -> list[tuple[str, str]]:
+    origin = origin_of(report)
+    versions = origin.pop("versions")
     rows = {
         "judge": report["judge"],
-        **origin_of(report),
+        **origin,
         "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
         "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
         **{
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for name, value in report["provenance"].items()
         },
-        "versions": versions_of(report),
+        "versions": versions,
     }
     return [(name, value) for name, value in rows.items() if value]
+
+
+def _checks_of(report: Report, dimension: str) -> dict[str, Report]:
+    return {check: results[dimension] for check, results in report["checks"].items()}
+
+
+def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, Any]:
+    """The section of one dimension; `rows` are its judged items."""
+    own, checks = report["dimensions"][name], _checks_of(report, name)
+    score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
+    scale, curve = (own["scale"]["minimum"], own["scale"]["maximum"]), own["calibration"]["curve"]
+    view: dict[str, Any] = {"name": name, "report": own, "listening": listening(report, name)}
+    view["checks"] = [
+        {
+            "expects": check["expects"],
+            "view": check_view(probe, check, own["spearman"]),
+            "probe": PROBES[probe],
+            "failed": check["failed"] if check["n"] else {},
+        }
+        for probe, check in checks.items()
+    ]
+    bars = [bar("Full input", own["spearman"])]
+    bars += [bar(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
+    alt = f"{name}, Spearman with people: {in_words(bars)}"
+    view["bars"] = Markup(charts.bars(bars, ceiling_lines(own), alt)) if checks else ""
+    view["scatter"] = view["calibration"] = ""
+    if len(rows):
+        alt = f"{name}: judge score against mean human score"
+        view["scatter"] = Markup(charts.scatter(score, human, scale, alt))
+    if curve:
+        alt = f"{name}: mean human score by judge score"
+        view["calibration"] = Markup(charts.calibration(curve, scale, alt))
+    view["slices"] = [
+        _slice_view(name, column, {value: results[name] for value, results in values.items()}, own)
+        for column, values in report["slices"].items()
+    ]
+    return view
+
+
+def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension: Report) -> dict[str, Any]:
+    largest = sorted(values, key=lambda value: -values[value]["n_items"])[:SHOWN_SLICES]
+    shown = [value for value in values if value in largest]
+    rows = []
+    for value in shown:
+        count = f", n = {values[value]['n_items']}"  # stays whole where the value is too long for a plot
+        label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
+        rows.append(bar(label, values[value]["spearman"]))
+    overall = dimension["spearman"]["value"]
+    lines = [] if overall is None else [("all items", overall)]
+    alt = f"{name}, Spearman with people by {column}: {in_words(rows)}"
+    return {
+        "column": column.removeprefix(TAG_PREFIX),
+        "chart": Markup(charts.dots(rows, lines, alt, gap=0.42)),
+        "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
+        "checks": [PROBES[check].title for check in next(iter(values.values()))["checks"]],
+        "rows": values,
+    }

@@ -24,8 +24,7 @@ from ...data_modules.folders import replace_file
 from ...data_modules.ratings import RatingTable
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
-from ..numerals import plain
-from .page import render
+from ..rendering import plain, render
 
 AUDIO_FOLDER = "audio"
 RULE = (

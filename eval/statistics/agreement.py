@@ -25,6 +25,8 @@ CONSTANT_TOLERANCE = 1e-12
 LIMIT_DEVIATIONS = 1.96
 """Standard deviations between the bias and a limit of agreement."""
 
+_FEW = 100  # items whose every two are compared: a tenth of the time that SciPy takes for the few of a context
+
 Function = Callable[..., float]
 """A statistic of vectors of the same n items; NaN = undefined."""
 
@@ -80,12 +82,19 @@ def pearson(score: np.ndarray, human: np.ndarray) -> float:
 
 def spearman(score: np.ndarray, human: np.ndarray) -> float:
     """Rank correlation, ties get their mean rank (Spearman, 1904)."""
-    return pearson(stats.rankdata(score), stats.rankdata(human)) if _is_defined(score, human) else math.nan
+    if not _is_defined(score, human):
+        return math.nan
+    if len(score) <= _FEW:
+        return pearson(_signs(score).sum(axis=1), _signs(human).sum(axis=1))  # doubled ranks, centred
+    return pearson(stats.rankdata(score), stats.rankdata(human))
 
 
 def kendall(score: np.ndarray, human: np.ndarray) -> float:
     """Rank correlation tau-b, corrected for ties on both sides (Kendall, 1945)."""
-    return _kendall(score, human, "b")
+    if len(score) > _FEW or not _is_defined(score, human):
+        return _kendall(score, human, "b")
+    first, second = _signs(score), _signs(human)
+    return float((first * second).sum() / math.sqrt(np.count_nonzero(first) * np.count_nonzero(second)))
 
 
 def tau_c(score: np.ndarray, human: np.ndarray) -> float:
@@ -195,6 +204,10 @@ def _moments(x: np.ndarray, y: np.ndarray) -> tuple[float, float, tuple[float, f
 
 def _divided(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan  # 0 where the scores are so small that their squares vanish
+
+
+def _signs(values: np.ndarray) -> np.ndarray:
+    return np.sign(values[:, None] - values)
 
 
 def _kendall(x: np.ndarray, y: np.ndarray, variant: str) -> float:

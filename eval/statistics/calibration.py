@@ -90,6 +90,12 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     return float(np.abs(np.bincount(_bin_of(score), weights=score - human)).sum()) / len(score)
 
 
+def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
+    """`calibration_error` with its interval; `resamples` are draws over the same n items."""
+    order = np.argsort(score, kind="stable")  # drawn items are then sorted, too, which saves most of the time
+    return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
+
+
 def calibration_slope(score: np.ndarray, human: np.ndarray) -> float:
     """Slope of the least squares line of human on judge score; below 1 the judge exaggerates differences.
 
@@ -256,7 +262,8 @@ def mapped_errors(
     if point.reason is not None:
         return MappedScores(point, point, point)
     mapped = mapped_scores(score, human, groups, mapping, seed)
-    return MappedScores(*(estimate(of, mapped, human, resamples=resamples) for of in (mae, rmse, calibration_error)))
+    errors = (estimate(of, mapped, human, resamples=resamples) for of in (mae, rmse))
+    return MappedScores(*errors, expected_calibration_error(mapped, human, resamples))
 
 
 def mapped_scores(

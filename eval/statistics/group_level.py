@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic, is_constant
+from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Statistic, is_constant, kendall, spearman
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import kendall_draws, spearman_draws
 
@@ -72,7 +72,9 @@ def group_correlation(
     def usable(x: np.ndarray, y: np.ndarray) -> bool:
         return not (is_constant(x) or is_constant(y))
 
-    found, _ = _mean_over_groups(draws, usable, MIN_ITEMS, score, human, groups, resamples)
+    found, _ = _mean_over_groups(
+        kendall if name == "kendall" else spearman, draws, usable, MIN_ITEMS, score, human, groups, resamples
+    )
     return found
 
 
@@ -103,7 +105,7 @@ def top_1(score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: R
     def draws(x: np.ndarray, y: np.ndarray, seen: Resamples) -> np.ndarray:
         return seen.draws(lambda items: share(x[items], y[items]))
 
-    found, used = _mean_over_groups(draws, lambda _, y: not is_constant(y), 2, score, human, groups, resamples)
+    found, used = _mean_over_groups(share, draws, lambda _, y: not is_constant(y), 2, score, human, groups, resamples)
     chance = float(np.mean([_best(human[own]).mean() for own in used])) if used else None
     return replace(found, chance=chance)
 
@@ -115,6 +117,7 @@ def _best(values: np.ndarray) -> np.ndarray:
 
 
 def _mean_over_groups(
+    value_of: Callable[[np.ndarray, np.ndarray], float],
     draws_of: Callable[[np.ndarray, np.ndarray, Resamples], np.ndarray],
     usable: Callable[[np.ndarray, np.ndarray], bool],
     fewest: int,
@@ -126,7 +129,8 @@ def _mean_over_groups(
     """The mean over groups, with chance 0, and the items of each group that counts.
 
     Args:
-        draws_of: The statistic of one group's items in resamples of them.
+        value_of: The statistic of one group's items.
+        draws_of: The same in resamples of them.
         usable: Whether a group's judge and human scores vary as they must.
         fewest: Items that a group must have.
         score: Shape (n,), judge.
@@ -150,12 +154,11 @@ def _mean_over_groups(
         if not usable(x, y):
             constant += 1
             continue
-        once = Resamples(np.arange(len(own)), np.ones((1, len(own))))
         used.append(own)
-        values.append(draws_of(x, y, once)[0])
+        values.append(value_of(x, y))
         seen = resamples.select(own)
         if (seen.codes == seen.codes[0]).all():
-            times = seen.counts[:, seen.codes[0]]
+            times = seen.counts[:, seen.codes[0]].astype(np.float64)
             total += times * values[-1]
             weight += times
         else:

@@ -2,7 +2,8 @@
 
 An item that was drawn w times counts as w tied items. With t the total weight of each group of ties and C the running
 sum of t in the order of the values, the doubled rank, centred, is 2 C - t - N; the sum of its squares is (N^3 - N -
-sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples.
+sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples. Items with the same scores on
+both sides are one cell, so that coarse scores cost little.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
-_ITEMS = 256  # items at a time: what is computed of them stays in the cache of a core
+_CELLS = 256  # at a time: what is computed of them stays in the cache of a core
 _PAIRS = 1 << 20  # pairs of items at a time
 
 
@@ -37,26 +39,26 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     found = np.full((len(scores), len(counts)), np.nan)
     if len(human) == 0:
         return found
-    people = _by_value(human)
     codes = np.unique(human, return_inverse=True)[1]
-    judges = [_by_value(score) for score in scores]
+    people = _parts(codes, codes, groups, counts.shape[1])
+    judges = [_parts(np.unique(score, return_inverse=True)[1], codes, groups, counts.shape[1]) for score in scores]
 
     def compute(start: int) -> None:
         rows = slice(start, start + _ROWS)
         weights = np.ascontiguousarray(counts[rows].T, dtype=np.float64)  # (groups, rows)
         total = np.bincount(groups, minlength=len(weights)) @ weights
         human_ranks, squares = [], np.zeros(len(total))
-        for _, _, ranks, tied in _ranked(people, groups, weights, total):
+        for _, ranks, drawn, _ in _ranked(people, weights, total):
             human_ranks.append(ranks)
-            squares += (ranks * ranks * tied).sum(axis=0)
+            squares += (ranks * ranks * drawn).sum(axis=0)
         table = np.concatenate(human_ranks)
         for own, judge in zip(found[:, rows], judges, strict=True):
             covariance, ties = np.zeros((2, len(total)))
-            for items, starts, ranks, tied in _ranked(judge, groups, weights, total):
-                products = table.take(codes[items], axis=0)
-                products *= weights.take(groups[items], axis=0)
-                covariance += np.einsum("vr,vr->r", _sums(products, starts), ranks)
+            for part, ranks, drawn, tied in _ranked(judge, weights, total):
                 ties += (tied * tied * tied - tied).sum(axis=0)
+                products = table.take(part.human, axis=0)
+                products *= drawn
+                covariance += np.einsum("vr,vr->r", part.sums(products), ranks)
             product = squares * (total**3 - total - ties) / 3
             np.divide(covariance, np.sqrt(product), out=own, where=(product > 0) & (total >= MIN_ITEMS))
 
@@ -70,37 +72,50 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     return found
 
 
-_Part = tuple[np.ndarray, np.ndarray]
+class _Part(NamedTuple):
+    """Neighbouring values of a side, and the cells of the table side x people that lie there, by value.
+
+    Attributes:
+        items: Sparse, shape (cells, groups): items of each cell in each group.
+        human: Shape (cells,), which human value it is.
+        starts: Shape (values,), the first cell of each value.
+    """
+
+    items: sparse.csr_array
+    human: np.ndarray
+    starts: np.ndarray
+
+    def sums(self, cells: np.ndarray) -> np.ndarray:
+        """Of the cells of each value: (cells, rows) -> (values, rows)."""
+        return cells if len(self.starts) == len(cells) else np.add.reduceat(cells, self.starts, axis=0)
 
 
-def _by_value(values: np.ndarray) -> list[_Part]:
-    """Items in rising order of their values, and which is the first of each value: parts that tear no ties."""
-    order = np.argsort(values, kind="stable")
-    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
-    cuts = np.unique(np.searchsorted(starts, np.arange(_ITEMS, len(values), _ITEMS)))
+def _parts(side: np.ndarray, human: np.ndarray, groups: np.ndarray, n_groups: int) -> list[_Part]:
+    """Parts of about `_CELLS` cells, from the places of the values of a side and of people, each of shape (n,)."""
+    cells, code = np.unique(side * len(human) + human, return_inverse=True)
+    values, people = np.divmod(cells, len(human))
+    items = sparse.csr_array((np.ones(len(code)), (code, groups)), shape=(len(cells), n_groups))
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    cuts = np.unique(np.searchsorted(starts, np.arange(_CELLS, len(cells), _CELLS)))
     cuts = cuts[cuts < len(starts)]
-    ends = [*starts[cuts], len(values)]
-    return [(order[own[0] : end], own - own[0]) for own, end in zip(np.split(starts, cuts), ends, strict=True)]
+    ends = [*starts[cuts], len(cells)]
+    return [
+        _Part(items[own[0] : end], people[own[0] : end], own - own[0])
+        for own, end in zip(np.split(starts, cuts), ends, strict=True)
+    ]
 
 
 def _ranked(
-    side: list[_Part], groups: np.ndarray, weights: np.ndarray, total: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each part the items, the first of each value; of each value ranks and weight, both (values, rows)."""
+    side: list[_Part], weights: np.ndarray, total: np.ndarray
+) -> Iterator[tuple[_Part, np.ndarray, np.ndarray, np.ndarray]]:
+    """Each part with the ranks of its values, the weights of its cells and those of its values, each (..., rows)."""
     below = np.zeros(len(total))
-    for items, starts in side:
-        tied = _sums(weights.take(groups[items], axis=0), starts)
-        ranks = np.cumsum(tied, axis=0) + below
-        below = ranks[-1].copy()
-        ranks *= 2
-        ranks -= tied
-        ranks -= total
-        yield items, starts, ranks, tied
-
-
-def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Of the rows of each value."""
-    return values if len(starts) == len(values) else np.add.reduceat(values, starts, axis=0)
+    for part in side:
+        drawn = part.items @ weights
+        tied = part.sums(drawn)
+        upto = below + np.cumsum(tied, axis=0)
+        below = upto[-1]
+        yield part, 2 * upto - tied - total, drawn, tied
 
 
 def pair_sums(

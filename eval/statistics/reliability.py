@@ -85,7 +85,7 @@ class Reliability:
     raters: Mapping[str, Statistic]
 
     def report(self) -> dict[str, Any]:
-        """The ``ceiling`` of an agreement report (`report_schema`)."""
+        """The ``ceiling`` of an agreement report (`eval.results`)."""
         return {
             "spearman": as_report(self.leave_one_rater_out),
             **{
@@ -118,7 +118,7 @@ def reliability(
 
     Returns:
         ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
-        the fields of a ``ceiling`` (`report_schema`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
+        the fields of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
         (`krippendorff.DISTANCES`). ``split_half_by_item`` halves the raters of each item anew: a figure often
         published, too low where raters with biases rate many items.
     """

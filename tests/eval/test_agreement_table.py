@@ -17,9 +17,9 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval import numerals
+from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
-from empathy_judge.eval.annotations import Annotations, read_annotations
+from empathy_judge.eval.frame import Frame, read_frame
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, tau_c
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import icc
@@ -56,10 +56,10 @@ def made(missing: float = 0.0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def annotations(tmp_path: Path, frame: pd.DataFrame) -> Annotations:
+def annotations(tmp_path: Path, frame: pd.DataFrame) -> Frame:
     path = tmp_path / "scores.csv"
     frame.to_csv(path, index=False)
-    return read_annotations(path, {})
+    return read_frame(path, {})
 
 
 def measured(tmp_path: Path, frame: pd.DataFrame, judges: Sequence[str] = (), **options: Any) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_formats_are_read_alike(tmp_path: Path) -> None:
     frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
     frame.to_parquet(tmp_path / "t.parquet")
     for name in ("t.tsv", "t.jsonl", "t.parquet"):
-        pd.testing.assert_frame_equal(read_annotations(tmp_path / name, {}).rows, expected)
+        pd.testing.assert_frame_equal(read_frame(tmp_path / name, {}).rows, expected)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, header: str, rows: str, message:
     path = tmp_path / "t.csv"
     path.write_text(f"{header}\n{rows}\n")
     with pytest.raises(DataError) as found:
-        read_annotations(path, {})
+        read_frame(path, {})
     assert str(found.value).startswith(f"{path}, {message}")
 
 
@@ -338,7 +338,7 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width
     console.file.close()
     text = console.export_text()
     one = found["dimensions"][0]
-    assert numerals.signed_ranged(one["judges"]["half"]["like_for_like"]["difference"]) in text
+    assert rendering.signed_ranged(one["judges"]["half"]["like_for_like"]["difference"]) in text
     assert f"{one['people']['alpha']['ordinal']['value']:.2f}" in text
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())

@@ -17,9 +17,9 @@ import soundfile
 from empathy_judge.data_modules.audio import probe
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.compare import compare
+from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
-from empathy_judge.eval.lengths import count_words, response_lengths
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.repeats import orders, repeats
 from scipy.stats import spearmanr
@@ -265,7 +265,9 @@ def test_each_distinct_clip_is_opened_once(tmp_path: Path, monkeypatch: pytest.M
     soundfile.write(tmp_path / "a.wav", np.full(4000, 0.1), 8000)
     inside = (tmp_path / "a.wav").read_bytes()
     opened: list[Any] = []
-    monkeypatch.setattr("empathy_judge.eval.lengths.probe", lambda source: (opened.append(source), probe(source))[1])
+    monkeypatch.setattr(
+        "empathy_judge.eval.dimension_report.probe", lambda source: (opened.append(source), probe(source))[1]
+    )
     sources = [tmp_path / "a.wav", tmp_path / "a.wav", inside, tmp_path / "missing.wav"]
     texts = ["Oh no.", "  ", None, "我很抱歉 really"]
     pairs = [
@@ -285,7 +287,9 @@ def test_a_report_of_an_asked_judge_follows_its_schema(six: PairDataset) -> None
 
 def test_lengths_are_measured_once_for_all_judges(make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    monkeypatch.setattr("empathy_judge.eval.lengths.probe", lambda source: (opened.append(source), probe(source))[1])
+    monkeypatch.setattr(
+        "empathy_judge.eval.dimension_report.probe", lambda source: (opened.append(source), probe(source))[1]
+    )
     second = LongIsGood(1.0)
     second.name = "another"  # type: ignore[misc]
     compare([LongIsGood(0.1), second], make_dataset(n_groups=8), split="test", probes=(), resamples=20)

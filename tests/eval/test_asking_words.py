@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval.asking_words import asked_rows, dollars, length_sentences, notes, seconds_in_words
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.compare_page import write_comparison
 from empathy_judge.eval.pages.report import write_report
-from empathy_judge.eval.views import comparison_views
+from empathy_judge.eval.rendering import dollars, seconds, sentences
+from empathy_judge.eval.views import comparison_views, notes, prompted_rows
 from rich.console import Console
 
 from .test_asked_report import ANSWERS, Asked, Comparing, LongIsGood, told
@@ -26,7 +26,7 @@ MakeDataset = Callable[..., PairDataset]
 def shown(found: Comparison, width: int = 120) -> str:
     """What the terminal prints, on one line."""
     with Console(width=width, record=True, file=io.StringIO()) as console:
-        for view in comparison_views(found):
+        for view in comparison_views(found.reports, found.rankings):
             console.print(view, markup=False)
     return " ".join(console.export_text().split())
 
@@ -42,7 +42,7 @@ def test_a_comparison_shows_what_asking_took(
 ) -> None:
     dataset = make_dataset(n_groups=24, noise=0.4)
     found = compare([Asked(answers), Comparing(1.0), make_judge(0.4)], dataset, split="test", probes=(), resamples=50)
-    asked, comparing, tone = asked_rows(found.reports)
+    asked, comparing, tone = prompted_rows(found.reports)
     assert (asked.judge, asked.cost, asked.seconds, asked.failures) == ("asked", "30.00", "6", "0 %")
     icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]  # type: ignore[index]
     assert asked.repeats.startswith(f"{icc:.2f} [")
@@ -50,11 +50,11 @@ def test_a_comparison_shows_what_asking_took(
     assert (comparing.inconsistent, comparing.first) == ("100 % [100, 100]", "100 % [100, 100]")
     assert (tone.judge, tone.cost, tone.failures, tone.repeats) == ("tone judge", "—", "—", "—")
     for text in (shown(found), shown(found, 80)):
-        assert "what asking took" in text
+        assert "what prompting took" in text
         assert "Seconds: what requests took" in text
     write_comparison(found.reports, found.rankings, tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("What asking took") == 1
+    assert page.count("What prompting took") == 1
     assert ">30.00<" in page
     table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
     assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked.repeats} | — | — |" in table
@@ -66,14 +66,14 @@ def test_judges_that_nobody_asks_are_shown_as_before(
     make_dataset: MakeDataset, make_judge: Any, tmp_path: Path
 ) -> None:
     found = compare([make_judge(0.4), LongIsGood(2.0)], make_dataset(), split="test", probes=(), resamples=20)
-    assert asked_rows(found.reports) == []
-    assert "asking" not in shown(found)
+    assert prompted_rows(found.reports) == []
+    assert "prompting" not in shown(found)
     write_comparison(found.reports, found.rankings, tmp_path)
     for name in ("index.html", "comparison.md"):
-        assert "asking took" not in (tmp_path / name).read_text(encoding="utf-8")
+        assert "prompting took" not in (tmp_path / name).read_text(encoding="utf-8")
     alone = evaluate(make_judge(0.4), make_dataset(), split="test", probes=(), resamples=20)
     write_report(alone.report, alone.items, tmp_path / "report")
-    assert "How it was asked" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "How it was prompted" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_p
     write_report(found.report, found.items, tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     table = (tmp_path / "agreement.md").read_text(encoding="utf-8")
-    assert "How it was asked" in page
+    assert "How it was prompted" in page
     assert "Cost: $0.17 in all, $28.33 per 1,000 pairs." in page
     assert "The model changed while it was asked: m-1 (5 pairs)" in table
-    statistics = (tmp_path / "agreement.csv").read_text(encoding="utf-8")
-    assert "empathy,asked.repeats.within_sd,0.70" in statistics
+    statistics = (tmp_path / "results.csv").read_text(encoding="utf-8")
+    assert "asked,empathy,,,asked.repeats.within_sd,0.70" in statistics
 
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "more"), (-1, "less")])
@@ -109,16 +109,16 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign
 
     dataset = make_dataset(n_groups=30, noise=0.4)
     own = evaluate(Lengthy(0.02), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
-    (sentence,) = length_sentences(own)
+    (sentence,) = sentences("length", length=own["length"])
     found = own["length"]["seconds"]
     assert f"follow the duration of the response {more} than people's ratings do" in sentence
     assert f"Spearman {found['judge']['value']:+.2f}".replace("-", "−") in sentence
     unsure = evaluate(Lengthy(2.0), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
-    assert length_sentences(unsure) == []
+    assert sentences("length", length=unsure["length"]) == []
 
 
 def test_amounts_and_times() -> None:
     assert [dollars(amount) for amount in (None, 0.0, 0.0042, 1234.5)] == ["—", "0.00", "0.0042", "1,234.50"]
-    assert [seconds_in_words(seconds) for seconds in (0.0, 0.0001, 0.25, 9.94, 12345.0)] == [
+    assert [seconds(value) for value in (0.0, 0.0001, 0.25, 9.94, 12345.0)] == [
         "0", "<0.01", "0.25", "9.9", "12,345",
     ]  # fmt: skip

@@ -1,18 +1,30 @@
-"""The challenge's score by hand, and from a dataset."""
+"""Public challenges: their scores by hand, from datasets, and by the command."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import challenges
+from empathy_judge.eval.challenges import aeq_bench, crossings, echomind, matched_accuracy
+from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
+
+from .conftest import tone_of
+
+MakeDataset = Callable[..., PairDataset]
 
 
 def clip(level: float) -> Clip:
@@ -101,13 +113,13 @@ def contest_data() -> tuple[list[Pair], pd.DataFrame]:
                     )  # fmt: skip
                     pairs.append(pair)
                     wrong = group < 2 and question == 0  # the first question of groups 0 and 1
-                    rows.append((pair.pair_id, "e", float(option == 0), float(option if wrong else -option)))
-    return pairs, pd.DataFrame(rows, columns=["pair_id", "dimension", "human_mean", "score"])
+                    rows.append((pair.pair_id, float(option == 0), float(option if wrong else -option)))
+    return pairs, pd.DataFrame(rows, columns=["pair_id", "human_mean", "score"]).set_index("pair_id")
 
 
 def test_questions_are_found_in_a_dataset() -> None:
     pairs, items = contest_data()
-    found = challenges.challenge_scores(pairs, items.sample(frac=1, random_state=0), "e")
+    found = challenges.challenge_scores(pairs, items.sample(frac=1, random_state=0))
     assert list(found) == ["context_variant", "tone_variant", "all"]
     for name, questions, groups, chance in (
         ("context_variant", 12, 6, 1 / 3), ("tone_variant", 12, 6, 1 / 2), ("all", 24, 12, 5 / 12),
@@ -118,22 +130,162 @@ def test_questions_are_found_in_a_dataset() -> None:
         assert value(one.score) == pytest.approx((10 + 4) / 18, abs=1e-12)
         assert one.chance == pytest.approx(chance, abs=1e-12)
         assert one.score.low is not None
-    constant = challenges.challenge_scores(pairs, items.assign(score=3.0), "e")["all"]
+    constant = challenges.challenge_scores(pairs, items.assign(score=3.0))["all"]
     assert value(constant.score) == 0.0
-    by_script = challenges.challenge_scores(pairs, items, "e", source_of=lambda pair: pair.group_id)
-    assert len(by_script) == 7
 
 
 def test_questions_without_a_known_answer_are_left_out() -> None:
     pairs, items = contest_data()
-    unrated = items["pair_id"].str.startswith("tone_variant-3-1")
-    tied = items["pair_id"].str.startswith("context_variant-4-0")
-    changed = items.assign(human_mean=items["human_mean"].mask(unrated & items["pair_id"].str.endswith("1")))
+    unrated = items.index.str.startswith("tone_variant-3-1")
+    tied = items.index.str.startswith("context_variant-4-0")
+    changed = items.assign(human_mean=items["human_mean"].mask(unrated & items.index.str.endswith("1")))
     changed.loc[tied, "human_mean"] = 1.0
-    found = challenges.challenge_scores(pairs, changed, "e")
+    found = challenges.challenge_scores(pairs, changed)
     assert (found["tone_variant"].score.n, found["context_variant"].score.n, found["all"].score.n) == (11, 11, 22)
     alone = [replace(pair, group_id=pair.pair_id) for pair in pairs]
     with pytest.raises(DataError, match="60 pairs hold no question"):
-        challenges.challenge_scores(alone, items, "e")
+        challenges.challenge_scores(alone, items)
     with pytest.raises(DataError, match="0 pairs hold no question"):
-        challenges.challenge_scores([], items, "e")
+        challenges.challenge_scores([], items)
+
+
+# ---------------------------------------------------------------- EchoMind
+
+VOICES = ("target", "neutral", "alternative")
+
+
+def level(source: object) -> float:
+    assert isinstance(source, Clip)
+    return float(source.samples[0])
+
+
+class LevelJudge:
+    """Scores a pair by the levels of its two clips."""
+
+    name, dimensions = "levels", ("fit", "other")
+    only_given: str | None = None
+
+    def __init__(self, rule: Callable[[float, float], float]) -> None:
+        self._rule = rule
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        fit = [self._rule(level(pair.context[0].audio), level(pair.response)) for pair in pairs]
+        return score_table(pairs, self.dimensions, np.array([fit, [1.0] * len(pairs)]).T)
+
+
+def echo_pairs(scripts: int = 20, systems: int = 2, voices: tuple[str, ...] = VOICES) -> list[Pair]:
+    """The level of a clip tells the voice; each answer sounds like the voice it answers."""
+    return [
+        Pair(
+            f"synthesis-{script}-system{system}-{voice}", clip(number + 1 + script / 1000),
+            (Turn("user", clip(number + 1 + system / 1000)),), None, f"script_{script}", f"system{system}",
+            setting=f"speaker: male / {voice}", response_text=f"{voice} {script}",
+        )
+        for script in range(scripts) for system in range(systems) for number, voice in enumerate(voices)
+    ]  # fmt: skip
+
+
+def dataset_of(pairs: Sequence[Pair]) -> PairDataset:
+    card = DatasetCard("echo", (Dimension("fit", 0, 1),), "made for a test", "CC0-1.0")
+    ratings = pd.DataFrame(columns=["pair_id", "rater_id", "dimension", "score"])
+    return PairDataset(Path("echo"), card, tuple(pairs), ratings)
+
+
+def test_accuracy_of_matched_responses_by_hand() -> None:
+    matched, crossed = np.array([3.0, 2.0, 1.0, 5.0, np.nan]), np.array([1.0, 2.0, 4.0, 4.0, 1.0])
+    found = matched_accuracy(matched, crossed, np.array(["a", "a", "b", "b", "b"]))
+    assert (found.value, found.n, found.dropped) == (0.625, 4, 1)
+    assert found.reason == "no interval: 2 groups, at least 5 needed"
+    nothing = matched_accuracy(np.array([np.nan]), np.array([1.0]), np.array(["a"]))
+    assert (nothing.value, nothing.reason) == (None, "0 comparisons, 1 dropped")
+    assert matched_accuracy(np.zeros(0), np.zeros(0), np.zeros(0, str)).reason == "0 comparisons"
+
+
+def test_the_interval_is_that_of_scripts_drawn_again() -> None:
+    rng = np.random.default_rng(0)
+    matched, crossed, groups = rng.normal(0.3, 1, 90), rng.normal(size=90), np.repeat(np.arange(30), 3).astype(str)
+    found = matched_accuracy(matched, crossed, groups, resamples=200, seed=7)
+    resamples = Resamples.draw(groups, 200, seed=7)
+    counts = resamples.counts[:, resamples.codes].astype(float)
+    draws = (counts * (matched > crossed)).sum(1) / counts.sum(1)
+    assert (found.low, found.high) == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=1e-12)
+    assert found.low < 0.6 < found.high
+
+
+def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_system() -> None:
+    pairs = echo_pairs(scripts=2)
+    found = crossings(pairs)
+    assert len(found) == 2 * 2 * 3 * 2
+    by_id = {pair.pair_id: pair for pair in pairs}
+    for matched, crossed in found:
+        own, other = by_id[matched], by_id[crossed.pair_id.removeprefix(f"{matched} x ")]
+        assert crossed.context is own.context
+        assert (crossed.response, crossed.response_text) == (other.response, other.response_text)
+        assert {(pair.group_id, pair.system_id) for pair in (own, other, crossed)} == {(own.group_id, own.system_id)}
+        assert own.setting != other.setting
+    assert len({crossed.pair_id for _, crossed in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "accuracy"),
+    [
+        (lambda context, response: -abs(context - response), 1.0),
+        (lambda context, response: abs(context - response), 0.0),
+        (lambda context, response: response, 0.5),  # a response-only judge wins as often as it loses
+        (lambda context, response: context, 0.5),  # ties
+    ],
+)
+def test_judges_that_listen_and_that_do_not(rule: Callable[[float, float], float], accuracy: float) -> None:
+    found = echomind(LevelJudge(rule), dataset_of(echo_pairs()), split=None, resamples=50, seed=0)
+    assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
+    assert found["fit"]["n"] == 20 * 2 * 6
+    assert found["other"]["value"] == 0.5
+
+
+def test_one_voice_cannot_be_crossed() -> None:
+    dataset = dataset_of(echo_pairs(2, 2, VOICES[:1]))
+    with pytest.raises(DataError, match="of 4 pairs none can be crossed"):
+        echomind(LevelJudge(lambda context, response: 1.0), dataset, split=None, resamples=0, seed=0)
+
+
+# ---------------------------------------------------------------- known judges, and the command
+
+
+def distinct(dataset: PairDataset) -> PairDataset:
+    """One response per tone in each group, so that one is the best."""
+    seen, pairs = set(), []
+    for pair in dataset.pairs:
+        key = pair.group_id, tone_of(pair.response)
+        if key not in seen:
+            seen.add(key)
+            pairs.append(pair)
+    return dataclasses.replace(dataset, pairs=tuple(pairs))
+
+
+def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -> None:
+    dataset = distinct(make_dataset(raters=3))
+    found = aeq_bench(make_judge(), dataset, split=None, resamples=50, seed=0)["empathy"]
+    assert set(found) == {"all", "context_variant", "tone_variant"}
+    assert found["all"]["score"]["value"] == 1.0
+    assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]
+    assert 0.25 <= found["all"]["chance"] <= 0.5
+    nothing = aeq_bench(ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)["empathy"]
+    assert nothing["all"]["score"]["value"] == 0.0  # a tie is no answer
+    with pytest.raises(DataError, match="judge constant scores charm; dataset has ratings of empathy"):
+        aeq_bench(ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
+
+
+def test_the_command(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = PairDataset.load(dataset_folder)
+    means = dataset.mean_scores()
+    rows = [f"{pair_id},{name},{means.loc[pair_id, name]}" for pair_id in means.index for name in means]
+    (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows]))
+    words = [f"scores:{tmp_path / 'scores.csv'}", "--data", str(dataset_folder), "--resamples", "20"]
+    assert main(["challenge", "aeq-bench", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {dimension.name for dimension in dataset.card.dimensions}
+    assert all(own["all"]["score"]["value"] == 1.0 for own in found.values())
+    assert main(["challenge", "aeq-bench", *words]) == 0
+    assert "groups" in capsys.readouterr().out
+    assert main(["challenge", "echomind", "constant", *words[1:]]) == 2
+    assert "none can be crossed" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.eval import report_schema
+from empathy_judge.eval import results as described
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import INTERVAL_COLUMNS
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
@@ -72,14 +72,14 @@ class Unsure:
 FREE = {"failed", "failures", "without_score", "versions", "provenance", "left_out"}
 """Fields whose keys are whatever happened."""
 DESCRIBED = (
-    "report_schema", "voice_words", "statistics/agreement", "statistics/calibration", "statistics/group_level",
+    "results", "commonality", "statistics/agreement", "statistics/calibration", "statistics/group_level",
     "statistics/like_for_like", "statistics/systems", "statistics/repeats", "statistics/ranking",
 )  # fmt: skip
 
 
 def undocumented(report: Any) -> set[str]:
-    """Fields of a report that neither `report_schema` nor the module of their dataclass names."""
-    folder = Path(report_schema.__file__).parent
+    """Fields of a report that neither `results` nor the module of their dataclass names."""
+    folder = Path(described.__file__).parent
     known = "\n".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in DESCRIBED)
     names = {
         *report["dimensions"],

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
-from empathy_judge.eval.annotations import read_annotations
-from empathy_judge.eval.overall import DrawnBlocks, RatedBlock, mean_difference
+from empathy_judge.eval.frame import COLUMNS, Frame, read_frame
+from empathy_judge.eval.overall import Overall
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.significance import bootstrap_p
 from scipy.stats import spearmanr
@@ -52,7 +52,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found_in(path: Path, judges: tuple[str, ...] = ("good", "near", "bad"), **options: Any) -> dict[str, Any]:
-    return measure_agreement(read_annotations(path, {}), judges, **{"resamples": 300, **options})
+    return measure_agreement(read_frame(path, {}), judges, **{"resamples": 300, **options})
 
 
 @pytest.fixture(scope="module")
@@ -201,15 +201,17 @@ def test_the_rate_of_false_positives() -> None:
     for trial in range(trials):
         quality = rng.normal(size=30)  # what the dimensions have in common
         habits = rng.normal(size=(2, 30))  # what the errors of a judge have in common
-        blocks = []
+        rows: list[tuple[object, ...]] = []
         for number in range(3):
             truth = quality + rng.normal(size=30)
             scores = truth + habits + rng.normal(size=(2, 30))
-            human = truth + rng.normal(size=30)
-            judges = {"one": scores[0], "other": scores[1]}
-            blocks.append(RatedBlock(None, f"d{number}", pd.DataFrame(), names, names, human, judges))
-        drawn = DrawnBlocks.of(blocks, 150, trial, "percentile")
-        rejected += bootstrap_p(mean_difference("one", "other", drawn).draws) < 0.05
+            given = {"people": truth + rng.normal(size=30), "one": scores[0], "other": scores[1]}
+            for who, own in given.items():
+                judge = who != "people"
+                rows += [(None, f"d{number}", i, who, judge, s, i, None, i) for i, s in zip(names, own, strict=True)]
+        frame = Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), "made")
+        over = Overall.of([frame.panel(None, f"d{n}", 0, 0) for n in range(3)], 150, trial, "percentile")
+        rejected += bootstrap_p(over.difference("one", "other").draws) < 0.05
     assert 0.02 <= rejected / trials <= 0.09, rejected
 
 
@@ -265,7 +267,7 @@ def test_models_and_experts_of_kumar_et_al() -> None:
     if not path.is_file():
         pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
     judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
-    table = read_annotations(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
+    table = read_frame(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
     found = measure_agreement(table, judges, resamples=300)["overall"]
     assert found is not None
     frame = pd.read_csv(path, dtype={"conversation_id": str})

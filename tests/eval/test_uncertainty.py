@@ -12,8 +12,9 @@ import pytest
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
-from empathy_judge.eval.pages.report import render_page, terminal_table
-from empathy_judge.eval.pages.wording import slices_off
+from empathy_judge.eval.pages.report import render_page
+from empathy_judge.eval.rendering import sentences
+from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
 from rich.console import Console
 from scipy.stats import spearmanr
@@ -79,26 +80,24 @@ def test_coverage_widths_and_the_surest_half_are_those_of_the_items(evaluation):
 
 
 def test_slices_in_which_intervals_fail_are_named(evaluation):
-    named = slices_off("empathy", evaluation.report)
-    assert [line.split(":")[0] for line in named if line.startswith("setting")] == [
-        "setting context_variant",
-        "setting tone_variant",
-    ]  # all of the items in one, few in the other
+    said = " ".join(sentences("uncertainty", report=evaluation.report, name="empathy"))
+    assert "Not so in setting context_variant: 100 %" in said  # all of the items in one, few in the other
+    assert "; setting tone_variant: " in said
     share = evaluation.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"]["90"]["covered"]
     share.update(value=0.86, low=0.8, high=0.92)  # its interval holds 90 %: chance
-    assert not any("tone_variant" in line for line in slices_off("empathy", evaluation.report))
+    assert "tone_variant" not in " ".join(sentences("uncertainty", report=evaluation.report, name="empathy"))
 
 
 def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     report = evaluation.report
     share = report["dimensions"]["empathy"]["uncertainty"]["intervals"]["90"]["covered"]
-    covered = f"{100 * share['value']:.0f} % ({100 * share['low']:.0f} to {100 * share['high']:.0f})"
+    covered = f"{100 * share['value']:.0f} % [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
     page = render_page(report, evaluation.items)
     assert f"90 % intervals cover {covered} of the mean ratings" in page
     assert "Not so in setting context_variant: 100 %" in page
     assert "It abstains from 30 items" in page
     console = Console(file=io.StringIO(), width=200)
-    console.print(terminal_table(report))
+    console.print(next(evaluation_views(report)))
     (line,) = [line for line in console.file.getvalue().splitlines() if "intervals cover" in line]  # pyright: ignore
     assert covered in line
     card = render_card(_DESCRIPTION, report)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.eval.agreement_table import measure_agreement
-from empathy_judge.eval.annotations import read_annotations
-from empathy_judge.eval.verdict import few_raters, verdict
+from empathy_judge.eval.frame import read_frame
+from empathy_judge.eval.rendering import sentences
+from empathy_judge.eval.verdict import verdict
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
@@ -55,7 +56,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ]
     path: Path = tmp_path_factory.mktemp("verdict") / "scores.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
-    found = measure_agreement(read_annotations(path, {}), list(judges), resamples=500)
+    found = measure_agreement(read_frame(path, {}), list(judges), resamples=500)
     return found["dimensions"][0]
 
 
@@ -113,7 +114,7 @@ def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kin
 
 def test_few_raters_are_named_where_there_is_an_interval(table: dict[str, Any]) -> None:
     own = table["judges"]["good"]["like_for_like"]
-    assert few_raters(own) == ""
-    few = few_raters({**own, "n_raters": 3})
-    assert few == "3 raters: the interval beside one rater holds for these, less surely for others."
-    assert few_raters({**own, "n_raters": 3, "difference": NONE}) == ""
+    assert sentences("few_raters", found=own) == []
+    few = sentences("few_raters", found={**own, "n_raters": 3})
+    assert few == ["3 raters: the interval beside one rater holds for these, less surely for others."]
+    assert sentences("few_raters", found={**own, "n_raters": 3, "difference": NONE}) == []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....data_modules.errors import UserError
-from ...numerals import counted
+from ...rendering import counted
 from .provider import Provider, Usage
 from .questions import Question
 from .settings import Price

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval import numerals
+from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages.compare_page import comparison_words, render_comparison, write_comparison
-from empathy_judge.eval.report_schema import RankingReport
+from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
+from empathy_judge.eval.results import Report
 
 MakeDataset = Callable[..., PairDataset]
 HOSTILE = "<script>alert('1')</script>\"&"
@@ -51,7 +51,7 @@ def comparison(make_dataset: MakeDataset, make_judge: Any) -> Comparison:
 def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Comparison, tmp_path: Path) -> None:
     write_comparison(comparison.reports, comparison.rankings, tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["comparison.json", "comparison.md", "index.html"]
+    assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
     assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
 
@@ -78,7 +78,11 @@ def test_the_difference_is_shown_from_the_better_judge(comparison: Comparison) -
     assert "\N{MINUS SIGN}" not in table.split(HOSTILE)[1]  # after a clear difference: value and interval above 0
 
 
-def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> RankingReport:
+def words(given: Any) -> str:
+    return " ".join(rendering.sentences("ranking", ranking=given))
+
+
+def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> Report:
     own: Any = {
         "groups_needed": needed,
         "n_groups": 40,
@@ -110,12 +114,12 @@ def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 
         ),
     ],
 )  # fmt: skip
-def test_a_ranking_in_words(given: RankingReport, text: str) -> None:
-    assert comparison_words(given) == text
+def test_a_ranking_in_words(given: Report, text: str) -> None:
+    assert words(given) == text
 
 
 def test_two_judges_in_one_cluster_say_what_would_separate_them() -> None:
-    text = comparison_words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
+    text = words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
     assert text.startswith("a and b form one cluster: a is highest (Spearman 0.70), but not clearly better than b.")
     assert "180" in text
     assert "40" in text
@@ -126,11 +130,11 @@ def test_a_cluster_may_hold_a_judge_that_is_told_apart_from_the_best() -> None:
     shared: Any = {"groups_needed": None, "n_groups": 40}
     pairs = {("a", "b"): 0.3, ("a", "c"): 0.01, ("b", "c"): 0.2, ("a", "d"): 0.01}
     given["comparisons"] = [{"first": a, "second": b, "p_adjusted": p, **shared} for (a, b), p in pairs.items()]
-    assert comparison_words(given) == (
+    assert words(given) == (
         "a, b and c form one cluster: a is highest (Spearman 0.70), but not clearly better than b. All others are "
         "clearly worse."
     )
 
 
 def test_p_values_are_never_zero() -> None:
-    assert [numerals.p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]
+    assert [rendering.p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]

@@ -16,15 +16,15 @@ from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
-from empathy_judge.eval.pages.listening import Listening, listening_sentence
+from empathy_judge.eval.listening import Listening, listening_sentence
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
-from empathy_judge.eval.report_schema import CheckReport, StatisticReport
+from empathy_judge.eval.results import Report
 
 FULL = 0.8
 TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
 
 
-def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> StatisticReport:
+def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> Report:
     return {
         "value": value, "low": low, "high": high, "n": 60, "dropped": 0, "undefined_resamples": 0, "reason": reason,
     }  # fmt: skip
@@ -32,7 +32,7 @@ def statistic(value: float | None, low: float | None, high: float | None, reason
 
 def check(
     name: str, drop: float | None, width: float = 0.05, *, n: int = 60, p95: float = 1.0, full: float = FULL
-) -> CheckReport:
+) -> Report:
     """A check that costs `drop` of `full`, with an interval of half this width; None = constant scores."""
     nothing = statistic(None, None, None, "the judge scores are constant")
     left = nothing if drop is None else statistic(full - drop, full - drop - width, full - drop + width)

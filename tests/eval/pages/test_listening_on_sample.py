@@ -18,7 +18,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
-from empathy_judge.eval.pages.listening import listening_sentence
+from empathy_judge.eval.listening import listening_sentence
 from empathy_judge.eval.pages.report import render_page
 
 pytestmark = pytest.mark.long

@@ -20,11 +20,13 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages import wording
-from empathy_judge.eval.pages.report import render_page, terminal_table, write_report
+from empathy_judge.eval.listening import check_view
+from empathy_judge.eval.pages.report import render_page, write_report
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.probes import PROBES
-from empathy_judge.eval.report_schema import CheckReport, StatisticReport
+from empathy_judge.eval.rendering import counted_statuses
+from empathy_judge.eval.results import Report
+from empathy_judge.eval.views import evaluation_views
 from rich.console import Console
 
 MakeDataset = Callable[..., PairDataset]
@@ -59,7 +61,7 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation
     out = tmp_path / "new" / "report"
     write_report(evaluation.report, evaluation.items, out)
     assert sorted(path.name for path in out.iterdir()) == [
-        "agreement.csv", "agreement.json", "agreement.md", "index.html", "items.csv",
+        "agreement.json", "agreement.md", "index.html", "items.csv", "results.csv",
     ]  # fmt: skip
     assert json.loads((out / "agreement.json").read_text(encoding="utf-8")) == evaluation.report
     items = pd.read_csv(out / "items.csv")
@@ -142,8 +144,8 @@ def test_synthetic_ratings_are_labelled_and_human_ones_are_not(
     assert ("banner" in [value for name, value in page.attributes if name == "class"]) is synthetic
     console = Console(record=True, width=100, file=None, quiet=True)
     with console.capture():
-        console.print(terminal_table(found.report))
-    assert ("(synthetic ratings)" in (terminal_table(found.report).title or "")) is synthetic
+        console.print(next(evaluation_views(found.report)))
+    assert ("(synthetic ratings)" in (next(evaluation_views(found.report)).title or "")) is synthetic
 
 
 def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
@@ -208,7 +210,7 @@ def test_a_constant_judge_still_has_a_page(make_dataset: MakeDataset) -> None:
     assert "No agreement can be stated: the judge scores are constant." in text
 
 
-def statistic(value: float | None, low: float | None, high: float | None) -> StatisticReport:
+def statistic(value: float | None, low: float | None, high: float | None) -> Report:
     return {
         "value": value,
         "low": low,
@@ -220,7 +222,7 @@ def statistic(value: float | None, low: float | None, high: float | None) -> Sta
     }
 
 
-def check_of(name: str, left: StatisticReport, drop: StatisticReport, p95: float = 1.2) -> CheckReport:
+def check_of(name: str, left: Report, drop: Report, p95: float = 1.2) -> Report:
     return {
         "expects": PROBES[name].expects,
         "tolerance": PROBES[name].tolerance,
@@ -236,7 +238,7 @@ def check_of(name: str, left: StatisticReport, drop: StatisticReport, p95: float
 
 def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
     statuses = {f"clip {number} is damaged": 1 for number in range(40)}
-    text = wording.counted({"refused": 7} | statuses)
+    text = counted_statuses({"refused": 7} | statuses)
     assert text.startswith("7 x refused; 1 x clip 0 is damaged; ")
     assert text.endswith("; and 36 more kinds (see items.csv)")
 
@@ -257,9 +259,9 @@ def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
         ("low_pass", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
     ],
 )
-def test_the_verdict_on_a_listening_check(name: str, left: StatisticReport, drop: StatisticReport, mark: str) -> None:
+def test_the_verdict_on_a_listening_check(name: str, left: Report, drop: Report, mark: str) -> None:
     check = check_of(name, left, drop)
-    view = wording.check_view(name, check, statistic(0.8, 0.75, 0.85))
+    view = check_view(name, check, statistic(0.8, 0.75, 0.85))
     assert view.mark == mark
     assert f"{left['value']:.2f}" in view.text
     assert "Scores move by 0.50 rating points on average, 62 % of their standard deviation;" in view.text
@@ -270,7 +272,7 @@ def test_the_verdict_on_a_listening_check(name: str, left: StatisticReport, drop
 def test_scores_that_must_stay_are_held_against_their_tolerance(p95: float, mark: str, tone: str) -> None:
     """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
     check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95)
-    view = wording.check_view("gain", check, statistic(0.8, 0.75, 0.85))
+    view = check_view("gain", check, statistic(0.8, 0.75, 0.85))
     assert (view.mark, view.tone) == (mark, tone)
     assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text
 
@@ -281,7 +283,7 @@ def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_j
     found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
     console = Console(width=90, color_system=None)
     with console.capture() as capture:
-        console.print(terminal_table(found.report))
+        console.print(next(evaluation_views(found.report)))
     lines = capture.get().splitlines()
     assert len(lines) <= 18
     assert "[bold]judge[/bold] on tones, split test (synthetic ratings)" in lines[0]

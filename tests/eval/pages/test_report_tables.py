@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval import numerals
+from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import Evaluation, evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages.report_tables import markdown_comparison, markdown_report, statistics_table
+from empathy_judge.eval.pages.compare_page import markdown_comparison
+from empathy_judge.eval.pages.report import markdown_report
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -40,21 +41,23 @@ def statistics(tree: Any) -> Iterator[Any]:
 
 
 def test_every_statistic_of_the_report_is_one_row(evaluation: Evaluation) -> None:
-    table = statistics_table(evaluation.report)
-    assert not table.duplicated(["dimension", "statistic"]).any()
+    table = evaluation.results.to_frame()
+    key = ["judge", "dimension", "slice", "check", "statistic"]
+    assert not table.duplicated(key).any()
+    assert set(table["judge"]) == {"tone judge"}
     whole: Any = evaluation.report
     parts = (whole["dimensions"], whole["checks"], whole["slices"], whole["voice_and_words"])
     assert len(table) == sum(1 for part in parts for _ in statistics(part))
-    found = table.set_index(["dimension", "statistic"])
+    found = table.fillna({"slice": "", "check": ""}).set_index(key[1:])
     for name, own in whole["dimensions"].items():
         for where, wanted in {
-            "spearman": own["spearman"],
-            "ceiling.panel_mean": own["ceiling"]["panel_mean"],
-            "system_level.spearman": own["system_level"]["spearman"],
-            "checks.response_only.drop": whole["checks"]["response_only"][name]["drop"],
-            "slices.setting.tone_variant.spearman": whole["slices"]["setting"]["tone_variant"][name]["spearman"],
+            ("", "", "spearman"): own["spearman"],
+            ("", "", "ceiling.panel_mean"): own["ceiling"]["panel_mean"],
+            ("", "", "system_level.spearman"): own["system_level"]["spearman"],
+            ("", "response_only", "drop"): whole["checks"]["response_only"][name]["drop"],
+            ("setting=tone_variant", "", "spearman"): whole["slices"]["setting"]["tone_variant"][name]["spearman"],
         }.items():
-            row: Any = found.loc[(name, where)]
+            row: Any = found.loc[(name, *where)]
             assert (row["value"], row["low"], row["n"]) == (wanted["value"], wanted["low"], wanted["n"])
 
 
@@ -70,20 +73,20 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Evaluati
     assert {len(row) for row in rows[:4]} == {8}
     assert [row[0] for row in rows[2:4]] == ["empathy", "warmth"]
     own = evaluation.report["dimensions"]["empathy"]
-    assert rows[2][2] == numerals.ranged(own["spearman"])
-    assert rows[2][4] == numerals.percent(own["share_of_panel_ceiling"]["value"])
+    assert rows[2][2] == rendering.ranged(own["spearman"])
+    assert rows[2][4] == rendering.percent(own["share_of_panel_ceiling"]["value"])
     assert own["verdict"]["text"] in text
     assert "synthetic ratings, not given by people" in text
     assert text.count("| empathy |") == 1 + 2 + 4
     items, systems = rows_of(text, 1)[2:4]
-    assert items[:4] == ["empathy", "items", str(own["n_items"]), numerals.ranged(own["icc_a1"])]
+    assert items[:4] == ["empathy", "items", str(own["n_items"]), rendering.ranged(own["icc_a1"])]
     level = own["system_level"]
     assert systems[1:3] == ["systems", str(level["n_systems"])]
-    assert systems[3:6] == [numerals.ranged(level[name]) for name in ("icc_a1", "icc_c1", "bias")]
-    limits = [numerals.signed(level[name]["value"]) for name in ("loa_lower", "loa_upper")]
+    assert systems[3:6] == [rendering.ranged(level[name]) for name in ("icc_a1", "icc_c1", "bias")]
+    limits = [rendering.signed(level[name]["value"]) for name in ("loa_lower", "loa_upper")]
     assert systems[6] == " to ".join(limits)
     check = evaluation.report["checks"]["response_only"]["empathy"]
-    assert f"| {numerals.ranged(check['drop'])} |" in text
+    assert f"| {rendering.ranged(check['drop'])} |" in text
 
 
 def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_judge: Any) -> None:
@@ -107,18 +110,18 @@ def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any
     found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
     text = markdown_comparison(found.reports, found.rankings)
     rows = rows_of(text)
-    assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (numerals.NONE, "constant")]
+    assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (rendering.NONE, "constant")]
     assert rows[4][6].startswith("Not ranked: ")
     reported = found.reports[2]["dimensions"]["empathy"]["spearman"]
-    assert rows[2][4] == numerals.ranged(reported)
+    assert rows[2][4] == rendering.ranged(reported)
     panel = rows_of(text, 1)[2:]
     assert [row[1:3] for row in panel[::2]] == [[name, "items"] for name in ("constant", "noisy", "good")]
-    assert panel[0][4:6] == [numerals.NONE, numerals.NONE]
-    assert panel[4][4] == numerals.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
+    assert panel[0][4:6] == [rendering.NONE, rendering.NONE]
+    assert panel[4][4] == rendering.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
 
 
 def test_numbers_come_back_from_csv(evaluation: Evaluation, tmp_path: Any) -> None:
-    table = statistics_table(evaluation.report)
-    table.to_csv(tmp_path / "agreement.csv", index=False)
-    back = pd.read_csv(tmp_path / "agreement.csv")
+    table = evaluation.results.to_frame()
+    table.to_csv(tmp_path / "results.csv", index=False)
+    back = pd.read_csv(tmp_path / "results.csv")
     np.testing.assert_array_equal(back["value"], table["value"].astype(float))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS, Statistic
+from empathy_judge.eval.statistics.agreement import (
+    CORRELATIONS,
+    STATISTICS,
+    Function,
+    Statistic,
+    bias,
+    kendall,
+    mae,
+    pearson,
+    spearman,
+)
 from empathy_judge.eval.statistics.bootstrap import (
     Resamples,
     bca_percentiles,
+    difference,
     estimate,
     fisher_z,
-    row_statistic,
-    statistic_draws,
+    ratio,
     t_interval,
     with_interval,
     z_variance,
@@ -35,26 +43,24 @@ def tied_scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_draws_equal_the_plain_statistic_on_the_repeated_items(name: str) -> None:
     x, y, groups = tied_scores(60, seed=1)
     resamples = Resamples.draw(groups, 50, seed=3)
-    draws = statistic_draws(name, x, y, resamples)
+    draws = estimate(STATISTICS[name], x, y, resamples=resamples).draws
     for draw, counts in zip(draws, resamples.counts, strict=True):
         repeated = np.repeat(np.arange(60), counts[resamples.codes].astype(int))
-        assert draw == pytest.approx(STATISTICS[name](x[repeated], y[repeated]).value, abs=1e-12)
+        assert draw == pytest.approx(STATISTICS[name](x[repeated], y[repeated]), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", STATISTICS)
-def test_draws_do_not_depend_on_the_size_of_the_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_kendall_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, groups = tied_scores(60, seed=2)
     resamples = Resamples.draw(groups, 40, seed=3)
-    whole = statistic_draws(name, x, y, resamples)
-    monkeypatch.setattr("empathy_judge.eval.statistics.bootstrap._BLOCK_VALUES", 7 * 60)
+    whole = estimate(kendall, x, y, resamples=resamples)
     monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", 7 * 60)
-    np.testing.assert_allclose(statistic_draws(name, x, y, resamples), whole, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(estimate(kendall, x, y, resamples=resamples).draws, whole.draws, rtol=0, atol=1e-12)
 
 
 def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
     groups = ["a", "b", "a", "c", "b", "a"]
     resamples = Resamples.draw(groups, 200, seed=0)
-    items = resamples.apply(lambda weights: weights)
+    items = resamples.draws(lambda drawn: np.bincount(drawn, minlength=6))
     assert items.shape == (200, 6)
     np.testing.assert_array_equal(items[:, 0], items[:, 2])
     np.testing.assert_array_equal(items[:, 0], items[:, 5])
@@ -65,7 +71,7 @@ def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
 
 def test_one_seed_gives_one_interval_and_another_seed_another() -> None:
     x, y, groups = tied_scores(80, seed=4)
-    first, again, other = (estimate("spearman", x, y, Resamples.draw(groups, 200, seed)) for seed in (0, 0, 1))
+    first, again, other = (estimate(spearman, x, y, resamples=Resamples.draw(groups, 200, seed)) for seed in (0, 0, 1))
     assert first == again
     assert first.value == other.value
     assert (first.low, first.high) != (other.low, other.high)
@@ -75,11 +81,12 @@ def test_selected_items_share_the_draws() -> None:
     x, y, groups = tied_scores(80, seed=5)
     resamples = Resamples.draw(groups, 30, seed=0)
     chosen = np.arange(80) % 3 > 0
-    expected: list[Any] = [
-        STATISTICS["mae"](*(v[np.repeat(np.flatnonzero(chosen), counts[chosen])] for v in (x, y))).value
-        for counts in resamples.apply(lambda weights: weights).astype(int)
+    expected = [
+        mae(*(v[np.repeat(np.flatnonzero(chosen), counts[resamples.codes][chosen].astype(int))] for v in (x, y)))
+        for counts in resamples.counts
     ]
-    np.testing.assert_allclose(statistic_draws("mae", x[chosen], y[chosen], resamples.select(chosen)), expected)
+    found = estimate(mae, x[chosen], y[chosen], resamples=resamples.select(chosen))
+    np.testing.assert_allclose(found.draws, expected)
 
 
 def test_nan_items_are_left_out_of_value_and_interval() -> None:
@@ -87,15 +94,15 @@ def test_nan_items_are_left_out_of_value_and_interval() -> None:
     gaps = x.copy()
     gaps[:20] = np.nan
     resamples = Resamples.draw(groups, 100, seed=0)
-    result = estimate("pearson", gaps, y, resamples)
-    complete = estimate("pearson", x[20:], y[20:], resamples.select(np.arange(20, 80)))
+    result = estimate(pearson, gaps, y, resamples=resamples)
+    complete = estimate(pearson, x[20:], y[20:], resamples=resamples.select(np.arange(20, 80)))
     assert (result.value, result.low, result.high) == (complete.value, complete.low, complete.high)
     assert (result.n, result.dropped) == (60, 20)
 
 
 def test_fewer_than_five_groups_have_no_interval() -> None:
     x, y = np.arange(12.0), np.arange(12.0) ** 2
-    result = estimate("pearson", x, y, Resamples.draw([f"g{i % 4}" for i in range(12)], 100, seed=0))
+    result = estimate(pearson, x, y, resamples=Resamples.draw([f"g{i % 4}" for i in range(12)], 100, seed=0))
     assert result.value == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert (result.low, result.high, result.reason) == (
         None,
@@ -120,26 +127,32 @@ def test_a_resample_in_which_the_scores_are_constant_is_undefined() -> None:
     x, y, groups = np.array([2.0] + 6 * [1.0]), np.arange(7.0), [str(i) for i in range(7)]
     resamples = Resamples.draw(groups, 1000, seed=0)
     without = resamples.counts[:, 0] == 0
-    for name in ("spearman", "pearson", "kendall", "ccc"):
-        undefined = np.isnan(statistic_draws(name, x, y, resamples))
+    for function in CORRELATIONS:
+        undefined = np.isnan(estimate(function, x, y, resamples=resamples).draws)
         assert undefined[without].all()
         np.testing.assert_array_equal(undefined, without | (resamples.counts[:, 0] == 7))
 
 
 def test_no_resamples_give_the_value_alone() -> None:
     x, y, groups = tied_scores(30, seed=7)
-    result = estimate("kendall", x, y, Resamples.draw(groups, 0, seed=0))
+    result = estimate(kendall, x, y, resamples=Resamples.draw(groups, 0, seed=0))
     assert result.value is not None
     assert (result.low, result.high) == (None, None)
 
 
-@pytest.mark.parametrize("name", STATISTICS)
-def test_a_statistic_row_by_row(name: str) -> None:
-    x, y = np.random.default_rng(0).normal(size=(2, 5, 8)).round(1)
-    expected = [STATISTICS[name](*rows).value for rows in zip(x, y, strict=True)]
-    np.testing.assert_allclose(row_statistic(name, x, y), expected, rtol=0, atol=1e-12)
-    constant = row_statistic(name, np.ones((1, 4)), np.arange(4.0)[None])
-    assert np.isnan(constant).all() == (name in CORRELATIONS)
+def test_differences_and_ratios_are_taken_draw_by_draw() -> None:
+    x, y, groups = tied_scores(60, seed=8)
+    resamples = Resamples.draw(groups, 100, seed=0)
+    one, other = (estimate(mae, x, v, resamples=resamples) for v in (y, np.zeros(60)))
+    apart, divided = difference(one, other, resamples), ratio(one, other, resamples)
+    assert apart.value == pytest.approx(one.value - other.value, abs=1e-12)
+    assert (apart.low, apart.high) == pytest.approx(np.percentile(one.draws - other.draws, [2.5, 97.5]), abs=1e-12)
+    assert divided.value == pytest.approx(one.value / other.value, abs=1e-12)
+    assert (divided.low, divided.high) == pytest.approx(np.percentile(one.draws / other.draws, [2.5, 97.5]), abs=1e-12)
+    below = ratio(one, estimate(bias, y, y + 1, resamples=resamples), resamples)
+    assert (below.undefined_resamples, below.low) == (100, None)
+    nothing = difference(one, Statistic(None, n=3, reason="why"), resamples)
+    assert (nothing.value, nothing.n, nothing.reason) == (None, 60, "why")
 
 
 def simulated(seed: int, groups: int = 40, size: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -152,15 +165,17 @@ def simulated(seed: int, groups: int = 40, size: int = 4) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize(
-    ("name", "truth"),
-    [("spearman", 6 / np.pi * np.arcsin(0.3)), ("bias", 0.0)],
+    ("function", "truth"),
+    [(spearman, 6 / np.pi * np.arcsin(0.3)), (bias, 0.0)],
 )
-def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(name: str, truth: float) -> None:
+def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(
+    function: Function, truth: float
+) -> None:
     covered = {"groups": 0, "items": 0}
     for seed in range(100):
         x, y, groups = simulated(seed)
         for kind, clusters in (("groups", groups), ("items", np.arange(len(x)).astype(str))):
-            result = estimate(name, x, y, Resamples.draw(clusters, 200, seed))
+            result = estimate(function, x, y, resamples=Resamples.draw(clusters, 200, seed))
             assert result.low is not None
             assert result.high is not None
             covered[kind] += result.low <= truth <= result.high
@@ -175,9 +190,9 @@ def test_bca_interval_equals_that_of_scipy() -> None:
     resamples = Resamples.draw(np.arange(40).astype(str), 20_000, seed=0, interval="bca")
     assert (resamples.resamples, resamples.jackknife) == (20_000, 40)
     np.testing.assert_array_equal(resamples.counts[20_000:].sum(axis=1), np.full(40, 39))
-    ours = estimate("bias", x, np.zeros(40), resamples)
+    ours = estimate(np.mean, x, resamples=resamples)
     theirs = stats.bootstrap((x,), np.mean, n_resamples=20_000, method="BCa", random_state=1).confidence_interval
-    plain = estimate("bias", x, np.zeros(40), Resamples(resamples.codes, resamples.counts[:20_000]))
+    plain = estimate(np.mean, x, resamples=resamples.percentile(20_000))
     assert (ours.low, ours.high) == pytest.approx(tuple(theirs), abs=0.02)
     assert ours.low - plain.low > 0.01  # skewed to the right: the whole interval moves up
     assert ours.high - plain.high > 0.01
@@ -213,7 +228,7 @@ def test_nominal_95_percent_intervals_cover() -> None:
         x = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
         noise = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
         y = rho * x + np.sqrt(1 - rho**2) * noise
-        found = estimate("spearman", x, y, Resamples.draw(groups.astype(str), 400, number))
+        found = estimate(spearman, x, y, resamples=Resamples.draw(groups.astype(str), 400, number))
         covered += found.low <= truth <= found.high
     assert 0.92 <= covered / simulations <= 0.975
 
@@ -228,7 +243,7 @@ def test_alpha_is_covered_with_six_groups() -> None:
         scores = quality[:, None] + rng.normal(size=(24, 4))
         items, raters = np.divmod(np.arange(96), 4)
         table = RatingTable(items, raters, scores.ravel(), 24, ("a", "b", "c", "d"))
-        found = krippendorff_alpha(table, "interval", Resamples.draw(groups, 200, seed)).statistic
+        found = krippendorff_alpha(table, "interval", Resamples.draw(groups, 200, seed))
         assert found.low is not None
         assert found.high is not None
         held.append(found.low <= truth <= found.high)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import Statistic, mae
-from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.calibration import (
+    MAPPINGS,
+    Mapping,
     calibration_curve,
-    calibration_line,
+    calibration_error,
+    calibration_intercept,
+    calibration_slope,
     coverage,
     error_ratio,
     expected_calibration_error,
+    mapped_errors,
+    mapped_scores,
     mean_width,
     scale_use,
 )
-from empathy_judge.eval.statistics.score_mapping import MAPPINGS, Mapping, mapped_scores
 from scipy import stats
 
 NAN = float("nan")
@@ -54,7 +58,7 @@ def check(found: Statistic, statistic: Callable, x: np.ndarray, y: np.ndarray, r
     assert (found.low, found.high) == pytest.approx(interval_by_hand(statistic, x, y, resamples), abs=1e-9)
 
 
-def error_by_hand(x: np.ndarray, y: np.ndarray, bins: int = 4) -> float:
+def error_by_hand(x: np.ndarray, y: np.ndarray, bins: int = 10) -> float:
     middle = stats.rankdata(x) - 0.5
     bin_of = np.minimum(middle * bins // len(x), bins - 1)
     return sum(abs((x - y)[bin_of == number].sum()) for number in range(bins)) / len(x)
@@ -129,47 +133,40 @@ def test_scores_that_rounding_alone_sets_apart_share_a_bin():
     rounded = x * np.where(np.arange(30) % 2, 1 + 4e-16, 1)
     assert len(np.unique(rounded)) == 6
     assert [own.n for own in calibration_curve(rounded, y, np.arange(30), 7)] == [10, 10, 10]
-    found = [expected_calibration_error(scores, y, no_draws(30), 7).value for scores in (x, rounded)]
-    assert found[1] == pytest.approx(found[0], abs=1e-12)
+    assert calibration_error(rounded, y) == pytest.approx(calibration_error(x, y), abs=1e-12)
 
 
-def test_error_is_that_of_the_curve_and_of_repeated_items(monkeypatch: pytest.MonkeyPatch):
+def test_error_is_that_of_the_curve_and_of_repeated_items():
     x, y, groups = scores(seed=3)
     resamples = Resamples.draw(groups, 60, 2)
-    found = expected_calibration_error(x, y, resamples, bins=4)
+    found = expected_calibration_error(x, y, resamples)
     check(found, error_by_hand, x, y, resamples)
-    curve = calibration_curve(x, y, groups, bins=4)
+    curve = calibration_curve(x, y, groups)
     assert found.value == pytest.approx(sum(own.n * abs(own.score - own.human) for own in curve) / 60, abs=1e-12)
-    monkeypatch.setattr("empathy_judge.eval.statistics.bootstrap._BLOCK_VALUES", 300)
-    assert expected_calibration_error(x, y, resamples, bins=4) == found
 
 
 def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
-    assert expected_calibration_error(Y + 0.5, Y, no_draws(10)).value == pytest.approx(0.5, abs=1e-12)
-    assert expected_calibration_error(np.full(10, 3.0), Y, no_draws(10)).value == pytest.approx(0.25, abs=1e-12)
-    assert expected_calibration_error(Y, Y, no_draws(10)).value == 0.0
+    assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
+    assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
+    assert calibration_error(Y, Y) == 0.0
     empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), no_draws(1))
     assert (empty.value, empty.reason) == (None, "0 items, 1 dropped as NaN")
     assert calibration_curve(np.array([np.inf]), np.array([1.0]), np.zeros(1)) == ()
-    with pytest.raises(ValueError, match="0 bins"):
-        expected_calibration_error(X, Y, no_draws(10), bins=0)
 
 
 def test_line_is_scipys_also_in_resamples():
     x, y, groups = scores(seed=4)
     resamples = Resamples.draw(groups, 60, 3)
-    found = calibration_line(x, y, resamples)
-    check(found.slope, lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
-    check(found.intercept, lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
+    slope, intercept = (estimate(of, x, y, resamples=resamples) for of in (calibration_slope, calibration_intercept))
+    check(slope, lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
+    check(intercept, lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
 
 
 def test_line_of_a_constant_judge_is_undefined():
-    found = calibration_line(np.full(5, 0.1), np.arange(5.0), no_draws(5))
-    for own in fields(found):
-        statistic = getattr(found, own.name)
-        assert (statistic.value, statistic.reason, statistic.n) == (None, "the judge scores are constant", 5)
-    flat = calibration_line(np.arange(5.0), np.full(5, 2.0), no_draws(5))
-    assert (flat.slope.value, flat.intercept.value) == (0, 2)
+    for of in (calibration_slope, calibration_intercept):
+        assert np.isnan(of(np.full(5, 0.1), np.arange(5.0)))
+    assert calibration_slope(np.arange(5.0), np.full(5, 2.0)) == pytest.approx(0, abs=1e-15)
+    assert calibration_intercept(np.arange(5.0), np.full(5, 2.0)) == pytest.approx(2)
 
 
 # --- mappings
@@ -189,8 +186,8 @@ LINEAR = [
 )
 def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
     groups = np.arange(10) % 5  # as many as folds: the division does not matter
-    found = mapped_scores(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
-    np.testing.assert_allclose(found.scores, expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(mapped_scores(X, Y, groups, mapping, seed=3), expected, rtol=0, atol=1e-9)
+    found = mapped_errors(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
     assert found.mae.value == pytest.approx(np.abs(Y - expected).mean(), abs=1e-9)
     assert found.rmse.value == pytest.approx(np.sqrt(((Y - expected) ** 2).mean()), abs=1e-9)
     assert found.mae.low < found.mae.value < found.mae.high
@@ -200,12 +197,12 @@ def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
 def test_no_mapping_has_seen_the_group(mapping: Mapping):
     """Whatever people say about a group, the group's own mapped scores stay the same."""
     x, y, groups = scores(seed=5)
-    given = mapped_scores(x, y, groups, mapping, no_draws(60))
+    given = mapped_scores(x, y, groups, mapping)
     for group in range(12):
         changed = np.where(groups == group, 100.0, y)
-        found = mapped_scores(x, changed, groups, mapping, no_draws(60))
-        np.testing.assert_array_equal(found.scores[groups == group], given.scores[groups == group])
-        assert not np.allclose(found.scores, given.scores)
+        found = mapped_scores(x, changed, groups, mapping)
+        np.testing.assert_array_equal(found[groups == group], given[groups == group])
+        assert not np.allclose(found, given)
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -214,26 +211,25 @@ def test_mapping_mends_another_scale_and_the_error(mapping: Mapping):
     human = rng.uniform(1, 5, 400)
     judge = 20 * human + 10 * rng.normal(size=400)
     groups = np.arange(400) // 4
-    found = mapped_scores(judge, human, groups, mapping, no_draws(400))
-    assert found.mae.value < 0.5 < 20 < mae(judge, human).value
-    after = expected_calibration_error(found.scores, human, no_draws(400)).value
-    assert after < 0.25 < 20 < expected_calibration_error(judge, human, no_draws(400)).value
+    found = mapped_errors(judge, human, groups, mapping, no_draws(400))
+    assert found.mae.value < 0.5 < 20 < mae(judge, human)
+    assert found.error.value < 0.25 < 20 < calibration_error(judge, human)
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_mapping_of_constants_gaps_and_single_groups(mapping: Mapping):
     groups = np.arange(6) // 2
     human = np.array([1.0, 2, 3, 4, 5, 6])
-    constant = mapped_scores(np.ones(6), human, groups, mapping, no_draws(6))
-    np.testing.assert_allclose(constant.scores, [4.5, 4.5, 3.5, 3.5, 2.5, 2.5], rtol=0, atol=1e-12)
-    gaps = mapped_scores(np.array([1.0, NAN, 3, 4, 5, 6]), human, groups, mapping, no_draws(6))
-    assert np.isnan(gaps.scores[1])
-    assert np.isfinite(np.delete(gaps.scores, 1)).all()
-    assert (gaps.mae.n, gaps.mae.dropped) == (5, 1)
-    alone = mapped_scores(human, human, np.zeros(6), mapping, no_draws(6))
-    assert np.isnan(alone.scores).all()
+    constant = mapped_scores(np.ones(6), human, groups, mapping)
+    np.testing.assert_allclose(constant, [4.5, 4.5, 3.5, 3.5, 2.5, 2.5], rtol=0, atol=1e-12)
+    score = np.array([1.0, NAN, 3, 4, 5, 6])
+    gaps = mapped_scores(score, human, groups, mapping)
+    assert np.isnan(gaps).tolist() == np.isnan(score).tolist()
+    errors = mapped_errors(score, human, groups, mapping, no_draws(6))
+    assert (errors.mae.n, errors.mae.dropped) == (5, 1)
+    alone = mapped_errors(human, human, np.zeros(6), mapping, no_draws(6))
     assert (alone.mae.value, alone.mae.reason) == (None, "1 group: no other one to fit a mapping on")
-    assert mapped_scores(np.array([]), np.array([]), np.array([]), mapping, no_draws(0)).rmse.reason == "0 items"
+    assert mapped_errors(np.array([]), np.array([]), np.array([]), mapping, no_draws(0)).rmse.reason == "0 items"
 
 
 HUMAN = np.array([1.0, 2.0, 3.0, 4.0, np.nan, 2.5])

@@ -128,24 +128,23 @@ def test_every_resample_is_the_icc_of_the_items_that_often() -> None:
     scores = simulated(0.4, 2, n=40, raters=5)
     scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
     resamples = own_groups(len(scores), 4)
-    panel = module._Panel.of(table(scores))
-    found = module._forms(panel.resampled(resamples.counts[:, resamples.codes]))
+    found = icc(table(scores), resamples)
     for row, counts in enumerate(resamples.counts):
         again = measured(np.repeat(scores, counts[resamples.codes].astype(int), axis=0))
         for form in FORMS:
-            assert found[form][row] == pytest.approx(again[form].value, abs=1e-7), form
+            assert found[form].draws[row] == pytest.approx(again[form].value, abs=1e-7), form
 
 
 def test_a_complete_panel_resamples_as_an_incomplete_one() -> None:
     scores = simulated(0.0, 4, n=30, raters=4)
     almost = np.concatenate([scores, [[0.0, 0.0, NAN, NAN]]])
-    weights = np.random.default_rng(0).integers(0, 3, (3, 31)).astype(float)
-    weights[:, 30] = 0
-    whole = module._forms(module._Panel.of(table(scores)).resampled(weights[:, :30]))
+    codes, counts = np.arange(31) // 2, np.random.default_rng(0).integers(0, 3, (3, 16)).astype(float)
+    counts[:, 15] = 0
+    whole = icc(table(scores), Resamples(codes[:30], counts))
     # Centred on another mean, and through the equations of biases instead of the closed form
-    other = module._forms(module._Panel.of(table(almost)).resampled(weights))
+    other = icc(table(almost), Resamples(codes, counts))
     for form in FORMS:
-        assert other[form] == pytest.approx(whole[form], abs=1e-7)
+        assert other[form].draws == pytest.approx(whole[form].draws, abs=1e-7)
 
 
 def test_perfect_agreement_has_no_interval() -> None:

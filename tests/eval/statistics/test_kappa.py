@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import ccc
-from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.kappa import KAPPA_DISTANCES, KappaDistance, Weights, kappa_estimate, weighted_kappa
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.kappa import KAPPA_DISTANCES, KappaDistance, Weights, weighted_kappa
 
 NAN = float("nan")
 X = np.array([1.0, 2, 3, 4, 5, 5, 2, 1, 4, 7])
@@ -23,7 +25,7 @@ Y = np.array([1.0, 3, 3, 5, 5, 4, 2, 2, 7, 7])
     ],
 )
 def test_equals_scikit_learn_with_a_gap_in_the_scale(weights: Weights, distance: KappaDistance, expected: float):
-    assert weighted_kappa(X, Y, weights, distance).value == pytest.approx(expected, abs=1e-9)
+    assert weighted_kappa(X, Y, weights, distance) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -40,48 +42,50 @@ def test_equals_scikit_learn_with_a_gap_in_the_scale(weights: Weights, distance:
 )
 def test_by_hand(weights: Weights, distance: KappaDistance, expected: float):
     found = weighted_kappa(np.array([0.0, 1, 4]), np.array([1.0, 1, 4]), weights, distance)
-    assert found.value == pytest.approx(expected, abs=1e-12)
-    assert found.n == 3
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("distance", KAPPA_DISTANCES)
 @pytest.mark.parametrize("weights", ["linear", "quadratic"])
 def test_equal_scores_are_1_and_order_of_sides_does_not_matter(weights: Weights, distance: KappaDistance):
-    assert weighted_kappa(X, X, weights, distance).value == pytest.approx(1.0)
-    swapped = weighted_kappa(Y, X, weights, distance).value
-    assert weighted_kappa(X, Y, weights, distance).value == pytest.approx(swapped, abs=1e-12)
+    assert weighted_kappa(X, X, weights, distance) == pytest.approx(1.0)
+    swapped = weighted_kappa(Y, X, weights, distance)
+    assert weighted_kappa(X, Y, weights, distance) == pytest.approx(swapped, abs=1e-12)
 
 
 def test_quadratic_kappa_of_scores_is_concordance_also_of_fractions():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(2, 200)) + 5 * rng.normal(size=200)
-    assert weighted_kappa(x, y, "quadratic", "scores").value == pytest.approx(ccc(x, y).value, abs=1e-12)
+    assert weighted_kappa(x, y, "quadratic", "scores") == pytest.approx(ccc(x, y), abs=1e-12)
 
 
 def test_scale_changes_nothing_but_gaps_do_under_scores():
     gap_x, gap_y = np.where(X == 7, 6, X), np.where(Y == 7, 6, Y)  # 1 to 5 and 6: no gap
-    by_ranks = weighted_kappa(X, Y, "quadratic", "ranks").value
-    assert weighted_kappa(gap_x, gap_y, "quadratic", "ranks").value == by_ranks
-    assert weighted_kappa(gap_x, gap_y, "quadratic", "scores").value == pytest.approx(by_ranks, abs=1e-12)
-    assert weighted_kappa(10 * X + 3, 10 * Y + 3, "linear", "scores").value == pytest.approx(
-        weighted_kappa(X, Y, "linear", "scores").value, abs=1e-12
+    by_ranks = weighted_kappa(X, Y, "quadratic", "ranks")
+    assert weighted_kappa(gap_x, gap_y, "quadratic", "ranks") == by_ranks
+    assert weighted_kappa(gap_x, gap_y, "quadratic", "scores") == pytest.approx(by_ranks, abs=1e-12)
+    assert weighted_kappa(10 * X + 3, 10 * Y + 3, "linear", "scores") == pytest.approx(
+        weighted_kappa(X, Y, "linear", "scores"), abs=1e-12
     )
 
 
 @pytest.mark.parametrize("distance", KAPPA_DISTANCES)
-def test_undefined_values_have_a_reason(distance: KappaDistance):
-    constant = weighted_kappa(np.full(4, 3.0), np.arange(4.0), "quadratic", distance)
-    assert (constant.value, constant.reason) == (None, "the judge scores are constant")
-    both = weighted_kappa(np.full(4, 3.0), np.full(4, 3.0), "linear", distance)
-    assert (both.value, both.reason) == (None, "the judge and the human scores are constant")
-    few = weighted_kappa(np.array([1.0, 2]), np.array([1.0, 2]), "linear", distance)
-    assert (few.value, few.reason) == (None, "2 items; a correlation needs at least 3")
-    infinite = weighted_kappa(np.array([1.0, 2, np.inf]), np.arange(3.0), "linear", distance)
-    assert (infinite.value, infinite.reason) == (None, "1 item with an infinite score")
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        ([3.0, 3, 3, 3], "the judge scores are constant"),
+        ([1.0, 2, NAN, NAN], "2 items; a correlation needs at least 3"),
+        ([1.0, 2, np.inf, 3], "1 item with an infinite score"),
+    ],
+)
+def test_undefined_values_have_a_reason(distance: KappaDistance, x: list[float], reason: str):
+    found = estimate(partial(weighted_kappa, weights="linear", distance=distance), np.array(x), np.arange(4.0))
+    assert (found.value, found.reason) == (None, reason)
 
 
 def test_nan_is_dropped_and_counted():
-    gaps = weighted_kappa(np.append(X, [NAN, 2]), np.append(Y, [2, NAN]), "quadratic", "ranks")
+    kappa = partial(weighted_kappa, weights="quadratic", distance="ranks")
+    gaps = estimate(kappa, np.append(X, [NAN, 2]), np.append(Y, [2, NAN]))
     assert (gaps.n, gaps.dropped) == (10, 2)
     assert gaps.value == pytest.approx(0.8615916955017301, abs=1e-9)
 
@@ -93,12 +97,13 @@ def test_interval_is_that_of_repeated_items(weights: Weights, distance: KappaDis
     x, y = np.append(X, [NAN, 5]), np.append(Y, [2, 4])
     groups = [f"g{item // 2}" for item in range(len(x))]
     resamples = Resamples.draw(groups, 200, 1)
-    found = kappa_estimate(x, y, resamples, weights, distance)
+    kappa = partial(weighted_kappa, weights=weights, distance=distance)
+    found = estimate(kappa, x, y, resamples=resamples)
     plain = []
     for counts in resamples.counts:
         times = counts[resamples.codes].astype(int)
-        value = weighted_kappa(np.repeat(x, times), np.repeat(y, times), weights, distance).value
-        plain.append(NAN if value is None else value)
+        plain.append(estimate(kappa, np.repeat(x, times), np.repeat(y, times)).value)
+    plain = np.array(plain, dtype=float)
     low, high = np.nanpercentile(plain, (2.5, 97.5))
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
     assert found.low < found.value < found.high

@@ -9,11 +9,9 @@ import pytest
 from empathy_judge.eval.statistics import pairwise
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.pairwise import (
-    concordance_estimate,
     concordance_index,
-    count_pairs,
+    item_pairs,
     pairwise_accuracy,
-    pairwise_accuracy_estimate,
     tie_calibration,
 )
 from scipy import stats
@@ -58,24 +56,18 @@ def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("seed", range(5))
 def test_equals_a_double_loop(seed: int):
     x, y = scores(40, seed)
-    assert concordance_index(x, y).value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
+    assert concordance_index(x, y) == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
     for epsilon in (0.0, 0.3, abs(float(x[3] - x[5]))):
-        assert pairwise_accuracy(x, y, epsilon).value == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
+        assert pairwise_accuracy(x, y, epsilon) == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
 
 
 def test_concordance_is_somers_d():
     x, y = scores(200, 7)
-    assert concordance_index(x, y).value == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
+    assert concordance_index(x, y) == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
 
 
-def test_counts_give_kendalls_tau():
-    x, y = scores(300, 8)
-    found = count_pairs(x, y)
-    pairs, judge_tied, human_tied = found.pairs, found.judge_tied, found.human_tied
-    tau = (found.concordant - found.discordant) / np.sqrt(float((pairs - judge_tied) * (pairs - human_tied)))
-    assert tau == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
-    assert pairs == 300 * 299 // 2
-    assert found.concordant + found.discordant + judge_tied + human_tied - found.both_tied == pairs
+def no_draws(n: int) -> Resamples:
+    return Resamples.draw(np.arange(n), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +78,9 @@ def test_counts_give_kendalls_tau():
     ],
 )
 def test_tie_calibration_of_published_examples(human: list[float], epsilon: float, expected: float):
-    found = tie_calibration(np.array([0.0, 2, 6, 8]), np.array(human, dtype=float))
-    assert found.accuracy.value == pytest.approx(expected, abs=1e-12)
-    assert (found.epsilon, found.reason) == (epsilon, None)
+    score = np.array([0.0, 2, 6, 8])
+    assert tie_calibration(score, np.array(human, dtype=float)) == (epsilon, None)
+    assert pairwise_accuracy(score, np.array(human, dtype=float), epsilon) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -101,7 +93,7 @@ def test_epsilon_is_the_best_of_all_differences(seed: int, bins: int, batch: int
     x = y + rng.normal(size=24).round(2)
     candidates = sorted({0.0, *(float(abs(one - other)) for one in x for other in x)})
     values = [by_loop(x, y, accuracy(epsilon)) for epsilon in candidates]
-    found = tie_calibration(x, y)
+    found = item_pairs(x, y, no_draws(24))
     assert found.epsilon == candidates[int(np.argmax(values))]
     assert found.accuracy.value == pytest.approx(max(values), abs=1e-12)
 
@@ -110,13 +102,13 @@ def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.Monk
     rng = np.random.default_rng(0)
     y = rng.choice([1.0, 2, 3], p=[0.1, 0.8, 0.1], size=600)
     x = y + 0.3 * rng.normal(size=600)
-    whole = tie_calibration(x, y)
+    whole = item_pairs(x, y, no_draws(600))
     monkeypatch.setattr(pairwise, "MAX_PAIRS", 600 * 599 // 8)
-    part = tie_calibration(x, y)
-    assert part.reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
-    assert part == tie_calibration(x, y, seed=0)
+    part = item_pairs(x, y, no_draws(600))
+    assert part.epsilon_reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
+    assert part == item_pairs(x, y, no_draws(600))
     assert part.epsilon not in (None, whole.epsilon)
-    assert part.accuracy == pairwise_accuracy(x, y, epsilon=part.epsilon)
+    assert part.accuracy.value == pairwise_accuracy(x, y, epsilon=part.epsilon)
     assert 0 <= whole.accuracy.value - part.accuracy.value < 0.01
 
 
@@ -124,68 +116,64 @@ def test_epsilon_beats_no_epsilon_where_people_tie():
     rng = np.random.default_rng(1)
     y = rng.choice([1.0, 5], p=[0.8, 0.2], size=100)
     x = y + 0.5 * rng.normal(size=100)
-    found = tie_calibration(x, y)
-    assert found.accuracy.value > 0.95 > 0.5 > pairwise_accuracy(x, y).value
+    assert item_pairs(x, y, no_draws(100)).accuracy.value > 0.95 > 0.5 > pairwise_accuracy(x, y)
 
 
-@pytest.mark.parametrize("epsilon", [None, 0.0, 0.35])
-def test_draws_are_the_statistic_of_repeated_items(epsilon: float | None, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("epsilon", [0.0, 0.35])
+def test_draws_are_the_statistic_of_repeated_items(epsilon: float, monkeypatch: pytest.MonkeyPatch):
     """Whatever the size of the blocks."""
+    monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
     x, y = scores(30, 3)
     resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
-    rule = concordance if epsilon is None else accuracy(epsilon)
-    expected = []
-    for counts in resamples.counts:
-        origin = np.repeat(np.arange(30), counts[resamples.codes].astype(int))
-        expected.append(by_loop(x[origin], y[origin], rule, origin))
+    origins = [np.repeat(np.arange(30), counts[resamples.codes].astype(int)) for counts in resamples.counts]
     for block in (1 << 20, 70):
         monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
-        if epsilon is None:
-            found = concordance_estimate(x, y, resamples)
-        else:
-            found = pairwise_accuracy_estimate(x, y, resamples, epsilon)
-        np.testing.assert_allclose(found.draws, expected, rtol=0, atol=1e-12)
+        found = item_pairs(x, y, resamples)
+        for statistic, rule in ((found.concordance, concordance), (found.accuracy, accuracy(epsilon))):
+            expected = [by_loop(x[origin], y[origin], rule, origin) for origin in origins]
+            np.testing.assert_allclose(statistic.draws, expected, rtol=0, atol=1e-12)
 
 
 def test_interval_holds_the_value_and_nan_is_dropped():
     x, y = scores(120, 5)
-    clusters = np.arange(120) // 4
     gaps = x.copy()
     gaps[::10] = NAN
-    found = concordance_estimate(gaps, y, Resamples.draw(clusters, 300, 0)).statistic
+    found = item_pairs(gaps, y, Resamples.draw(np.arange(120) // 4, 300, 0)).concordance
     assert (found.n, found.dropped) == (108, 12)
     assert found.low < found.value < found.high
-    assert found.value == concordance_index(gaps[~np.isnan(gaps)], y[~np.isnan(gaps)]).value
+    assert found.value == concordance_index(gaps[~np.isnan(gaps)], y[~np.isnan(gaps)])
 
 
 def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("empathy_judge.eval.statistics.pairwise.MAX_PAIRS", 100)
+    monkeypatch.setattr(pairwise, "MAX_PAIRS", 100)
     x, y = scores(20, 0)
-    found = concordance_estimate(x, y, Resamples.draw(np.arange(20), 50, 0)).statistic
-    assert found.value == concordance_index(x, y).value
+    found = item_pairs(x, y, Resamples.draw(np.arange(20), 50, 0)).concordance
+    assert found.value == concordance_index(x, y)
     assert (found.low, found.reason) == (None, "no interval: 190 pairs, at most 100 are resampled")
 
 
-@pytest.mark.parametrize("statistic", [concordance_index, pairwise_accuracy])
-def test_undefined_values_have_a_reason(statistic):
-    def reason(x: list[float], y: list[float]) -> str | None:
-        found = statistic(np.array(x), np.array(y))
-        assert found.value is None
-        return found.reason
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        ([], [], "0 items"),
+        ([NAN], [1.0], "0 items, 1 dropped as NaN"),
+        ([1.0], [1.0], "no pair: 1 items"),
+        ([1.0, 1], [1.0, 2], "the judge scores are constant"),
+        ([1.0, 1], [2.0, 2], "the judge and the human scores are constant"),
+        ([1.0, np.inf], [1.0, 2], "1 item with an infinite score"),
+    ],
+)
+def test_undefined_values_have_a_reason(x: list[float], y: list[float], reason: str):
+    found = item_pairs(np.array(x), np.array(y), no_draws(len(x)))
+    for statistic in (found.concordance, found.accuracy):
+        assert (statistic.value, statistic.reason) == (None, reason)
+    assert (found.epsilon, found.epsilon_reason) == (None, None)
 
-    assert reason([], []) == "0 items"
-    assert reason([NAN], [1.0]) == "0 items, 1 dropped as NaN"
-    assert reason([1.0], [1.0]) == "no pair: 1 items"
-    assert reason([1.0, 1], [1.0, 2]) == "the judge scores are constant"
-    assert reason([1.0, 1], [2.0, 2]) == "the judge and the human scores are constant"
-    assert reason([1.0, np.inf], [1.0, 2]) == "1 item with an infinite score"
 
-
-def test_two_items_are_a_pair_and_undefined_calibration_has_no_epsilon():
-    assert concordance_index(np.array([1.0, 2]), np.array([3.0, 4])).value == 1.0
-    assert concordance_index(np.array([2.0, 1]), np.array([3.0, 4])).value == 0.0
-    nothing = tie_calibration(np.ones(5), np.arange(5.0))
-    assert (nothing.epsilon, nothing.accuracy.value) == (None, None)
-    assert nothing.accuracy.reason == "the judge scores are constant"
+def test_two_items_are_a_pair_and_one_is_none():
+    assert concordance_index(np.array([1.0, 2]), np.array([3.0, 4])) == 1.0
+    assert concordance_index(np.array([2.0, 1]), np.array([3.0, 4])) == 0.0
+    assert np.isnan(concordance_index(np.ones(1), np.ones(1)))
+    assert np.isnan(pairwise_accuracy(np.ones(1), np.ones(1)))
     with pytest.raises(ValueError, match="epsilon -1"):
         pairwise_accuracy(np.arange(3.0), np.arange(3.0), epsilon=-1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import Statistic, spearman
-from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.ranking import (
     groups_needed,
     holm,
@@ -81,7 +81,7 @@ def test_judges_are_ranked_and_undefined_ones_named() -> None:
         "random": rng.normal(size=300),
     }
     comparisons = compare_all(scores, human, Resamples.draw(np.arange(300), 20, 0), permutations=1999)
-    agreement = {name: spearman(score, human) for name, score in scores.items()}
+    agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     ranking = rank_judges(agreement, comparisons)
     assert set(ranking.judges[:2]) == {"good", "also good"}
     assert ranking.judges[2:] == ("poor", "random")

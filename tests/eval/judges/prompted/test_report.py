@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
-from empathy_judge.eval.asking_words import asking_sentences
 from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.rendering import sentences
 
 from .conftest import EMPATHY, OPENAI_PRICE
 from .servers import Request, Response, openai_answer, serve
@@ -62,9 +62,9 @@ def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pair
     assert (drift["first"], drift["second"]) == ("m-1", "m-2")
     assert (drift["difference"]["value"], drift["difference"]["n"]) == (1.0, 6)
     assert asked["repeats"]["within_sd"]["n"] == 8
-    sentences = " ".join(asking_sentences(report))
-    assert "24 questions about 8 pairs; 6 failed (25 %: 6 x refused); every pair has a score." in sentences
-    assert "From m-1 to m-2 scores moved by +1.00 (+1.00 to +1.00) on 6 pairs." in sentences
+    said = " ".join(sentences("prompted", report=report))
+    assert "24 questions about 8 pairs; 6 failed (25 %: 6 x refused); every pair has a score." in said
+    assert "From m-1 to m-2 scores moved by +1.00 (+1.00 to +1.00) on 6 pairs." in said
     assert again["asking"] is not None
     assert again["asking"]["kept"] == 24
     assert {**again["asking"], "kept": 0} == asking
@@ -88,5 +88,5 @@ def test_a_model_that_always_prefers_the_first_response(
     assert asked["orders"]["first_preferred"]["value"] == 1.0
     assert asked["repeats"]["icc"]["reason"] == "no item has two answers"
     assert "100 % [100, 100] of verdicts are for the first place, which it clearly prefers." in " ".join(
-        asking_sentences(report)
+        sentences("prompted", report=report)
     )

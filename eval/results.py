@@ -1,4 +1,7 @@
-"""The agreement report, ``agreement.json``: every field, in the order of the file.
+"""The report of a judge, ``agreement.json``, and its statistics as one table of results.
+
+`results_of` makes tidy rows of reports (`COLUMNS`), ``results.csv`` beside the JSON. Pages, Markdown and the terminal
+are views of the report. Every field of it, in the order of the file:
 
 The file is strict JSON (no NaN, no Infinity). A *statistic* is an object with the fields of `agreement.Statistic`
 (``value``, ``low``, ``high``, ``n``, ``dropped``, ``undefined_resamples``, ``reason``); one that is undefined has the
@@ -39,7 +42,7 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
   items scored in both runs, ``drop`` below the full Spearman of the same items, ``mean_change`` (mean absolute
   difference of scores), ``p95_change``, ``judge_sd`` (of the unchanged pairs; null where constant), ``failed`` (status
   -> items without a score)
-- ``voice_and_words``: dimension -> `voice_words.VoiceAndWords`, where the two probes were run
+- ``voice_and_words``: dimension -> `commonality.VoiceAndWords`, where the two probes were run
 - ``slices``: column -> value -> dimension -> ``n_items, n_groups, spearman, mae, bias``, ``checks`` (check ->
   ``expects, n, spearman, drop``), ``intervals`` as above; for columns with two values or more
 
@@ -77,14 +80,127 @@ Judges over all dimensions (``overall``; statistics count dimensions as ``n``): 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from .statistics.agreement import Statistic
 
 SCHEMA_VERSION = 3
 
-# What stands in the file; the names say which part of it
-AgreementReport = dict[str, Any]
-DimensionReport = dict[str, Any]
-CheckReport = dict[str, Any]
-StatisticReport = dict[str, Any]
-RankingReport = dict[str, Any]
-OverallReport = dict[str, Any]
+Report = dict[str, Any]
+"""A report, or a part of it, as it stands in JSON."""
+
+
+class Row(NamedTuple):
+    """A statistic.
+
+    Attributes:
+        judge: Whose; None = of people alone. ``FIRST against SECOND`` where two judges are compared.
+        dimension: On which dimension.
+        slice: On which part of the items, ``COLUMN=VALUE``; None = all.
+        check: After which listening check; None = of the unchanged pairs.
+        statistic: Its name, joined by dots to what it is part of: ``ceiling.panel_mean``.
+        value: None = undefined.
+        low: Lower end of the 95 % interval; None = there is none.
+        high: Upper end.
+        n: What it stands on, mostly items.
+        reason: Why value or interval is missing.
+    """
+
+    judge: str | None
+    dimension: str
+    slice: str | None
+    check: str | None
+    statistic: str
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    reason: str | None
+
+
+COLUMNS = Row._fields
+_STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every statistic of reports, one row each; no two rows have the same first five columns."""
+
+    rows: tuple[Row, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """With `COLUMNS`."""
+        return pd.DataFrame(self.rows, columns=pd.Index(COLUMNS))
+
+
+def results_of(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> Results:
+    """The statistics of reports on datasets.
+
+    Args:
+        reports: One per judge.
+        rankings: Dimension -> the judges against each other.
+    """
+    return Results((*_of_judges(reports), *_of_rankings(rankings or {})))
+
+
+def _of_judges(reports: Sequence[Report]) -> Iterator[Row]:
+    for report in reports:
+        judge = report["judge"]
+        for dimension, own in report["dimensions"].items():
+            yield from _rows(own, judge, dimension)
+            for raters in own["mean_of_k_raters"]:
+                yield from _rows(raters, judge, dimension, prefix=f"mean_of_k_raters.{raters['k']}.")
+            for check, found in report["checks"].items():
+                yield from _rows(found[dimension], judge, dimension, check=check)
+            parts = report["voice_and_words"].get(dimension, {})
+            yield from _rows(parts, judge, dimension, prefix="voice_and_words.")
+            for column, values in report["slices"].items():
+                for value, found in values.items():
+                    yield from _rows(_without_checks(found[dimension]), judge, dimension, f"{column}={value}")
+                    for check, left in found[dimension]["checks"].items():
+                        yield from _rows(left, judge, dimension, f"{column}={value}", check)
+
+
+def _of_rankings(rankings: Mapping[str, Report]) -> Iterator[Row]:
+    for dimension, ranking in rankings.items():
+        for own in ranking["comparisons"]:
+            yield from _rows({"difference": own["difference"]}, f"{own['first']} against {own['second']}", dimension)
+
+
+def results_of_table(found: Report) -> Results:
+    """The statistics of what `agreement_table.measure_agreement` returns; datasets stand before their dimensions."""
+    rows: list[Row] = []
+    for one in found["dimensions"]:
+        dimension = one["dimension"] if one["dataset"] is None else f"{one['dataset']}/{one['dimension']}"
+        rows += _rows(one["people"], None, dimension)
+        for judge, own in one["judges"].items():
+            rows += _rows(own, judge, dimension)
+        if one["ranking"] is not None:
+            rows += _of_rankings({dimension: one["ranking"]})
+    return Results(tuple(rows))
+
+
+def _without_checks(found: Report) -> Report:
+    return {name: own for name, own in found.items() if name != "checks"}
+
+
+def _rows(
+    tree: Mapping[str, Any],
+    judge: str | None,
+    dimension: str,
+    part: str | None = None,
+    check: str | None = None,
+    prefix: str = "",
+) -> Iterator[Row]:
+    """The statistics that stand in a report, at whatever depth."""
+    for name, branch in tree.items():
+        if isinstance(branch, Mapping):
+            if set(branch) == _STATISTIC:
+                ends = branch["value"], branch["low"], branch["high"]
+                yield Row(judge, dimension, part, check, f"{prefix}{name}", *ends, branch["n"], branch["reason"])
+            else:
+                yield from _rows(branch, judge, dimension, part, check, f"{prefix}{name}.")

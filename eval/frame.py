@@ -1,0 +1,293 @@
+"""One long frame of ratings and scores: who gave which item which score on which dimension.
+
+`evaluate` and `compare` make it from a pair dataset and the score tables of judges, `agreement` and ``compare --table``
+from a table with one row per score. Everything that is measured starts from a `Panel`: the people of one dimension, and
+what judges say of the items that people rated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..data_modules.errors import DataError, UserError, shown
+from ..data_modules.ratings import RatingTable
+from ..data_modules.schema import PairDataset
+from ..data_modules.tables import Record, full_mapping, read_table, records
+from .probes import group_of
+from .statistics.agreement import Statistic, spearman
+from .statistics.bootstrap import Interval, Resamples, estimate
+from .statistics.reliability import Reliability, affordable_draws, measure
+
+COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
+"""Of a long frame: ``score`` in rating points (NaN = missing), ``dataset`` and ``system_id`` None where there is none,
+``cluster`` what intervals draw, and permutations exchange, whole."""
+
+TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
+"""Of a table; the first four are required."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """The people of one dimension and the n items that they rated, with the scores of judges.
+
+    Attributes:
+        dataset: Its name; None where there is only one.
+        dimension: Its name.
+        items: n rows: ``pair_id, group_id, system_id, cluster``.
+        ratings: The rows of the frame that people gave.
+        scores: Judge -> scores of the items, shape (n,), rating points, NaN = not scored.
+        draws: Over the items.
+        seed: Of the draws and of the halvings of the panel.
+    """
+
+    dataset: str | None
+    dimension: str
+    items: pd.DataFrame
+    ratings: pd.DataFrame
+    scores: Mapping[str, np.ndarray]
+    draws: Resamples
+    seed: int
+
+    @cached_property
+    def table(self) -> RatingTable:
+        """The ratings of the items."""
+        return RatingTable.of(self.ratings, self.dimension, self.items["pair_id"].tolist())
+
+    @cached_property
+    def human(self) -> np.ndarray:
+        """Shape (n,), mean over the raters."""
+        return self.table.sums / self.table.counts
+
+    @cached_property
+    def reliability(self) -> Reliability:
+        """How well people agree on the items."""
+        return measure(self.table, self.draws, self.seed)
+
+    def select(self, kept: np.ndarray) -> Panel:
+        """Some of the items, by a mask of shape (n,), with the same draws."""
+        if kept.all():
+            return self
+        scores = {judge: score[kept] for judge, score in self.scores.items()}
+        return replace(self, items=self.items.loc[kept], scores=scores, draws=self.draws.select(kept))
+
+    def scored(self, *judges: str) -> np.ndarray:
+        """Which items all of these judges scored, a mask of shape (n,)."""
+        kept = np.ones(len(self.items), dtype=bool)
+        for judge in judges:
+            kept &= ~np.isnan(self.scores[judge]) if judge in self.scores else False
+        return kept
+
+    def judged(self, judge: str) -> Judged:
+        """A judge on the items that it scored."""
+        own = self.select(self.scored(judge))
+        return Judged(own, own.scores.get(judge, np.empty(0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A judge on the n items of a panel, all of which it scored.
+
+    Attributes:
+        panel: The people, and these items.
+        score: Shape (n,), rating points.
+    """
+
+    panel: Panel
+    score: np.ndarray
+
+    @property
+    def human(self) -> np.ndarray:
+        """Shape (n,), mean over the raters."""
+        return self.panel.human
+
+    @property
+    def draws(self) -> Resamples:
+        """Over the items."""
+        return self.panel.draws
+
+    @cached_property
+    def spearman(self) -> Statistic:
+        """With the mean over the raters."""
+        return estimate(spearman, self.score, self.human, resamples=self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Ratings and scores in long form.
+
+    Attributes:
+        rows: With `COLUMNS`; one row per dataset, dimension, item and rater or judge.
+        source: Where they come from, for messages.
+    """
+
+    rows: pd.DataFrame
+    source: str
+
+    @classmethod
+    def of_dataset(cls, dataset: PairDataset, scores: Mapping[str, pd.DataFrame], clusters: Mapping[str, str]) -> Frame:
+        """The ratings of a dataset, and scores of judges.
+
+        Args:
+            dataset: Pairs and ratings.
+            scores: Judge -> rows with ``pair_id, dimension, score``.
+            clusters: Pair id -> what is drawn as a whole.
+        """
+        # Judges first: their rows are in the order of the pairs, and items stand in the order of the rows
+        parts = [own.assign(rater_id=judge, is_judge=True) for judge, own in scores.items()]
+        parts.append(dataset.ratings.assign(is_judge=False))
+        columns = ["dimension", "pair_id", "rater_id", "is_judge", "score"]
+        rows = pd.concat([part[columns] for part in parts], ignore_index=True)
+        pairs = pd.DataFrame(
+            [(group_of(pair), pair.system_id, clusters[pair.pair_id]) for pair in dataset.pairs],
+            index=[pair.pair_id for pair in dataset.pairs],
+            columns=["group_id", "system_id", "cluster"],
+            dtype=object,
+        )
+        rows = (
+            rows.loc[[pair_id in clusters for pair_id in rows["pair_id"]]]
+            .join(pairs, on="pair_id")
+            .assign(dataset=None)
+        )
+        return cls(rows[list(COLUMNS)], dataset.card.name)
+
+    @property
+    def annotators(self) -> list[str]:
+        """Everybody who gave a score, judges as well, in the order of the rows."""
+        return list(dict.fromkeys(self.rows["rater_id"]))
+
+    @property
+    def has_systems(self) -> bool:
+        """Whether any item names its system."""
+        return bool(self.rows["system_id"].notna().any())
+
+    def check(self, names: Iterable[str], option: str) -> None:
+        """Refuses names that gave no score.
+
+        Raises:
+            UserError: If there is one.
+        """
+        known = self.annotators
+        for name in names:
+            if name not in known:
+                where = f"not among the annotators of {self.source} that count"
+                raise UserError(f"{option} {name!r}: {where}; expected {', '.join(map(shown, known))}")
+
+    def select(self, annotators: Sequence[str], excluded: Sequence[str]) -> Frame:
+        """Only these annotators (none named = all), without those that are excluded.
+
+        Raises:
+            UserError: If one is not in the frame or nobody is left.
+        """
+        self.check(annotators, "--annotators")
+        self.check(excluded, "--exclude")
+        known = self.annotators
+        kept = [name for name in known if name in (annotators or known) and name not in excluded]
+        if not kept:
+            has = ", ".join(map(shown, known))
+            raise UserError(f"--exclude leaves no annotator of {self.source}; it has {has}")
+        return replace(self, rows=self.rows.loc[self.rows["rater_id"].isin(kept)])
+
+    def dimensions(self) -> Iterator[tuple[str | None, str, pd.DataFrame]]:
+        """Each dimension of each dataset with its rows, in their order."""
+        for (dataset, dimension), own in self.rows.groupby(["dataset", "dimension"], sort=False, dropna=False):  # type: ignore[misc]
+            yield (dataset if isinstance(dataset, str) else None), str(dimension), own
+
+    def panel(
+        self,
+        dataset: str | None,
+        dimension: str,
+        resamples: int,
+        seed: int,
+        interval: Interval = "percentile",
+        scored_by: str | None = None,
+    ) -> Panel:
+        """The people of a dimension, with draws over the items that they rated (`affordable_draws`).
+
+        Args:
+            dataset: Of the dimension.
+            dimension: Its name.
+            resamples: Draws.
+            seed: Of the draws and of the halvings of the panel.
+            interval: The kind of intervals.
+            scored_by: Only the items that this judge scored as well; None = all.
+        """
+        rows = self.rows.loc[self.rows["dimension"] == dimension]
+        if dataset is not None:
+            rows = rows.loc[rows["dataset"] == dataset]
+        by_judge = rows["is_judge"].to_numpy(bool)
+        ratings = rows.loc[~by_judge & rows["score"].notna()]
+        items = rows.loc[rows["score"].notna()].drop_duplicates("pair_id")[
+            ["pair_id", "group_id", "system_id", "cluster"]
+        ]
+        items = items.loc[items["pair_id"].isin(ratings["pair_id"])]
+        if scored_by is not None:
+            own = rows.loc[by_judge & (rows["rater_id"] == scored_by) & rows["score"].notna(), "pair_id"]
+            items = items.loc[items["pair_id"].isin(own)]
+        scores = {
+            str(judge): own.set_index("pair_id")["score"].reindex(items["pair_id"]).to_numpy(np.float64)
+            for judge, own in rows.loc[by_judge].groupby("rater_id", sort=False)
+        }
+        draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval)
+        return Panel(dataset, dimension, items, ratings, scores, draws, seed)
+
+
+def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
+    """Reads a CSV, TSV, JSONL or Parquet table with one row per score; nobody is a judge yet.
+
+    An empty score, null or NaN is a missing one. The items of different datasets are different ones. An item without
+    a group is a group of its own.
+
+    Args:
+        path: The file.
+        columns: Our column name (`TABLE_COLUMNS`) -> theirs, where they differ.
+
+    Raises:
+        DataError: If the file is unreadable, a column is missing, a name is empty, a score is no finite number, an
+            annotator scores an item twice on a dimension, or an item has two groups or two systems.
+    """
+    table = read_table(path)
+    named = full_mapping(columns, TABLE_COLUMNS, table, TABLE_COLUMNS[:4])
+    first: dict[tuple[str | None, ...], int] = {}  # key of a score -> position of its row
+    of_item: dict[tuple[str, str | None, str], str | None] = {}  # column, dataset, item -> group or system
+    rows: list[tuple[Any, ...]] = []
+    for record in records(table):
+        item, annotator, dimension = (record.name(named[name]) for name in TABLE_COLUMNS[:3])
+        dataset, group, system = (
+            record.optional_name(named[name]) if name in named else None for name in TABLE_COLUMNS[4:]
+        )
+        before = first.setdefault((dataset, item, dimension, annotator), record.position)
+        if before != record.position:
+            raise DataError(
+                f"{record.place(named['item'])}: {annotator} scores item {shown(item)} on {dimension} again, "
+                f"as in row {before + 1}; expected one score per item, dimension and annotator"
+            )
+        for name, value in (("group", group), ("system", system)):
+            known = of_item.setdefault((name, dataset, item), value)
+            if value != known:
+                wanted = f"one {name} per item; item {shown(item)} has {shown(known)} above"
+                raise record.error(named[name], wanted)
+        group_id = f"item {item}" if group is None else f"group {group}"
+        score = _score(record, named["score"])
+        rows.append((dataset, dimension, item, annotator, False, score, group_id, system, group_id))
+    return Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), str(table.path))
+
+
+def _score(record: Record, column: str) -> float:
+    value = record.values.get(column)
+    if value is None or value == "":
+        return math.nan
+    try:
+        score = math.inf if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.inf
+    if math.isinf(score):
+        raise record.error(column, "a finite number, or nothing where the score is missing")
+    return score

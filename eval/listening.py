@@ -1,0 +1,264 @@
+"""Does a judge listen? A verdict on each listening check of a dimension, and one on all of them together.
+
+The sentences lie in ``check.txt.j2`` and ``listening.txt.j2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from .probes import PROBES
+from .rendering import sentences
+from .statistics.agreement import MIN_ITEMS
+
+Kind = Literal[
+    "not_tested",
+    "no_agreement",
+    "durations_only",
+    "context_only",
+    "listens",
+    "response_only",
+    "words_only",
+    "timing_only",
+    "voice_heard",
+    "context_heard",
+    "inconclusive",
+]
+Tone = Literal["good", "warn", "none"]
+"""As pages colour a verdict."""
+
+CLEAR_DROP = 0.1
+"""A listening check that costs less Spearman than this is called small, however certain it is."""
+
+IGNORED = 0.01
+"""A judge ignores a change that moves 95 % of its scores by no more than this share of their standard deviation."""
+
+
+class CheckView(NamedTuple):
+    """A listening check as pages show it."""
+
+    title: str
+    mark: str
+    tone: Tone
+    text: str
+
+
+class Listening(NamedTuple):
+    """The sentence on all checks; `kind` is for machines, `text` for people."""
+
+    kind: Kind
+    tone: Tone
+    text: str
+
+
+def check_view(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> CheckView:
+    """A listening check in words.
+
+    Args:
+        name: Key of `PROBES`.
+        check: Its result.
+        full: The Spearman of the unchanged pairs.
+    """
+    probe = PROBES[name]
+    mark, tone, ending = _marked(name, check, full)
+    (text,) = sentences("check", probe=probe, check=check, full=full, mark=mark, ending=ending)
+    return CheckView(probe.title, mark, tone, text)
+
+
+def _marked(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> tuple[str, Tone, str]:
+    """Mark, tone, and how the sentence ends."""
+    probe, left, drop = PROBES[name], check["spearman"], check["drop"]
+    if check["n"] == 0:
+        return "not run", "none", ""
+    if probe.tolerance is not None:
+        if check["judge_sd"] is None or check["p95_change"] is None:
+            return "undefined", "none", ""
+        moves = check["p95_change"] / check["judge_sd"] > probe.tolerance
+        return ("moves", "warn", probe.if_moves) if moves else ("stays", "good", probe.if_stays)
+    if full["value"] is None:
+        return "undefined", "none", ""
+    if left["value"] is None:
+        return "nothing left", "good" if probe.expects == "drop" else "warn", ""
+    if drop["value"] is None:
+        return "undefined", "none", ""
+    if drop["low"] is None:
+        return "no interval", "none", ""
+    fell = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
+    # A fall that the interval does not tell from none, or (where none is wanted) cannot exclude
+    doubtful = (drop["high"] or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop["value"] >= CLEAR_DROP
+    if doubtful and not fell:
+        return "not clear", "none", "too uncertain to call it a fall or none."
+    if probe.expects == "keep":
+        return ("drops", "warn", probe.if_moves) if fell else ("stays", "good", probe.if_stays)
+    if not fell:
+        return "no clear drop" if drop["low"] <= 0 else "small drop", "warn", probe.if_stays
+    if name == "silent" and (left["low"] or 0.0) > CLEAR_DROP:
+        return "not all of it", "warn", probe.if_stays
+    return "drops", "good", probe.if_moves
+
+
+@dataclass(frozen=True)
+class _Reaction:
+    """What a check did to the agreement.
+
+    Attributes:
+        kind: See `listening_sentence`.
+        name: Of the check.
+        size: How far the Spearman falls.
+        why: Why it is unclear.
+        left: The Spearman that is left.
+        is_gone: Nothing is left to order items by.
+        is_clearly_left: The interval of what is left lies above `CLEAR_DROP`.
+        is_ignored: The scores hardly move.
+        is_run: There are scores.
+        drop: Interval of the drop; None where there is none.
+    """
+
+    kind: Literal["falls", "stays", "unclear"]
+    name: str = ""
+    size: float = 0.0
+    why: Literal["", "no_scores", "no_interval", "wide", "vocoder", "no_context_check", "no_voice_check"] = ""
+    left: float | None = None
+    is_gone: bool = False
+    is_clearly_left: bool = False
+    is_ignored: bool = False
+    is_run: bool = False
+    drop: tuple[float, float] | None = None
+
+    @property
+    def title(self) -> str:
+        """Of the check, inside a sentence."""
+        return PROBES[self.name].title.lower() if self.name else ""
+
+    def is_clearly_below(self, other: _Reaction) -> bool:
+        """Whether it costs more than the other, interval for interval; constant scores cost all."""
+        return self.drop is None or (other.drop is not None and self.drop[0] > other.drop[1])
+
+
+def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[str, Any]) -> Listening:
+    """What the checks together say of the judge.
+
+    Agreement *falls* where the interval of the drop lies above 0 and the drop is at least `CLEAR_DROP`; it *stays*
+    where the whole interval lies below that, or the scores hardly move (`IGNORED`); for a Spearman below twice
+    `CLEAR_DROP` half of it takes the place of `CLEAR_DROP`. Anything else is *unclear*, and so is a check that was not
+    run. The first of these that holds:
+
+    - agreement with silence stays, or more than half of it is clearly left: ``durations_only``;
+    - agreement without the response stays, or another response moves no score: ``context_only``;
+    - then by two questions. Does it need the context? The swapped context decides: a missing one may only be unfamiliar
+      and decides where contexts could not be swapped. Does it hear the voice? Flattened prosody decides, if resynthesis
+      alone does not explain its fall; a fall by monotone, whisper or loudness decides where it was not run.
+
+    A judge of words stays through flattened prosody and falls without the words (low-pass); where that was not run, or
+    flattened prosody hardly moves the scores, the words are taken for the reason as well. A judge that stays through
+    both goes by what is left in both, ``timing_only``.
+
+    Args:
+        checks: Name of the probe -> its result on one dimension; those that were run.
+        full: Spearman of the unchanged pairs of this dimension.
+    """
+    if not any(check["n"] for check in checks.values()):
+        return Listening("not_tested", "none", *sentences("listening", kind="not_tested"))
+    if full["value"] is None or full["low"] is None or full["low"] <= 0:
+        deaf = [
+            PROBES[name].title.lower()
+            for name, check in checks.items()
+            if check["expects"] == "drop" and _is_ignored(check)
+        ]
+        text = sentences("listening", kind="no_agreement", full=full, deaf=deaf)
+        return Listening("no_agreement", "warn" if deaf else "none", *text)
+    found = {name: _reaction(name, check, full["value"]) for name, check in checks.items()}
+    silent, alone = found.get("silent"), found.get("response_only")
+    gone, another = found.get("context_only"), found.get("response_swapped")
+    if silent is not None and _hears_nothing(silent, full["value"]):
+        # Without the context the situation text is gone as well
+        by_response = alone is not None and alone.kind == "stays"
+        text = sentences("listening", kind="durations_only", full=full, silent=silent, by_response=by_response)
+        return Listening("durations_only", "warn", *text)
+    without_response = gone is not None and gone.kind == "stays"
+    if without_response or (another is not None and another.is_ignored):
+        text = sentences("listening", kind="context_only", without_response=without_response)
+        return Listening("context_only", "warn", *text)
+    context, voice, words = _context(found), _voice(found), found.get("low_pass")
+    kind, tone = _by_two_questions(context, voice, words)
+    text = sentences("listening", kind=kind, context=context, voice=voice, without_words=words, silent=silent)
+    return Listening(kind, tone, *text)
+
+
+def _reaction(name: str, check: Mapping[str, Any], full: float) -> _Reaction:
+    left, drop = check["spearman"], check["drop"]
+    if check["n"] == 0:
+        return _Reaction("unclear", name, why="no_scores")
+    if left["value"] is None and check["n"] >= MIN_ITEMS:
+        return _Reaction("falls", name, is_gone=True, is_run=True)  # the scores are constant
+    ignored, margin = _is_ignored(check), min(CLEAR_DROP, full / 2)
+    own = _Reaction(
+        "unclear",
+        name,
+        drop["value"] or 0.0,
+        left=left["value"],
+        is_clearly_left=(left["low"] or 0.0) > CLEAR_DROP,
+        is_ignored=ignored,
+        is_run=True,
+    )
+    if drop["value"] is None or drop["low"] is None or drop["high"] is None:
+        return replace(own, kind="stays" if ignored else "unclear", why="no_interval")
+    own = replace(own, drop=(drop["low"], drop["high"]))
+    if drop["low"] > 0 and drop["value"] >= margin:
+        return replace(own, kind="falls")
+    return replace(own, kind="stays") if drop["high"] < margin or ignored else replace(own, why="wide")
+
+
+def _is_ignored(check: Mapping[str, Any]) -> bool:
+    moved, sd = check["p95_change"], check["judge_sd"]
+    return moved is not None and sd is not None and moved <= IGNORED * sd
+
+
+def _hears_nothing(silent: _Reaction, full: float) -> bool:
+    left = silent.left
+    return left is not None and (silent.kind == "stays" or (left >= full / 2 and silent.is_clearly_left))
+
+
+def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | None) -> tuple[Kind, Tone]:
+    if voice.kind == "stays":
+        if words is not None and words.kind == "stays":
+            return "timing_only", "warn"
+        if words is None or not words.is_run or words.kind == "falls" or voice.is_ignored:
+            return "words_only", "warn"
+        # Flattened voices cost nothing, move the scores all the same, and words may cost something
+        kinds: dict[str, Kind] = {"stays": "response_only", "falls": "context_heard", "unclear": "inconclusive"}
+        return kinds[context.kind], "warn"
+    if context.kind == "stays":
+        return "response_only", "warn"
+    if voice.kind == "falls":
+        return ("listens", "good") if context.kind == "falls" else ("voice_heard", "none")
+    return ("context_heard" if context.kind == "falls" else "inconclusive"), "none"
+
+
+def _context(found: Mapping[str, _Reaction]) -> _Reaction:
+    """Is the context needed? A swapped one decides where it was possible."""
+    swapped, alone = found.get("context_swapped"), found.get("response_only")
+    if swapped is not None and swapped.is_run:
+        return swapped
+    return alone or swapped or _Reaction("unclear", why="no_context_check")
+
+
+def _voice(found: Mapping[str, _Reaction]) -> _Reaction:
+    """Is the voice heard? Flattened prosody decides where it was possible."""
+    flat = found.get("flat_prosody")
+    if flat is not None and flat.is_run:
+        return _without_vocoder(flat, found)
+    parts = [_without_vocoder(found[name], found) for name in ("monotone", "whisper") if name in found]
+    parts += [found["loudness"]] if "loudness" in found else []
+    falls = [part for part in parts if part.kind == "falls"]
+    return falls[0] if falls else flat or _Reaction("unclear", why="no_voice_check")
+
+
+def _without_vocoder(part: _Reaction, found: Mapping[str, _Reaction]) -> _Reaction:
+    """Unclear where a fall may be the work of the vocoder: resynthesis falls, and the intervals overlap."""
+    control = found.get("resynthesis")
+    if part.kind != "falls" or control is None or control.kind != "falls" or part.is_clearly_below(control):
+        return part
+    return _Reaction("unclear", part.name, why="vocoder")

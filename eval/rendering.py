@@ -1,0 +1,240 @@
+"""How numbers, sentences, pages and tables are written: number formats, Jinja templates and tables for the terminal.
+
+Templates and style sheets lie in ``pages/templates``. An HTML page (``NAME.html.j2``, named without its ending) begins
+with ``{% extends "frame" %}`` and fills the blocks ``title`` and ``content``; every value is escaped. In Markdown
+(``NAME.md``) nothing is escaped by itself: names go through the filter ``markdown``. Sentences (``NAME.txt``) are plain
+text, a paragraph each, for pages, papers, JSON and terminal alike. The number formats below are filters and functions
+of all templates, and so is `sentences`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+NONE = "—"
+"""Stands where there is no number."""
+
+Statistic = Mapping[str, Any]
+"""As it stands in a report: the fields of `agreement.Statistic`."""
+
+# ---------------------------------------------------------------- numbers
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """The number with a true minus sign; an em dash where there is none."""
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    """The number with its sign."""
+    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def percent(value: float | None) -> str:
+    """A share as whole percent."""
+    return NONE if value is None else f"{100 * value:.0f} %".replace("-", "−")
+
+
+def plain(value: float) -> str:
+    """The number as short as it goes."""
+    return f"{value:g}".replace("-", "−")
+
+
+def p_value(p: float | None) -> str:
+    """A p value as it is printed; never 0."""
+    return NONE if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def dollars(amount: float | None) -> str:
+    """An amount of money, small ones with as many digits as they need."""
+    if amount is None:
+        return NONE
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.2g}"
+
+
+def seconds(value: float) -> str:
+    """A time that may be very short."""
+    return "<0.01" if 0 < value < 0.01 else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
+def counted(count: int, what: str) -> str:
+    """``1 pair``, ``1,216 ratings``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """``a, b and c``."""
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
+
+
+def ranged(statistic: Statistic, show: Callable[[float | None], str] = number) -> str:
+    """Value and interval: ``0.83 [0.80, 0.85]``, ``+0.03 [−0.02, +0.08]``, ``97 % [90, 104]``.
+
+    Args:
+        statistic: With ``value, low, high``.
+        show: How each number is written.
+    """
+    if statistic["value"] is None or statistic["low"] is None or statistic["high"] is None:
+        return show(statistic["value"])
+    low, high = (show(statistic[end]).removesuffix(" %") for end in ("low", "high"))
+    return f"{show(statistic['value'])} [{low}, {high}]"
+
+
+def signed_ranged(statistic: Statistic) -> str:
+    """A difference with its interval."""
+    return ranged(statistic, signed)
+
+
+def percent_ranged(statistic: Statistic) -> str:
+    """A share with its interval."""
+    return ranged(statistic, percent)
+
+
+def effective_raters(raters: Statistic) -> str:
+    """An effective number of raters and its interval; no upper end where no number is enough."""
+    low, high = raters["low"], raters["high"]
+    if raters["value"] is None:
+        return NONE if low is None else f"at least {low:.1f}"
+    if low is None:
+        return f"{raters['value']:.1f}"
+    return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
+
+
+def negated(difference: Statistic) -> Statistic:
+    """A difference as seen from the other side."""
+    ends = {"value": "value", "low": "high", "high": "low"}
+    return {**difference, **{to: None if (end := difference[of]) is None else -end for to, of in ends.items()}}
+
+
+def counted_statuses(statuses: Mapping[str, int], most: int = 5) -> str:
+    """Statuses with their counts; after the first ones only how many more kinds there are."""
+    shown = [f"{count:,} x {status}" for status, count in list(statuses.items())[:most]]
+    more = len(statuses) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more kinds (see items.csv)" if more else "")
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it is: on one line, without markup."""
+    return re.sub(r"([\\`*_\[\]<>|~$#])", r"\\\1", " ".join(text.split()))
+
+
+# ---------------------------------------------------------------- templates
+
+
+@cache
+def read(name: str) -> str:
+    """A file of ``pages/templates``."""
+    return (Path(__file__).parent / "pages" / "templates" / name).read_text(encoding="utf-8")
+
+
+STYLE = read("page.css")
+"""The style sheet of every page."""
+
+_FORMATS = (
+    number, signed, percent, plain, p_value, dollars, seconds, counted, listed, ranged, signed_ranged, percent_ranged,
+    effective_raters, negated, counted_statuses, markdown,
+)  # fmt: skip
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    def is_text(name: str | None) -> bool:
+        return name is not None and name.endswith((".md", ".txt"))
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: read(f"{name}.j2" if is_text(name) else f"{name}.html.j2")),
+        autoescape=lambda name: not is_text(name),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    formats = {own.__name__: own for own in _FORMATS}
+    environment.filters.update(formats, two=number)
+    environment.globals.update(formats, sentences=sentences, NONE=NONE)
+    return environment
+
+
+def render(template: str, styles: str = "", **values: Any) -> str:
+    """A page as HTML that needs no script and no network, or a text.
+
+    Args:
+        template: Name of a template without ``.html.j2``, or of a Markdown file or sentences without ``.j2``, or its
+            text.
+        styles: Rules of this page beside `STYLE`.
+        **values: What the template shows. On a page every one is escaped, whatever names and texts come from outside;
+            only `Markup` is not.
+
+    Raises:
+        jinja2.UndefinedError: If the template shows what is not there.
+    """
+    environment = _environment()
+    found = environment.from_string(template) if "{" in template else environment.get_template(template)
+    return found.render(style=Markup(STYLE + styles), **values)
+
+
+def sentences(template: str, **values: Any) -> list[str]:
+    """The paragraphs of a text, each on one line.
+
+    Args:
+        template: Name of a file ``NAME.txt.j2`` without its ending.
+        **values: What it speaks of.
+    """
+    return [
+        " ".join(part.split()) for part in re.split(r"\n\s*\n", render(f"{template}.txt", **values)) if part.strip()
+    ]
+
+
+# ---------------------------------------------------------------- terminal
+
+Section = tuple[str, Iterable[Sequence[str | Text]]]
+"""A heading (empty = none) and the rows below it."""
+
+
+def new_table(title: str = "") -> Table:
+    """An empty table for the terminal; all are in one style.
+
+    Args:
+        title: Above it, on the left; taken as it is, whatever brackets it holds.
+    """
+    return Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+
+
+def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], min_width: int | None = None) -> Table:
+    """A table of names in the first column and numbers in the others.
+
+    Where the terminal is narrow, the first column folds (`min_width` letters stay) and numbers stay whole.
+    """
+    table = new_table(title)
+    for position, column in enumerate(head):
+        if position == 0:
+            table.add_column(column, overflow="fold", min_width=min_width)
+        else:
+            table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=True)
+    for heading, rows in sections:
+        if heading:
+            table.add_section()
+            table.add_row(bold(heading))
+        for row in rows:
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return table
+
+
+def bold(text: str) -> Text:
+    """A cell that stands out."""
+    return Text(text, style="bold")
