@@ -1,4 +1,4 @@
-"""What judges that are asked in words say of their answers, against figures computed by hand."""
+"""What prompted judges say of their answers, against figures computed by hand."""
 
 from __future__ import annotations
 
