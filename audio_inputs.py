@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -64,23 +64,6 @@ def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, 
     return Pair(pair_id, response, turns, situation=situation, group_id=pair_id)
 
 
-def pair_of(number: int, question: Question) -> Pair:
-    """A question as a pair, whose id is its number.
-
-    Raises:
-        UserError: If it has other names than `response`, `context` and `situation`, or no response.
-    """
-    if isinstance(question, Mapping):
-        unknown = [name for name in question if name not in _NAMES]
-        if unknown or question.get("response") is None:
-            problem = f"{unknown[0]!r}" if unknown else "no response"
-            raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
-        context, response, situation = question.get("context"), question["response"], question.get("situation")
-    else:
-        (context, response), situation = question, None
-    return make_pair(f"{number}", None if context is None else clip(context), clip(response), situation)
-
-
 def pairs_of(
     context: Audio | list[Audio | None] | None,
     response: Audio | list[Audio],
@@ -108,6 +91,19 @@ def pairs_of(
     ]
 
 
-def numbered(questions: Iterable[Question]) -> Iterable[Pair]:
-    """Questions as pairs, one after the other."""
-    return (pair_of(number, question) for number, question in enumerate(questions))
+def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
+    """Questions as pairs, whose ids are their numbers from 0.
+
+    Raises:
+        UserError: If one has other names than `response`, `context` and `situation`, or no response.
+    """
+    for number, question in enumerate(questions):
+        if not isinstance(question, Mapping):
+            question = dict(zip(("context", "response"), question, strict=True))
+        unknown = [name for name in question if name not in _NAMES]
+        if unknown or question.get("response") is None:
+            problem = f"{unknown[0]!r}" if unknown else "no response"
+            raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
+        context = question.get("context")
+        heard = None if context is None else clip(context)
+        yield make_pair(f"{number}", heard, clip(question["response"]), question.get("situation"))

@@ -23,7 +23,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(words)
+        if words[:1] == ["train"]:  # its options are those of recipes, known only once torch is loaded
+            code = training.train(words[1:])
+        elif words[:1] == ["import"]:  # each source has options of its own
+            code = data.import_(words[1:])
+        elif words and not words[0].startswith("-") and words[0] not in COMMANDS:
+            raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
+        else:
+            parsed = build_parser(COMMANDS).parse_args(words)
+            parsed.command = shlex.join(["empathy-judge", *words])
+            code = parsed.run(parsed)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -37,25 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _run(words: list[str]) -> int:
-    if words[:1] == ["train"]:  # its options are those of the configuration, known only once torch is loaded
-        return training.train(words[1:])
-    if words[:1] == ["import"]:  # each source has options of its own
-        return data.import_(words[1:])
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
-    parsed = build_parser(COMMANDS).parse_args(words)
-    parsed.command = shlex.join(["empathy-judge", *words])
-    run: Command = parsed.run
-    return run(parsed)
-
-
 COMMANDS: Mapping[str, Command] = {
     "demo": training.demo,
     "combine": data.combine,
     "inspect": data.inspect,
     "split": data.split,
     "sweep": training.sweep,
+    "upgrade": training.upgrade,
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,

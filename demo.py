@@ -26,7 +26,6 @@ from .models.model_card import render_card
 from .scorer import Scorer
 from .train.run import train
 
-CONFIG = Path(__file__).parent / "configs" / "nano.yaml"
 _MADE = ("data", "run", "judge", "report")
 _CLEAR_DROP = 0.25  # Spearman that a judge must lose without the right context to count as listening to it
 
@@ -59,7 +58,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     step(2, "train: LoRA on the nano backbone")
     overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
     data = ["--data.path", str(out / "data")]
-    train(["--config", str(CONFIG), *data, "--run", str(out / "run"), "--seed", str(seed), *overrides])
+    train(["--config", "nano", *data, "--run", str(out / "run"), "--seed", str(seed), *overrides])
     step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
     dataset = PairDataset.load(out / "data")
     loaded = load_run(out / "run")

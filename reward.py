@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .assessment import Assessment
 from .audio_inputs import Audio, clip, make_pair
 from .data_modules.audio import AudioSource, audio_hash
 from .data_modules.errors import AudioError, UserError
+from .models.assessment import Assessment
 from .scorer import Scorer
 
 Speak = Callable[..., Sequence[Audio]]
@@ -138,7 +138,7 @@ class EmpathyReward:
             found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: number for number, key in enumerate(keys) if key not in found}
         pairs = [make_pair(str(n), heard[n], spoken[n], situations[n]) for n in new.values()]
-        for key, (pair, own) in zip(new, self.scorer.assess_pairs(pairs), strict=True):
+        for key, pair, own in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
             if isinstance(own, AudioError) and pair.context:
                 self.scorer.check_clip(pair.context[0].audio)  # the policy is not to blame for the context
             found[key] = self._reward(own)

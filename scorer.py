@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from .assessment import Assessment, Ranked, Scale, Score, in_order
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
-from .data_modules.ratings import label
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge, Placement, load_any
+from .models.assessment import Assessment, Ranked, in_order
 from .models.backbones.base import Quantization
 from .models.calibration import DEFAULT_LEVEL
-from .models.cautions import cautions
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
-from .models.layers import compile_layers
 from .models.scoring import SPREAD, PairScorer, placed
 
 if TYPE_CHECKING:
@@ -54,8 +50,6 @@ class Scorer:
         self.batch_size = scorer.batch_size
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
         self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
-        # of a judge that learned from comparisons alone only the order of scores means something
-        self._in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         self._scorer = scorer
 
     @classmethod
@@ -85,7 +79,7 @@ class Scorer:
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
                 memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
-                `model.cache_folder` shares it. None = for as long as this scorer lives.
+                `cache.folder` shares it. None = for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
             kept_bytes: Of audio states in memory, for clips that come again.
@@ -97,17 +91,23 @@ class Scorer:
         loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
         if compiled:
+            from .models.layers import compile_layers
+
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
-        scorer = PairScorer(judge, size, loaded.calibration, store, measures=True, kept_bytes=kept_bytes)
+        # of a judge that learned from comparisons alone only the order of scores means something
+        in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
+        scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points)
         return cls(loaded, scorer, str(folder))
 
     @overload
-    def score(self, context: Audio | None, response: list[Audio], *, situation=None) -> list[Scores]: ...
-    @overload
     def score(
-        self, context: list[Audio | None], response: list[Audio], *, situation: list[str | None] | str | None = None
+        self,
+        context: Audio | list[Audio | None] | None,
+        response: list[Audio],
+        *,
+        situation: str | list[str | None] | None = None,
     ) -> list[Scores]: ...
     @overload
     def score(self, context: Audio | None, response: Audio, *, situation: str | None = None) -> Scores: ...
@@ -132,15 +132,11 @@ class Scorer:
 
     @overload
     def assess(
-        self, context: Audio | None, response: list[Audio], *, situation=None, level: float = DEFAULT_LEVEL
-    ) -> list[Assessment]: ...
-    @overload
-    def assess(
         self,
-        context: list[Audio | None],
+        context: Audio | list[Audio | None] | None,
         response: list[Audio],
         *,
-        situation: list[str | None] | str | None = None,
+        situation: str | list[str | None] | None = None,
         level: float = DEFAULT_LEVEL,
     ) -> list[Assessment]: ...
     @overload
@@ -161,7 +157,7 @@ class Scorer:
             UserError: As `score`; also if there are no intervals of this level.
         """
         found = []
-        for _, own in self.assess_pairs(pairs_of(context, response, situation), level):
+        for own in self.assess_pairs(pairs_of(context, response, situation), level):
             if isinstance(own, AudioError):
                 raise own
             found.append(own)
@@ -196,7 +192,7 @@ class Scorer:
         heard = None if context is None else clip(context)
         if heard is not None:
             self.check_clip(heard)  # otherwise every response would fail for it
-        return in_order([found for _, found in self.assess_pairs(pairs_of(heard, list(responses), situation))], names)
+        return in_order(list(self.assess_pairs(pairs_of(heard, list(responses), situation))), names)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -215,31 +211,22 @@ class Scorer:
             questions: `(context, response)`, or mappings with `response`, and optionally `context` and `situation`.
             level: As for `assess`.
 
-        Yields:
+        Returns:
             In order, what is known of each, or what is wrong with its audio.
 
         Raises:
             UserError: If a question is none; also if there are no intervals of this level.
         """
-        for _, found in self.assess_pairs(numbered(questions), level):
-            yield found
+        return self.assess_pairs(numbered(questions), level)
 
     def assess_pairs(
-        self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
-    ) -> Iterator[tuple[Pair, Assessment | AudioError]]:
-        """Yield each pair, in order, with its assessment or with what is wrong with its audio.
+        self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
+    ) -> Iterator[Assessment | AudioError]:
+        """What is known of each pair, in order, or what is wrong with its audio; see `PairScorer.assess`.
 
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
-        domain = None if self.calibration is None else self.calibration.domain
-        for pair, judged in self._scorer.run(pairs):
-            found = self._scorer.calibrated(judged.outcome, level)
-            if isinstance(found, AudioError):
-                yield pair, found
-                continue
-            rows = zip(*(values.tolist() for values in found), strict=True)
-            scores = {own.name: self._score(own, *row) for own, row in zip(self.dimensions, rows, strict=True)}
-            yield pair, Assessment(scores, cautions(judged.facts, domain))
+        return self._scorer.assess(pairs, level)
 
     def assess_table(
         self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
@@ -281,21 +268,3 @@ class Scorer:
         """
         if self.calibration is None:
             raise UserError(self._not_calibrated)
-
-    def _score(
-        self, dimension: Dimension, score: float, error: float, low: float, high: float, abstained: bool
-    ) -> Score:
-        """Of one dimension; NaN, which stands for unknown in tensors, becomes None."""
-        return Score(
-            score,
-            Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
-            _known(error),
-            _known(low),
-            _known(high),
-            abstained,
-            label(dimension, score) if self._in_points else None,
-        )
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

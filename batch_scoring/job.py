@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from .. import __version__
-from ..data_modules.errors import UserError
+from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import replace_file
 from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .manifest import Manifest, Row
-from .scores import Column, ScoredRow, Value, check_out, row_columns, write_scores
+from .manifest import SUFFIXES, Manifest, Row
+from .scores import Column, ScoredRow, Value, row_columns, write_scores
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -50,7 +50,8 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_out(self.out)
+        if self.out.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{self.out}: suffix {shown(self.out.suffix)}; expected {', '.join(SUFFIXES)}")
         if self.out.exists() and self.manifest.exists() and os.path.samefile(self.out, self.manifest):
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
 
@@ -135,7 +136,7 @@ def audio_mark(rows: Iterable[Row], checksums: bool) -> str:
     known: dict[Path, str] = {}
     digest = hashlib.sha256()
     for row in rows:
-        if row.pair is None:
+        if isinstance(row.pair, AudioError):
             digest.update(b"none\n")
             continue
         for clip in (row.pair.response, *(turn.audio for turn in row.pair.context)):
@@ -252,7 +253,7 @@ class Parts:
             scored: Its rows.
             audio: `audio_mark` of its rows.
         """
-        failed = Counter(row.problem.kind for row in scored if row.problem is not None)
+        failed = Counter(row.error.kind for row in scored if row.error is not None)
         head = {"rows": len(scored), "failed": failed, "audio": audio, "columns": columns}
         content = "".join(f"{json.dumps(row.values, allow_nan=False)}\n" for row in scored).encode()
         with suppress(FileNotFoundError):

@@ -6,13 +6,12 @@ in memory: `data_modules.tables.read_table` is for tables that are.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
+import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -24,11 +23,11 @@ import pyarrow.parquet as pq
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.embedded import has_bytes
-from ..data_modules.errors import DataError, OutsideError, place, shown
+from ..data_modules.errors import AudioError, DataError, OutsideError, place, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.ratings import is_name
 from ..data_modules.schema import Pair, Turn
-from ..data_modules.tables import check_header, is_text, parquet_tables, plain_text, unique_object
+from ..data_modules.tables import check_header, csv_rows, is_text, jsonl_rows, parquet_tables, plain_text
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that are read; others are ignored."""
@@ -134,81 +133,51 @@ class Manifest:
             return hashlib.sha256(f"{size}\n".encode() + file.read()).hexdigest()
 
     def _records(self, first: int, ids_only: bool = False) -> Iterator[Record]:
-        """Rows from one on; the file is opened anew. Lines that are left out are counted, about 1 us each."""
+        """Rows from one on, or a little before; the file is opened anew."""
         try:
             if self._suffix == ".jsonl":
                 yield from self._read_json(first)
             elif self._suffix != ".parquet":
                 yield from self._read_separated(first)
-            elif not ids_only:
-                yield from self._read_parquet(first, self._columns)
-            elif "pair_id" in self._columns:
-                yield from self._read_parquet(first, ["pair_id"])
-            else:
+            elif ids_only and "pair_id" not in self._columns:
                 yield from (Record(position, None, {}) for position in range(self._groups[-1]))
+            else:
+                yield from self._read_parquet(first, ["pair_id"] if ids_only else self._columns)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
 
     def _lines(self) -> Iterator[str]:
         with open(self.path, "rb") as file:
-            line = 0
-            while data := file.readline(_LONGEST_LINE + 1):
-                line += 1
+            for line in itertools.count(1):
+                data = file.readline(_LONGEST_LINE + 1)
+                if not data:
+                    return
                 if len(data) > _LONGEST_LINE:
                     longest = f"expected lines of at most {_LONGEST_LINE >> 20} MiB"
                     raise DataError(f"{place(self.path, line=line)}: a longer line; {longest}")
                 try:
-                    text = (data.removeprefix(_BYTE_ORDER_MARK) if line == 1 else data).decode()
+                    yield (data.removeprefix(_BYTE_ORDER_MARK) if line == 1 else data).decode()
                 except UnicodeDecodeError as error:
                     wrong = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
                     raise DataError(f"{place(self.path, line=line)}: {wrong}; expected text saved as UTF-8") from None
-                yield text
 
     def _read_separated(self, first: int) -> Iterator[Record]:
-        reader = csv.reader(self._lines(), delimiter="\t" if self._suffix == ".tsv" else ",", strict=True)
-        header: list[str] = []
-        position = end = 0
-        try:
-            for values in reader:
-                line, end = end + 1, reader.line_num
-                if not values:
-                    continue
-                if not header:
-                    header = values
-                    self._check_header(header)
-                    continue
-                if position >= first:
-                    record = Record(position, line, {})
-                    if len(values) != len(header):
-                        expected = f"expected {len(header)}, one per column"
-                        raise DataError(f"{where(self.path, record)}: {len(values)} values; {expected}")
-                    yield record._replace(cells=_cells(dict(zip(header, values, strict=True))))
-                position += 1
-        except csv.Error as error:
-            raise DataError(f"{place(self.path, line=reader.line_num)}: not readable as CSV ({error})") from None
+        rows = csv_rows(self._lines(), self.path)
+        _, header = next(rows, (0, COLUMNS))
+        self._check_columns(header)
+        for position, (line, values) in enumerate(rows):
+            if position >= first:
+                yield Record(position, line, _cells(dict(zip(header, values, strict=True))))
 
     def _read_json(self, first: int) -> Iterator[Record]:
         names: dict[str, None] = {}
-        position, found = 0, first > 0
-        for line, text in enumerate(self._lines(), start=1):
-            if not text.strip():
-                continue
-            if position >= first:
-                record = Record(position, line, {})
-                try:
-                    row = json.loads(text, object_pairs_hook=unique_object)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(f"{where(self.path, record)}: not readable as JSON ({error})") from None
-                if not isinstance(row, dict):
-                    expected = "expected one JSON object per line"
-                    raise DataError(f"{where(self.path, record)}: value {shown(row)}; {expected}")
-                found = found or "response_audio" in row
-                if not found and len(names) < _NAMES_SHOWN:
-                    names.update(dict.fromkeys(row))
-                yield record._replace(cells=_cells(row))
-            position += 1
-        if position and not found:
-            raise self._no_responses(list(names))
+        position = first - 1
+        for position, (line, row) in enumerate(jsonl_rows(self._lines(), self.path, first), start=first):
+            if len(names) < _NAMES_SHOWN or "response_audio" in row:
+                names.update(dict.fromkeys(row))
+            yield Record(position, line, _cells(row))
+        if first == 0 <= position:
+            self._check_columns(tuple(names))
 
     def _read_footer(self) -> None:
         try:
@@ -218,7 +187,8 @@ class Manifest:
                 names = schema.names
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._unreadable(error) from None
-        self._check_header(names)
+        check_header(names, self.path)
+        self._check_columns(names)
         self._columns = [name for name in COLUMNS if name in names]
         self._groups = list(accumulate(groups, initial=0))
         self.embeds = any(has_bytes(schema.field(name).type) for name in self._columns)
@@ -234,14 +204,10 @@ class Manifest:
                 if position >= first:
                     yield Record(position, None, _cells(row))
 
-    def _check_header(self, names: list[str]) -> None:
-        check_header(names, self.path)
+    def _check_columns(self, names: Sequence[str]) -> None:
         if "response_audio" not in names:
-            raise self._no_responses(names)
-
-    def _no_responses(self, names: list[str]) -> DataError:
-        found, expected = ", ".join(names) or "none", ", ".join(COLUMNS)
-        return DataError(f"{self.path}: no column 'response_audio'; it has {found}; expected {expected}")
+            found, expected = ", ".join(names) or "none", ", ".join(COLUMNS)
+            raise DataError(f"{self.path}: no column 'response_audio'; it has {found}; expected {expected}")
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error})")
@@ -270,30 +236,11 @@ def row_id(record: Record, path: Path) -> str:
     return text
 
 
-class Problem(NamedTuple):
-    """Why a row has no score.
-
-    Attributes:
-        kind: The same for all rows that fail alike, for counting.
-        text: One line: what was found and what is expected.
-    """
-
-    kind: str
-    text: str
-
-
 class Row(NamedTuple):
-    """A row, ready to be scored; one of `pair` and `problem` is None."""
+    """A row, ready to be scored: its id, and its pair or why there is none."""
 
     pair_id: str
-    pair: Pair | None
-    problem: Problem | None
-
-
-class _Unusable(Exception):
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.problem = Problem(kind, text)
+    pair: Pair | AudioError
 
 
 class RowReader:
@@ -303,10 +250,10 @@ class RowReader:
         """Say where clips lie.
 
         Args:
-            folder: What paths are relative to; None = rows hold the clips themselves, and a path is a problem.
+            folder: What paths are relative to; None = rows hold the clips themselves, and a path is an error.
         """
         self._folder = None if folder is None else folder.resolve()
-        self._resolve = lru_cache(_PATHS_KEPT)(self._resolved)
+        self._resolve = lru_cache(_PATHS_KEPT)(resolve_inside)
 
     def of_record(self, record: Record, path: Path) -> Row:
         """A row of a manifest.
@@ -333,44 +280,41 @@ class RowReader:
             if plain_text(situation) is None:  # empty, or NaN out of Parquet
                 situation = None
             elif not is_text(situation):
-                raise _Unusable("not text", f"{where}, column 'situation': value {shown(situation)}; expected text")
-        except _Unusable as unusable:
-            return Row(pair_id, None, unusable.problem)
-        return Row(pair_id, Pair(pair_id, response, turns, situation=situation, group_id=pair_id), None)
+                text = f"{where}, column 'situation': value {shown(situation)}; expected text"
+                raise AudioError(text, "not text")
+        except AudioError as error:
+            return Row(pair_id, error)
+        return Row(pair_id, Pair(pair_id, response, turns, situation=situation, group_id=pair_id))
 
     def _context(self, value: Any, where: str) -> tuple[Turn, ...]:
         if value is None:
             return ()
         if not isinstance(value, list):
             return (Turn("user", self._clip(value, where)),)
-        return tuple(self._turn(turn, where) for turn in value)
-
-    def _turn(self, value: Any, where: str) -> Turn:
-        if not isinstance(value, dict) or not is_name(value.get("role")):
-            expected = 'expected {"role": "user", "audio": ...} per turn'
-            raise _Unusable("not a turn", f"{where}: value {shown(value)}; {expected}")
-        clip = {name: part for name, part in value.items() if name != "role"}
-        return Turn(value["role"], self._clip(clip["audio"] if set(clip) == {"audio"} else clip, where))
+        turns = []
+        for turn in value:
+            if not isinstance(turn, dict) or not is_name(turn.get("role")):
+                text = f'{where}: value {shown(turn)}; expected {{"role": "user", "audio": ...}} per turn'
+                raise AudioError(text, "not a turn")
+            clip = {name: part for name, part in turn.items() if name != "role"}
+            turns.append(Turn(turn["role"], self._clip(clip["audio"] if set(clip) == {"audio"} else clip, where)))
+        return tuple(turns)
 
     def _clip(self, value: Any, where: str) -> AudioSource:
         if isinstance(value, Mapping) and set(value) <= _CLIP_FIELDS:
             value = value.get("bytes") or value.get("path")
         if value in (None, "", b""):
-            raise _Unusable("empty cell", f"{where}: empty; expected a clip")
+            raise AudioError(f"{where}: empty; expected a clip", "empty cell")
         if isinstance(value, bytes):
             return value
         if not isinstance(value, str):
             expected = "expected the path of an audio file, or its bytes"
-            raise _Unusable("not a clip", f"{where}: value {shown(value)}; {expected}")
+            raise AudioError(f"{where}: value {shown(value)}; {expected}", "not a clip")
         if self._folder is None:
-            raise _Unusable("a path", f"{where}: value {shown(value)} is a path; expected bytes, or name the folder")
+            raise AudioError(f"{where}: value {shown(value)} is a path; expected bytes, or name the folder", "a path")
         try:
-            return self._resolve(value)
+            return self._resolve(self._folder, value, "")
         except OutsideError as error:
-            raise _Unusable("leaves the folder", f"{where}{error}") from None
+            raise AudioError(f"{where}{error}", "leaves the folder") from None
         except DataError as error:
-            raise _Unusable("no such file", f"{where}{error}") from None
-
-    def _resolved(self, value: str) -> Path:
-        assert self._folder is not None
-        return resolve_inside(self._folder, value, "")
+            raise AudioError(f"{where}{error}", "no such file") from None

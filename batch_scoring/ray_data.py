@@ -24,7 +24,7 @@ from ..scorer import Scorer
 from .job import Chunk, Parts
 from .manifest import RowReader
 from .scores import Column, score_columns, score_rows
-from .worker import Worker
+from .workers import Worker
 
 _MOST_BLOCKS = 1000
 

@@ -22,8 +22,8 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import SCHEDULER_SIGNALS, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .local import ALONE, Launch, run_workers, worker_devices
 from .manifest import Manifest, Record, RowReader
+from .workers import ALONE, Launch, run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
 _THREADS = 16  # that ask for files

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import json
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data_modules.errors import AudioError, UserError, shown
-from ..data_modules.schema import Pair
-from .manifest import COLUMNS, SUFFIXES, Manifest, Problem, Row, RowReader
+from ..data_modules.errors import AudioError, UserError
+from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
     import pandas as pd
     from datasets import Dataset, IterableDataset
 
-    from ..assessment import Assessment
+    from ..models.assessment import Assessment
     from ..scorer import Scorer
 
 Value = float | bool | str | None
-Pieces = Iterable[Sequence[Sequence[Value]]]
-"""Rows of values, some at a time."""
 _DECIMALS = 6
 _GROUP_ROWS = 2**16  # of a row group in Parquet, at least
 _ARROW = {"number": pa.float64(), "flag": pa.bool_(), "text": pa.string()}
@@ -51,11 +48,11 @@ class ScoredRow(NamedTuple):
 
     Attributes:
         values: Those of `row_columns`.
-        problem: Why there are no scores; None = there are.
+        error: Why there are no scores; None = there are.
     """
 
     values: list[Value]
-    problem: Problem | None
+    error: AudioError | None
 
 
 def score_columns(scorer: Scorer) -> tuple[Column, ...]:
@@ -63,7 +60,7 @@ def score_columns(scorer: Scorer) -> tuple[Column, ...]:
 
     Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
     may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
-    where scores are no rating points; and `warnings`, codes of `assessment.Caution` joined by `;`, mostly empty.
+    where scores are no rating points; and `warnings`, codes of `Caution` joined by `;`, mostly empty.
     """
     names = [dimension.name for dimension in scorer.dimensions]
     known: list[Column] = []
@@ -104,78 +101,58 @@ def score_rows(
     """
     from ..models.calibration import DEFAULT_LEVEL
 
-    waiting: deque[Row] = deque()  # rows that were taken and have no scores yet, in order
+    rows, asked = itertools.tee(rows)
+    found = scorer.assess_pairs((row.pair for row in asked), DEFAULT_LEVEL if level is None else level)
+    return map(functools.partial(_scored, columns), rows, found)
 
-    def pairs() -> Iterator[Pair]:
-        for row in rows:
-            waiting.append(row)
-            if row.pair is not None:
-                yield row.pair
 
-    for pair, found in scorer.assess_pairs(pairs(), DEFAULT_LEVEL if level is None else level):
-        while waiting[0].pair is not pair:
-            yield _without_scores(waiting.popleft(), columns)
-        row = waiting.popleft()
-        problem = Problem(found.kind, str(found)) if isinstance(found, AudioError) else _not_finite(found)
-        if isinstance(found, AudioError) or problem is not None:
-            yield _without_scores(row._replace(problem=problem), columns)
+def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError) -> ScoredRow:
+    if not isinstance(found, AudioError):
+        for name, score in found.points.items():
+            if not math.isfinite(score):
+                text = f"{name}: the judge's score is {score}; expected a finite number"
+                found = AudioError(text, "no finite score")
+                break
         else:
-            yield ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
-    for row in waiting:
-        yield _without_scores(row, columns)
+            return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
+    return ScoredRow([row.pair_id, *[None] * len(columns), str(found)], found)
 
 
-def _without_scores(row: Row, columns: Sequence[Column]) -> ScoredRow:
-    assert row.problem is not None
-    return ScoredRow([row.pair_id, *[None] * len(columns), row.problem.text], row.problem)
-
-
-def _not_finite(found: Assessment) -> Problem | None:
-    for name, score in found.points.items():
-        if not math.isfinite(score):
-            return Problem("no finite score", f"{name}: the judge's score is {score}; expected a finite number")
-    return None
-
-
-def check_out(out: Path) -> None:
-    """Scores can be written to such a file.
-
-    Raises:
-        UserError: If it has another suffix.
-    """
-    if out.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{out}: suffix {shown(out.suffix)}; expected {', '.join(SUFFIXES)}")
-
-
-def write_scores(suffix: str, columns: Sequence[Column], pieces: Pieces, file: BinaryIO) -> None:
+def write_scores(
+    suffix: str, columns: Sequence[Column], pieces: Iterable[Sequence[Sequence[Value]]], file: BinaryIO
+) -> None:
     """Write a file of scores.
 
     Args:
         suffix: Of the file. CSV and TSV: None is empty, flags are `true` and `false`, numbers have six decimals. JSONL:
             an object per row, None is null. Parquet: numbers as float64, flags as booleans, text as strings.
         columns: `row_columns`.
-        pieces: The rows.
+        pieces: The rows, some at a time.
         file: The file, which stays open.
     """
+    names = [column.name for column in columns]
     if suffix == ".parquet":
-        _write_parquet(columns, pieces, file)
+        schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
+        waiting: list[Sequence[Value]] = []
+        with pq.ParquetWriter(file, schema) as writer:
+            for rows in itertools.chain(pieces, [[]]):
+                waiting += rows
+                if len(waiting) >= _GROUP_ROWS or (waiting and not rows):  # a row group is full, or this is the end
+                    values = zip(*waiting, strict=True)
+                    arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                    waiting = []
         return
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     if suffix == ".jsonl":
-        names = [column.name for column in columns]
         for row in itertools.chain.from_iterable(pieces):
             values = dict(zip(names, row, strict=True))
             text.write(f"{json.dumps(values, ensure_ascii=False, allow_nan=False)}\n")
     else:
-        _write_separated(columns, pieces, text, "\t" if suffix == ".tsv" else ",")
+        table = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",")
+        table.writerow(names)
+        table.writerows(map(_cell, row) for row in itertools.chain.from_iterable(pieces))
     text.detach()  # writes what waits
-
-
-def _write_separated(columns: Sequence[Column], pieces: Pieces, text: TextIO, delimiter: str) -> None:
-    writer = csv.writer(text, delimiter=delimiter)
-    writer.writerow([column.name for column in columns])
-    for rows in pieces:
-        writer.writerows([_cell(value) for value in row] for row in rows)
 
 
 def _cell(value: Value) -> str:
@@ -183,20 +160,7 @@ def _cell(value: Value) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
-
-
-def _write_parquet(columns: Sequence[Column], pieces: Pieces, file: BinaryIO) -> None:
-    schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
-    waiting: list[Sequence[Value]] = []
-    with pq.ParquetWriter(file, schema) as writer:
-        for rows in itertools.chain(pieces, [[]]):
-            waiting += rows
-            if len(waiting) >= _GROUP_ROWS or (waiting and not rows):  # a row group is full, or this is the end
-                values = zip(*waiting, strict=True)
-                arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                waiting = []
+    return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
 def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None = None) -> int:
@@ -216,15 +180,12 @@ def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None =
     """
     manifest, reader, failed = Manifest(path), RowReader(path.parent), 0
     columns, count = score_columns(scorer), manifest.check()
-
-    def pieces() -> Iterator[list[list[Value]]]:
-        nonlocal failed
-        rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-        for row in score_rows(scorer, rows, columns, level):
-            failed += row.problem is not None
-            yield [row.values]
-
-    _write_separated(row_columns(columns), pieces(), file, ",")
+    writer = csv.writer(file)
+    writer.writerow([column.name for column in row_columns(columns)])
+    rows = (reader.of_record(record, path) for record in manifest.read(0, count))
+    for row in score_rows(scorer, rows, columns, level):
+        failed += row.error is not None
+        writer.writerow(map(_cell, row.values))
     return failed
 
 
@@ -256,7 +217,7 @@ def score_table(scorer: Scorer, table: pd.DataFrame | Dataset | IterableDataset,
             response, context = clip(cells["response_audio"]), cells.get("context_audio")
             context = None if context is None else clip(context)
             pair = make_pair(str(cells.get("pair_id", number)), context, response, cells.get("situation"))
-            yield Row(pair.pair_id, pair, None)
+            yield Row(pair.pair_id, pair)
 
     columns = score_columns(scorer)
     scored = [row.values for row in score_rows(scorer, rows(), columns, level)]

@@ -75,7 +75,7 @@ def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> 
     """Arguments of `train`: the recipe, on this machine, with other values."""
     on_gpu = options.device == "cuda"
     given = {
-        "model.backbone": str(folder / "backbone"),
+        "judge.backbone": str(folder / "backbone"),
         "data.path": str(folder / "data"),
         "data.num_workers": str(options.workers),
         "trainer.accelerator": "gpu" if on_gpu else "cpu",
@@ -202,21 +202,21 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
 # One batch of fixed size for each step, as the naive loop has it
 FIXED = {
     "data.batch_tokens": "null",
-    "model.cache": "none",
-    "model.compile_layers": "false",
-    "model.gradient_checkpointing": "false",
+    "cache.what": "none",
+    "compile_layers": "false",
+    "gradient_checkpointing": "false",
     "trainer.accumulate_grad_batches": "1",
 }
 PAIRED, RECIPE = "fixed batches", "the recipe as it is"
 BY_TOKENS = {name: value for name, value in FIXED.items() if name != "data.batch_tokens"}
-CACHED = BY_TOKENS | {"model.cache": "audio"}
+CACHED = BY_TOKENS | {"cache.what": "audio"}
 WAYS: dict[str, dict[str, str]] = {
     PAIRED: FIXED,
     RECIPE: {},
-    "fixed batches, layers computed again": FIXED | {"model.gradient_checkpointing": "true"},
+    "fixed batches, layers computed again": FIXED | {"gradient_checkpointing": "true"},
     "batches by tokens": BY_TOKENS,
     "batches by tokens, audio cached": CACHED,
-    "batches by tokens, audio cached, compiled": CACHED | {"model.compile_layers": "true"},
+    "batches by tokens, audio cached, compiled": CACHED | {"compile_layers": "true"},
 }
 """Ways of training, with the values by which they differ from the recipe."""
 
@@ -343,7 +343,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         # by tokens: as many as a batch of the longest pairs has, which a dry run says fits
         most = str(bench.batch * bench.predicted[False].tokens)
         values = {"data.batch_size": str(bench.batch), "data.batch_tokens": most, **values}
-    again = values.get("model.gradient_checkpointing") == "true"
+    again = values.get("gradient_checkpointing") == "true"
     naive: list[NaiveTurns] = []
     failure: list[str] = []
 

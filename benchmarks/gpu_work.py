@@ -26,7 +26,7 @@ from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import step_memory
-from empathy_judge.train.run import build_parser
+from empathy_judge.train.recipe import RecipeParser
 from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, peak_memory, predicted_bytes, step, words, work_of
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import Collate, read_items
@@ -95,8 +95,8 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     parameters = write_checkpoint(options.family, options.shapes, folder / "backbone", options.device)
     writing = time.perf_counter() - begun
     write_conversations(folder / "data", Conversations(options.pairs, validation=4, seconds=(LONGEST / 4, LONGEST)))
-    config = build_parser().parse_args([*words(options, folder, FIXED), f"--run={folder / 'unused'}"])
-    settings = build_parser().instantiate(config).model.judge_settings
+    parser = RecipeParser()
+    settings = parser.recipe(parser.parse([*words(options, folder, FIXED), f"--run={folder / 'unused'}"])).judge
     predicted = {
         again: step_memory(
             settings, batch=PREDICTED_AT, seconds=LONGEST, mixed_precision=True, gradient_checkpointing=again

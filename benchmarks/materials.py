@@ -16,7 +16,7 @@ import pandas as pd
 import soundfile
 import torch
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, write_dataset
-from empathy_judge.models.backbones.prompt import QUESTION
+from empathy_judge.models.backbones.audio_language_model import QUESTION
 from empathy_judge.train.nano.architecture import build_processor
 from safetensors.torch import save_file
 from transformers import (

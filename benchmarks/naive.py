@@ -18,7 +18,7 @@ import soundfile
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
@@ -198,13 +198,13 @@ def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, o
         "data.path": place.data,
         "data.batch_size": place.batch,
         "data.num_workers": place.workers,
-        "model.backbone": place.checkpoint,
-        "model.dtype": "bfloat16" if on_gpu else "float32",
-        "model.lora_rank": RANK,
-        "model.lora_alpha": ALPHA,
-        "model.lora_layers": list(place.upper) if in_upper else "null",
-        "model.learning_rate": LEARNING_RATE,
-        "model.head_learning_rate": HEAD_LEARNING_RATE,
+        "judge.backbone": place.checkpoint,
+        "judge.dtype": "bfloat16" if on_gpu else "float32",
+        "judge.lora.rank": RANK,
+        "judge.lora.alpha": ALPHA,
+        "judge.lora.layers": list(place.upper) if in_upper else "null",
+        "optimizer.learning_rate": LEARNING_RATE,
+        "optimizer.head_learning_rate": HEAD_LEARNING_RATE,
         "trainer.accelerator": "gpu" if on_gpu else "cpu",
         "trainer.devices": 1,
         "trainer.precision": "bf16-mixed" if on_gpu else "32-true",
@@ -234,7 +234,7 @@ class Recorder(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Copy what is trained."""
         assert isinstance(pl_module, JudgeModule)
-        self.beginning = {name: weight.detach().clone() for name, weight in pl_module.built.trainable().items()}
+        self.beginning = {name: weight.detach().clone() for name, weight in pl_module.judge.trainable().items()}
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int

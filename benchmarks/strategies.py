@@ -23,8 +23,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from empathy_judge.assessment import Assessment
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.assessment import Assessment
 from empathy_judge.scorer import Scorer
 from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
@@ -77,9 +77,9 @@ def measure(strategy: str, folder: Path, options: argparse.Namespace) -> dict[st
     on_gpu = torch.cuda.is_available()
     values = {
         "config": CONFIGS / f"strategy_{strategy}.yaml",
-        "model.backbone": folder / "backbone",
-        "model.cache": "none",
-        "model.dtype": "bfloat16" if on_gpu else "float32",
+        "judge.backbone": folder / "backbone",
+        "cache.what": "none",
+        "judge.dtype": "bfloat16" if on_gpu else "float32",
         "data.path": folder / "data",
         "data.batch_size": options.batch,
         "data.eval_batch_size": options.batch,
@@ -129,7 +129,7 @@ class StepClock(L.Callback):
 def score(run: Path, data: Path) -> torch.Tensor:
     """Scores of the last checkpoint for all pairs `(pairs, dimensions)`."""
     scorer = Scorer.from_pretrained(run / "checkpoints" / "last.ckpt")
-    found = [own for _, own in scorer.assess_pairs(PairDataset.load(data).pairs)]
+    found = list(scorer.assess_pairs(PairDataset.load(data).pairs))
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 

@@ -271,7 +271,7 @@ NAIVE, NAIVE_UPPER = "naive", "naive, LoRA in the upper quarter"
 def ways_of(batch: int) -> list[Way]:
     """All ways; batches by tokens have as many as so many pairs."""
     by_tokens = {"data.batch_tokens": batch * TOKENS_OF_A_PAIR}
-    audio, layers = {"model.cache": "audio"}, {"model.cache": "layers"}
+    audio, layers = {"cache.what": "audio"}, {"cache.what": "layers"}
     ours = {
         "ours, cold": (False, {}),
         "ours, cold, responses to one context together": (False, {"data.batches": "groups"}),

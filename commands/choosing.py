@@ -13,7 +13,7 @@ from . import DONE, FAILED_CHECKS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..assessment import Ranked, Score
+    from ..models.assessment import Ranked, Score
 
 
 def rank(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from . import DONE, FAILED_CHECKS
 from .options import import_parser, source_parser
 
 if TYPE_CHECKING:
+    from ..data_modules.audit import SplitAudit
     from ..data_modules.schema import PairDataset
 
 
@@ -45,9 +46,8 @@ def import_(words: Sequence[str]) -> int:
         shard_rows=options.shard_rows,
         max_skipped=options.max_skipped,
     )
-    skipped = dataset.root / SKIPPED_FILE
-    facts = {**_dataset_facts(dataset), "skipped": str(skipped) if skipped.is_file() else None}
-    _print_facts(facts, options.json)
+    skipped = Path(options.out) / SKIPPED_FILE
+    _print_dataset(dataset, options.json, {"skipped": str(dataset.root / SKIPPED_FILE) if skipped.is_file() else None})
     return DONE
 
 
@@ -73,7 +73,7 @@ def combine(options: argparse.Namespace) -> int:
         embed_audio=options.embed_audio,
         shard_rows=options.shard_rows,
     )
-    _print_facts(_dataset_facts(dataset), options.json)
+    _print_dataset(dataset, options.json, {})
     return DONE
 
 
@@ -124,7 +124,7 @@ def split(options: argparse.Namespace) -> int:
 
     Cross-validation trains once for each fold, on all but two of them:
       empathy-judge split data --folds 5
-      empathy-judge train --config configs/nano.yaml --data.path data --run runs/5 \\
+      empathy-judge train --config nano --data.path data --run runs/5 \\
           --data.train_split '[fold1, fold2, fold3]' --data.validation_split fold4
       empathy-judge evaluate runs/5 --data data --split fold5
     Leave-one-system-out has a fold for each system, called after it:
@@ -157,7 +157,10 @@ def split(options: argparse.Namespace) -> int:
             seed=options.seed,
             overwrite=options.overwrite,
         )
-    _print_facts(audit.to_dict(), options.json)
+    if options.json:
+        print(json.dumps(audit.to_dict(), indent=2, allow_nan=False))
+    else:
+        _print_audit(audit)
     return DONE
 
 
@@ -178,9 +181,9 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
     return held or None
 
 
-def _dataset_facts(dataset: PairDataset) -> dict[str, Any]:
+def _print_dataset(dataset: PairDataset, as_json: bool, more: Mapping[str, Any]) -> None:
     """What `import` and `combine` say of the dataset that they made."""
-    return {
+    facts = {
         "out": str(dataset.root),
         "pairs": len(dataset.pairs),
         "ratings": len(dataset.ratings),
@@ -190,12 +193,39 @@ def _dataset_facts(dataset: PairDataset) -> dict[str, Any]:
         "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
         "content_hash": dataset.card.content_hash,
         "description": dataset.card.description,
+        **more,
     }
-
-
-def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, indent=2, allow_nan=False))
         return
-    for key, value in facts.items():
-        print(f"{key}: {json.dumps(value) if isinstance(value, dict | list | tuple) else value}")
+    print(
+        "{out}: {pairs} pairs in {groups} groups, {ratings} ratings by {raters} raters, {preferences} preferences; "
+        "{pairs_without_rating} pairs have no rating.".format_map(facts)
+    )
+    if facts["description"]:
+        print(facts["description"])
+    if facts.get("skipped"):
+        print(f"What was skipped, and why: {facts['skipped']}")
+    print(f"Content hash: {facts['content_hash']}")
+
+
+def _print_audit(audit: SplitAudit) -> None:
+    """What is in each split, and what is in several."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("split", "pairs", "share", "groups", "systems", "speakers")
+    dimensions = list(dict.fromkeys(name for own in audit.splits.values() for name in own["mean_scores"]))
+    for name in dimensions:
+        table.add_column(f"mean {name}")
+    for name, own in audit.splits.items():
+        means = [own["mean_scores"][dimension] for dimension in dimensions]
+        counts = [str(own[what]) for what in ("groups", "systems", "speakers")]
+        scores = ["-" if mean is None else f"{mean:.2f}" for mean in means]
+        table.add_row(name, str(own["pairs"]), f"{own['share']:.1%}", *counts, *scores)
+    Console().print(table)
+    if audit.unsplit:
+        print(f"{audit.unsplit} pairs are in no split; split.yaml lists them.")
+    shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
+    print(f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}.")
+    print(f"{audit.clips} clips; {audit.not_comparable} of them could be compared by their bytes only.")

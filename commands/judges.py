@@ -41,7 +41,16 @@ def score(options: argparse.Namespace) -> int:
         return _score_pair(options)
     if options.out is not None:
         return _score_into_file(options)
-    return _print_scores(options)
+    from ..batch_scoring.scores import print_scores
+    from ..batch_scoring.workers import find_launch
+
+    for name in ("workers", "restart", "overwrite", "checksums", "json"):
+        if getattr(options, name):
+            raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
+    if find_launch().world > 1 or options.engine != "local":
+        raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
+    failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level)
+    return FAILED_CHECKS if failed else DONE
 
 
 def _score_pair(options: argparse.Namespace) -> int:
@@ -63,19 +72,6 @@ def _score_pair(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _print_scores(options: argparse.Namespace) -> int:
-    from ..batch_scoring.local import find_launch
-    from ..batch_scoring.scores import print_scores
-
-    for name in ("workers", "restart", "overwrite", "checksums", "json"):
-        if getattr(options, name):
-            raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
-    if find_launch().world > 1 or options.engine != "local":
-        raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
-    failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level)
-    return FAILED_CHECKS if failed else DONE
-
-
 def _scorer(options: argparse.Namespace) -> Scorer:
     from ..scorer import Scorer
 
@@ -91,8 +87,8 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.job import Job
-    from ..batch_scoring.local import find_launch
     from ..batch_scoring.run import make_engine, score_manifest
+    from ..batch_scoring.workers import find_launch
 
     paths = (Path(path) for path in (options.judge, options.manifest, options.out))
     job = Job(*paths, level=options.level, checksums=options.checksums, settings=_settings(options))

@@ -95,7 +95,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "demo", run, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
     one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
-    one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as configs/nano.yaml)")
+    one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as the recipe nano)")
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
@@ -151,15 +151,18 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
 def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     # `train` is dispatched before this parser; here it only shows in the list
-    commands.add_parser(
-        "train", help="Train a judge: empathy-judge train --config configs/nano.yaml (see train --help)."
-    )
+    commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
 
-    one = add_command(commands, "sweep", run, "empathy-judge sweep --config configs/sweep_nano.yaml --out sweeps/nano")
+    one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above")
+    one.add_argument(
+        "--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above; a file, or sweep_nano"
+    )
     one.add_argument("--out", default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)")
     one.add_argument("--json", action="store_true", help="print JSON")
+
+    one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
+    one.add_argument("path", help="recipe or sweep file (YAML), run folder or judge folder")
 
     one = add_command(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help=_JUDGES)

@@ -79,7 +79,7 @@ def add_cache_option(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--cache", metavar="FOLDER",
         help="keep what the audio tower makes of clips here, for other commands and for training with "
-        "--model.cache_folder (at most 100 GB; default: not kept)",
+        "--cache.folder (at most 100 GB; default: not kept)",
     )  # fmt: skip
 
 

@@ -18,12 +18,24 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Train a judge; options come from the configuration."""
+    """Train a judge; options come from the recipe."""
     from ..train.run import train as run
 
     best = run(arguments)
     if best is not None:  # None after a dry run
         print(f"best checkpoint: {best}")
+    return DONE
+
+
+def upgrade(options: argparse.Namespace) -> int:
+    """Convert what an earlier version wrote: a recipe, a sweep file, a run folder or a judge folder, in place.
+
+    Prints each change. Judges and runs of earlier versions can be used without it; recipes cannot.
+    """
+    from ..train.upgrade import upgrade as convert
+
+    changed = convert(Path(options.path))
+    print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
     return DONE
 
 
@@ -39,22 +51,23 @@ def sweep(options: argparse.Namespace) -> int:
     The best of many trials looks better than it is: measure it on a split that chose nothing.
 
     The file says:
-      train: [configs/nano.yaml]            # recipes, relative to the working folder
+      train: [nano]                         # recipes by name, or files
       overrides: {data.path: data}          # what holds in every trial
       search:
-        model.learning_rate: {low: 1e-4, high: 1e-2, log: true}
-        model.lora_rank: {low: 8, high: 64, step: 8}
-        model.head: {choices: [regression, histogram]}
+        optimizer.learning_rate: {low: 1e-4, high: 1e-2, log: true}
+        judge.lora.rank: {low: 8, high: 64, step: 8}
+        judge.head: {choices: [regression, histogram]}
       trials: 20
       seeds: [0, 1, 2]
       sampler_seed: 0
     """
     from rich.console import Console
 
+    from ..train.recipe import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
     out = Path(options.out)
-    found, results = run_sweep(Path(options.config), out)
+    found, results = run_sweep(find_recipe(options.config), out)
     best = best_of(results)
     if options.json:
         facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}

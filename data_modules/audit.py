@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from .errors import DataError, first_problem, place, shown
@@ -130,16 +129,24 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
         dataset: All pairs (not a subset).
         by: The columns that the splits were made by.
     """
-    members: dict[str, list[Pair]] = defaultdict(list)
-    for pair in dataset.pairs:
-        if pair.split is not None:
-            members[pair.split].append(pair)
     means = dataset.mean_scores()
     found = near_identical(dataset)
     splits = [pair.split for pair in dataset.pairs]
+    described: dict[str, dict[str, Any]] = {}
+    for name in sorted({split for split in splits if split is not None}):
+        pairs = [pair for pair in dataset.pairs if pair.split == name]
+        averages = means.loc[[pair.pair_id for pair in pairs]].mean()
+        described[name] = {
+            "pairs": len(pairs),
+            "share": len(pairs) / len(dataset.pairs),
+            "groups": len({pair.group_id for pair in pairs}),
+            "systems": len({pair.system_id for pair in pairs} - {None}),
+            "speakers": len({pair.response_speaker for pair in pairs} - {None}),
+            "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
+        }
     return SplitAudit(
         by=tuple(by),
-        splits={name: _describe(pairs, len(dataset.pairs), means) for name, pairs in sorted(members.items())},
+        splits=described,
         unsplit=sum(split is None for split in splits),
         crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, found).items()},
         refused=refused_kinds(by),
@@ -261,15 +268,3 @@ def find_crossings(values: Iterable[Collection[str]], splits: Iterable[str | Non
             if split is not None:
                 found[value].add(split)
     return {value: tuple(sorted(names)) for value, names in found.items() if len(names) > 1}
-
-
-def _describe(pairs: Sequence[Pair], total: int, means: pd.DataFrame) -> dict[str, Any]:
-    averages = means.loc[[pair.pair_id for pair in pairs]].mean()
-    return {
-        "pairs": len(pairs),
-        "share": len(pairs) / total,
-        "groups": len({pair.group_id for pair in pairs}),
-        "systems": len({pair.system_id for pair in pairs} - {None}),
-        "speakers": len({pair.response_speaker for pair in pairs} - {None}),
-        "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
-    }

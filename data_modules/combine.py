@@ -80,8 +80,18 @@ def combine(
     by, notes = _split_by(parts)
     dimensions, ratings, scale_notes = _on_one_scale(parts)
     preferences = [_named_apart(part, part.preferences, shared) for part in parts if part.preferences is not None]
+    cards = [part.card for part in parts]
+    contents = [f"{part.card.name} ({len(part.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
+    described = [f"{card.name}: {card.description}" for card in cards if card.description]
     combined = Imported(
-        card=_card(parts, dimensions, [*notes, *scale_notes]),
+        card=DatasetCard(
+            name="",  # that of the folder
+            dimensions=dimensions,
+            source="; ".join(f"{card.name}: {card.source}" for card in cards),
+            licence="; ".join(dict.fromkeys(card.licence for card in cards)),
+            synthetic=any(card.synthetic for card in cards),
+            description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *scale_notes, *described]),
+        ),
         pairs=[row for part in parts for row in _rows(part, shared, keep_splits=by is not None)],
         ratings=pd.concat(
             [_named_apart(part, own, shared) for part, own in zip(parts, ratings, strict=True)], ignore_index=True
@@ -175,7 +185,7 @@ def _on_one_scale(parts: Sequence[PairDataset]) -> tuple[tuple[Dimension, ...], 
             scores[number][where] = new
         dimensions.append(scale)
         notes += [
-            f"{name} of {parts[number].card.name}: {_in_words(was)} mapped onto {_in_words(scale)}."
+            f"{name} of {parts[number].card.name}: {was.described} mapped onto {scale.described}."
             for number, was in own.items()
             if not same_range(was, scale)
         ]
@@ -184,24 +194,6 @@ def _on_one_scale(parts: Sequence[PairDataset]) -> tuple[tuple[Dimension, ...], 
             notes.append(f"{name} has no steps any more: scores fall between steps of {first.step:g}.")
     ratings = [part.ratings.assign(score=values) for part, values in zip(parts, scores, strict=True)]
     return tuple(dimensions), ratings, notes
-
-
-def _in_words(dimension: Dimension) -> str:
-    return dimension.scale if dimension.higher_is_better else f"{dimension.scale} (lower is better)"
-
-
-def _card(parts: Sequence[PairDataset], dimensions: tuple[Dimension, ...], notes: Sequence[str]) -> DatasetCard:
-    cards = [part.card for part in parts]
-    contents = [f"{part.card.name} ({len(part.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
-    own = [f"{card.name}: {card.description}" for card in cards if card.description]
-    return DatasetCard(
-        name="",  # that of the folder
-        dimensions=dimensions,
-        source="; ".join(f"{card.name}: {card.source}" for card in cards),
-        licence="; ".join(dict.fromkeys(card.licence for card in cards)),
-        synthetic=any(card.synthetic for card in cards),
-        description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *own]),
-    )
 
 
 def _rows(part: PairDataset, shared: Collection[str], keep_splits: bool) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ rating: a judge's scores are multiplied by `directions` before they are compared
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -25,6 +25,7 @@ MOST_PER_PAIR = 4
 others."""
 
 _Context = tuple[str | None, tuple[str, ...]]  # the situation, and the hash of each turn that a response answers
+_NO_CONTEXT: _Context = (None, ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,80 +102,48 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
     """
     if not 0 <= min_score <= 1:
         raise UserError(f"min_score {min_score:g}; expected 0 to 1, a share of the rating scale")
-    good = np.asarray(_share_of_scale(dataset) >= min_score)
-    somewhere = set(np.flatnonzero(good.any(axis=1)))
+    dimensions, pairs = dataset.card.dimensions, dataset.pairs
+    low = np.array([d.minimum if d.higher_is_better else d.maximum for d in dimensions])
+    high = np.array([d.maximum if d.higher_is_better else d.minimum for d in dimensions])
+    good = np.asarray((dataset.mean_scores().to_numpy() - low) / (high - low) >= min_score)
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
-    contexts = [_context_of(dataset, pair) for pair in dataset.pairs]
-    judged = _judged(dataset)
+    prints = [dataset.fingerprints[pair.pair_id] for pair in pairs]
+    responses = [clips[-1] for clips in prints]
+    contexts: list[_Context] = [(pair.situation, clips[:-1]) for pair, clips in zip(pairs, prints, strict=True)]
+    ids = set(dataset.ratings["pair_id"])
+    if dataset.preferences is not None:
+        ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
+    judged = {(contexts[at], responses[at]) for at, pair in enumerate(pairs) if pair.pair_id in ids}
     siblings: dict[tuple[str, str | None], list[int]] = {}
-    for position, pair in enumerate(dataset.pairs):
+    for position, pair in enumerate(pairs):
         siblings.setdefault((pair.group_id, pair.system_id), []).append(position)
-    found: list[Comparison] = []
+
+    def misplaced(position: int, own: list[int], at: int) -> Iterator[int]:
+        """Pairs whose response, another one each time, answers something else; from this place on and then from the
+        first, so that no response is used more than others."""
+        seen: set[str] = set()
+        for other in chain(islice(own, at + 1, None), islice(own, at)):
+            elsewhere = contexts[other] not in (contexts[position], _NO_CONTEXT)
+            response = responses[other]
+            if elsewhere and response not in seen and (contexts[position], response) not in judged:
+                seen.add(response)
+                yield other
+
+    found: list[tuple[int, Comparison]] = []
     for own in siblings.values():
         if len({contexts[position] for position in own}) == 1:
             continue
         for at, position in enumerate(own):
-            pair = dataset.pairs[position]
-            if position not in somewhere:
+            if not good[position].any() or contexts[position] == _NO_CONTEXT:
                 continue
-            # each from its own place on, so that no response is used more than others
-            around = chain(islice(own, at + 1, None), islice(own, at))
-            others = _misplaced(dataset, contexts, judged, position, around)
-            for other in islice(others, MOST_PER_PAIR):
-                found.append(Comparison(pair, _answered_by(pair, dataset.pairs[other]), strengths[position]))
-    order = {pair.pair_id: position for position, pair in enumerate(dataset.pairs)}
-    return sorted(found, key=lambda comparison: order[comparison.chosen.pair_id])
-
-
-def _share_of_scale(dataset: PairDataset) -> np.ndarray:
-    """Mean ratings, shape (pairs, dimensions), 0 = worst end of the scale, 1 = better end, NaN = not rated."""
-    dimensions = dataset.card.dimensions
-    low = np.array([d.minimum if d.higher_is_better else d.maximum for d in dimensions])
-    high = np.array([d.maximum if d.higher_is_better else d.minimum for d in dimensions])
-    return (dataset.mean_scores().to_numpy() - low) / (high - low)
-
-
-def _context_of(dataset: PairDataset, pair: Pair) -> _Context:
-    return pair.situation, dataset.fingerprints[pair.pair_id][:-1]
-
-
-def _judged(dataset: PairDataset) -> set[tuple[_Context, str]]:
-    """Context and response of the pairs that somebody rated or compared."""
-    ids = set(dataset.ratings["pair_id"])
-    if dataset.preferences is not None:
-        ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
-    return {
-        (_context_of(dataset, pair), dataset.fingerprints[pair.pair_id][-1])
-        for pair in dataset.pairs
-        if pair.pair_id in ids
-    }
-
-
-def _misplaced(
-    dataset: PairDataset,
-    contexts: Sequence[_Context],
-    judged: set[tuple[_Context, str]],
-    position: int,
-    others: Iterable[int],
-) -> Iterator[int]:
-    """Positions among `others` of pairs whose response, another one each time, answers something else."""
-    context = contexts[position]
-    if context == (None, ()):
-        return
-    seen: set[str] = set()
-    for other in others:
-        response = dataset.fingerprints[dataset.pairs[other].pair_id][-1]
-        elsewhere = contexts[other] not in (context, (None, ()))
-        if elsewhere and response not in seen and (context, response) not in judged:
-            seen.add(response)
-            yield other
-
-
-def _answered_by(pair: Pair, other: Pair) -> Pair:
-    return dataclasses.replace(
-        pair,
-        pair_id=f"cf:{pair.pair_id}:{other.pair_id}",
-        response=other.response,
-        response_text=other.response_text,
-        response_speaker=other.response_speaker,
-    )
+            pair = pairs[position]
+            for other in islice(misplaced(position, own, at), MOST_PER_PAIR):
+                rejected = dataclasses.replace(
+                    pair,
+                    pair_id=f"cf:{pair.pair_id}:{pairs[other].pair_id}",
+                    response=pairs[other].response,
+                    response_text=pairs[other].response_text,
+                    response_speaker=pairs[other].response_speaker,
+                )
+                found.append((position, Comparison(pair, rejected, strengths[position])))
+    return [comparison for _, comparison in sorted(found, key=lambda item: item[0])]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import lightning as L
 import numpy as np
 import torch
+from filelock import FileLock
+from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -20,7 +25,6 @@ from .augmentation import NO_AUGMENTATION, Augmentation
 from .comparisons import Comparison, counterfactuals, human_comparisons
 from .errors import DataError
 from .measuring import clip_seconds
-from .near_duplicates import near_identical
 from .rated_pairs import RatedPair, RatedPairs, TrainingItems
 from .sampling import (
     WINDOW,
@@ -78,6 +82,7 @@ class PairDataModule(L.LightningDataModule):
         counterfactual_share: float = 0.0,
         counterfactual_min_score: float = 0.6,
         seed: int = 0,
+        start: Position | None = None,
     ) -> None:
         """Settings; nothing is read before `setup`.
 
@@ -102,6 +107,7 @@ class PairDataModule(L.LightningDataModule):
                 response that belongs to another context of the same group.
             counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
             seed: Of the order in which pairs are read, and of augmentation.
+            start: Where a resumed run goes on: workers start before Lightning tells the epoch.
         """
         super().__init__()
         self.path = path
@@ -118,25 +124,25 @@ class PairDataModule(L.LightningDataModule):
         self.preference_share, self.counterfactual_share = preference_share, counterfactual_share
         self.counterfactual_min_score = counterfactual_min_score
         self.seed = seed
-        self.start = Position()  # of a resumed run: workers start before Lightning tells the epoch
-
-    def prepare_data(self) -> None:
-        """Let one process of several read all audio where that was not done yet; `setup` then reads the result."""
-        if self.trainer is not None and self.trainer.world_size > 1:
-            dataset = PairDataset.load(self.path)
-            near_identical(dataset)
-            if self.batch_tokens is not None:
-                clip_seconds(dataset)
+        self.start = start or Position()
 
     def setup(self, stage: str) -> None:
-        """Load the dataset and check its split.
+        """Load the dataset and check its split, once: a recipe does it before the trainer asks for it.
 
         Raises:
             DataError: If the folder breaks the data contract, has not all of the splits, one split is to be trained on
                 and validated on, or the splits share what `audit` refuses.
         """
-        self.dataset = PairDataset.load(self.path)
-        check_splits(self.dataset)
+        if hasattr(self, "dataset"):
+            return
+        dataset = PairDataset.load(self.path)
+        user = getattr(os, "getuid", int)()
+        # the first process of a machine reads all audio where that was not done yet, the others what it found
+        with FileLock(Path(tempfile.gettempdir()) / f"empathy-judge-{user}-{dataset.card.content_hash[:16]}.lock"):
+            check_splits(dataset)
+            if self.batch_tokens is not None:
+                clip_seconds(dataset)
+        self.dataset = dataset
         both = set(self.train_splits) & set(self.validation_splits)
         if both:
             raise DataError(f"train_split and validation_split: both hold {min(both)!r}; expected different splits")
@@ -145,7 +151,7 @@ class PairDataModule(L.LightningDataModule):
         rated = set(training.ratings["pair_id"])
         judged = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated))
         self.train = RatedPairs(judged, self.augmentation, self.seed, self.target, self.weighting)
-        if self.trainer is None or self.trainer.is_global_zero:
+        if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
         validation = self.dataset.subset(self.validation_splits)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
+_MP3_START = re.compile(rb"\xff[\xe0-\xff]|ID3")
 _MP3_KILOBITS = {
     True: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),  # MPEG 1
     False: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),  # MPEG 2 and 2.5
@@ -204,8 +205,8 @@ def _mp3_frames(data: bytes) -> Iterator[tuple[bytes, int]]:
             yield data[position:following], samples
             position = following
         else:
-            starts = [found for mark in (b"\xff", b"ID3") if (found := data.find(mark, position + 1)) >= 0]
-            position = min(starts, default=len(data))
+            found = _MP3_START.search(data, position + 1)
+            position = len(data) if found is None else found.start()
 
 
 def _mp3_frame(data: bytes, at: int) -> tuple[int, int]:

@@ -27,9 +27,17 @@ AudioErrorKind = Literal[
     "too long",
     "not finite or not scaled",
     "too large for the memory",
+    "leaves the folder",
+    "empty cell",
+    "not a clip",
+    "a path",
+    "not a turn",
+    "not text",
+    "no finite score",
+    "process died",
     "cannot be used",
 ]
-"""What is wrong with a clip; the last where none of the others says it."""
+"""What is wrong with a clip, or with a row of a table of clips; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 2_000

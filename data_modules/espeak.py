@@ -23,27 +23,17 @@ QUALITIES = ("modal", "breathy", "rough")
 """Voice qualities that a speaker can take on."""
 
 ACCENTS = (
-    "en-us",
-    "en",
-    "en-gb-scotland",
-    "en-029",
-    "en-gb-x-rp",
-    "en-gb-x-gbclan",
-    "en-gb-x-gbcwmd",
-    "en-us-nyc",
-)
+    "en-us", "en", "en-gb-scotland", "en-029", "en-gb-x-rp", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc",
+)  # fmt: skip
 """espeak-ng's English accents."""
 
 _QUALITY_LINES = {
     "modal": ["roughness 0", "voicing 100", "breath 0 1 1 1 1 1 1 1"],
     "breathy": [
-        "roughness 0",
-        "voicing 45",
-        "breath 55 55 42 34 20 14 8 4",
-        "breathw 150 150 200 200 400 400 600 600",
+        "roughness 0", "voicing 45", "breath 55 55 42 34 20 14 8 4", "breathw 150 150 200 200 400 400 600 600",
     ],
     "rough": ["roughness 7", "flutter 18", "voicing 100", "breath 6 10 10 8 6 4 2 2"],
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,7 @@ def read_yaml(path: DataPath) -> Any:
 
 
 def resolve_inside(
-    root: Path,
-    relative: str,
-    where: str,
-    folders: dict[Path, Path] | None = None,
-    also: str | Path | None = None,
+    root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None, also: str | Path | None = None
 ) -> Path:
     """The absolute path of a file in `root`, symlinks followed.
 

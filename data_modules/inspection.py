@@ -129,11 +129,33 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
     for pair in dataset.pairs:
         names = [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
         for clip, fingerprint in zip(names, dataset.fingerprints[pair.pair_id], strict=True):
-            found = _problems(measured[fingerprint], max_seconds)
-            problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail in found]
+            found = measured[fingerprint]
+            if isinstance(found, AudioError):
+                problems.append(Problem("unreadable", pair.pair_id, clip, str(found)))
+            else:
+                possible = [
+                    ("changed", "the content is not what was imported", found.changed),
+                    ("silent", f"RMS {found.dbfs:.0f} dBFS", found.dbfs < SILENT_DBFS),
+                    ("clipped", f"{found.clipped:.2%} of samples at full scale", found.clipped > CLIPPED_SHARE),
+                    ("too_long", f"{found.seconds:.1f} s", found.seconds > max_seconds),
+                ]
+                problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail, applies in possible if applies]
             prints[clip.partition(" ")[0]].add(fingerprint)
     lasting = {clip: found.seconds for clip, found in measured.items() if isinstance(found, Measured)}
     seconds = {kind: [lasting[clip] for clip in own if clip in lasting] for kind, own in prints.items()}
+    scores, raters = {}, {}
+    for dimension in dataset.card.dimensions:
+        ratings = dataset.ratings[dataset.ratings["dimension"] == dimension.name]
+        found = _summary(ratings["score"])
+        scores[dimension.name] = {
+            "scale": dimension.scale,
+            "higher_is_better": dimension.higher_is_better,
+            "count": found.count,
+            "minimum": found.minimum,
+            "mean": float(np.asarray(ratings["score"], np.float64).mean()) if found.count else None,
+            "maximum": found.maximum,
+        }
+        raters[dimension.name] = _summary(ratings.groupby("pair_id")["rater_id"].nunique())
     rated = set(dataset.ratings["pair_id"])
     splits = {pair.split for pair in dataset.pairs} - {None}
     return Inspection(
@@ -143,27 +165,14 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         counts=_counts(dataset),
         seconds={kind: _summary(values) for kind, values in seconds.items()},
         durations={kind: _histogram(values) for kind, values in seconds.items()},
-        scores=_scores(dataset),
-        raters_per_pair={d.name: _raters_per_pair(dataset, d.name) for d in dataset.card.dimensions},
+        scores=scores,
+        raters_per_pair=raters,
         problems=tuple(problems),
         max_seconds=max_seconds,
         split_by=split_columns(dataset) if splits else (),
         crossings=audit_splits(dataset, split_columns(dataset)).crossings if splits else {},
         unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated),
     )
-
-
-def _problems(found: Measured | AudioError, max_seconds: float) -> list[tuple[str, str]]:
-    """Kind and detail of what is wrong with a clip."""
-    if isinstance(found, AudioError):
-        return [("unreadable", str(found))]
-    possible = [
-        ("changed", "the content is not what was imported", found.changed),
-        ("silent", f"RMS {found.dbfs:.0f} dBFS", found.dbfs < SILENT_DBFS),
-        ("clipped", f"{found.clipped:.2%} of samples at full scale", found.clipped > CLIPPED_SHARE),
-        ("too_long", f"{found.seconds:.1f} s", found.seconds > max_seconds),
-    ]
-    return [(kind, detail) for kind, detail, applies in possible if applies]
 
 
 def _summary(values: Iterable[float]) -> Summary:
@@ -207,23 +216,3 @@ def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
             "rated_pairs": len(ratings["pair_id"].unique()),
         }
     return counts
-
-
-def _scores(dataset: PairDataset) -> dict[str, dict[str, Any]]:
-    result = {}
-    for dimension in dataset.card.dimensions:
-        scores = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name, "score"].to_numpy(np.float64)
-        result[dimension.name] = {
-            "scale": dimension.scale,
-            "higher_is_better": dimension.higher_is_better,
-            "count": len(scores),
-            "minimum": float(scores.min()) if len(scores) else None,
-            "mean": float(scores.mean()) if len(scores) else None,
-            "maximum": float(scores.max()) if len(scores) else None,
-        }
-    return result
-
-
-def _raters_per_pair(dataset: PairDataset, dimension: str) -> Summary:
-    ratings = dataset.ratings[dataset.ratings["dimension"] == dimension]
-    return _summary(float(count) for count in ratings.groupby("pair_id")["rater_id"].nunique())

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, TypeVar
 
@@ -83,22 +83,21 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
     kept = read_kept(dataset, DURATIONS_FILE, _Durations)
     found = {} if kept is None else kept.seconds
     if found.keys() != sources.keys():
-        found = dict(
-            zip(sources, map_threads(_seconds, sources.values(), "Measuring audio", len(sources)), strict=True)
-        )
+
+        def measure(source: AudioSource) -> float:
+            try:
+                return probe(source).seconds
+            except AudioError:
+                return 0.0
+
+        measured = map_threads(measure, sources.values(), "Measuring audio", len(sources))
+        found = dict(zip(sources, measured, strict=True))
         keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=found))
     by_source: dict[AudioSource, float] = {}
     for pair in dataset.pairs:  # one clip may lie in several files
         clips = [*(turn.audio for turn in pair.context), pair.response]
         by_source.update(zip(clips, (found[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
     return by_source
-
-
-def _seconds(source: AudioSource) -> float:
-    try:
-        return probe(source).seconds
-    except AudioError:
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +158,14 @@ def _measure(fingerprint: str, source: AudioSource, known: Mapping[str, Measured
         except OSError as error:
             raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
     content = hashlib.sha256(data).hexdigest()
-    measured = known[content] if content in known else _measure_bytes(data, name)
-    return content, Measured(measured.seconds, measured.dbfs, measured.clipped, content != fingerprint)
-
-
-def _measure_bytes(data: bytes, name: str) -> Measured:
-    rate = probe(data, name).rate
-    samples = decode(data, rate, name=name)
-    power = float(np.var(samples, dtype=np.float64))
-    return Measured(
-        seconds=len(samples) / rate,
-        dbfs=10 * float(np.log10(max(power, 1e-20))),
-        clipped=float(np.mean(np.abs(samples) >= FULL_SCALE)),
-    )
+    measured = known.get(content)
+    if measured is None:
+        rate = probe(data, name).rate
+        samples = decode(data, rate, name=name)
+        power = float(np.var(samples, dtype=np.float64))
+        clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
+        measured = Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
+    return content, replace(measured, changed=content != fingerprint)
 
 
 @contextmanager

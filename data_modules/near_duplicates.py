@@ -22,18 +22,17 @@ with the number of clips, not of pairs of clips.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from .audio import AudioSource, decode
 from .errors import AudioError
 from .measuring import KeptResult, distinct_clips, keep, read_kept
 from .parallel import map_threads
 from .schema import PairDataset
+from .stratified import components
 
 NEAR_IDENTICAL_FILE = "near_identical.json"
 METHOD = "Haitsma-Kalker 2002, version 1"
@@ -148,14 +147,11 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
         if (rate := bit_error_rate(fingerprints[first], fingerprints[second])) is not None
         and rate <= MAX_BIT_ERROR_RATE
     ]
-    if not edges:
-        return []
-    size = len(fingerprints)
-    rows, columns = np.array(edges).T
-    _, numbers = connected_components(coo_array((np.ones(len(edges)), (rows, columns)), (size, size)), directed=False)
-    order = np.argsort(numbers, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
-    return sorted(part.tolist() for part in parts if len(part) > 1)
+    edges_of: list[list[int]] = [[] for _ in fingerprints]
+    for number, both in enumerate(edges):
+        for position in both:
+            edges_of[position].append(number)
+    return [part for part in components(edges_of) if len(part) > 1]
 
 
 def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]]:
@@ -196,12 +192,26 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
         dataset: All pairs (not a subset).
     """
     kept = read_kept(dataset, NEAR_IDENTICAL_FILE, _Kept)
-    if kept is None or kept.method != METHOD:
-        found = _measure(distinct_clips(dataset))
-        facts = {"method": METHOD, "content_hash": dataset.card.content_hash, **dataclasses.asdict(found)}
-        keep(dataset, NEAR_IDENTICAL_FILE, _Kept(**facts))
-        return found
-    return NearIdentical(kept.clips, kept.not_comparable, kept.clusters)
+    if kept is not None and kept.method == METHOD:
+        return NearIdentical(kept.clips, kept.not_comparable, kept.clusters)
+
+    def measure(source: AudioSource) -> Fingerprint:
+        try:
+            return fingerprint(decode(source, RATE))
+        except AudioError:  # `inspect` lists it, and training stops at it
+            return Fingerprint(np.zeros(0, np.uint32), np.zeros(0, bool))
+
+    sources = distinct_clips(dataset)
+    prints = list(map_threads(measure, sources.values(), "Comparing audio", len(sources)))
+    names = list(sources)
+    found = NearIdentical(
+        clips=len(names),
+        not_comparable=tuple(name for name, one in zip(names, prints, strict=True) if not one.comparable),
+        clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(prints)),
+    )
+    facts = {"method": METHOD, "content_hash": dataset.card.content_hash, **dataclasses.asdict(found)}
+    keep(dataset, NEAR_IDENTICAL_FILE, _Kept(**facts))
+    return found
 
 
 class _Kept(KeptResult):
@@ -209,20 +219,3 @@ class _Kept(KeptResult):
     clips: int
     not_comparable: tuple[str, ...]
     clusters: tuple[tuple[str, ...], ...]
-
-
-def _measure(sources: Mapping[str, AudioSource]) -> NearIdentical:
-    found = list(map_threads(_fingerprint_of, sources.values(), "Comparing audio", len(sources)))
-    names = list(sources)
-    return NearIdentical(
-        clips=len(names),
-        not_comparable=tuple(name for name, one in zip(names, found, strict=True) if not one.comparable),
-        clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(found)),
-    )
-
-
-def _fingerprint_of(source: AudioSource) -> Fingerprint:
-    try:
-        return fingerprint(decode(source, RATE))
-    except AudioError:  # `inspect` lists it, and training stops at it
-        return Fingerprint(np.zeros(0, np.uint32), np.zeros(0, bool))

@@ -73,6 +73,11 @@ class Dimension:
         steps = "" if self.step is None else f" in steps of {self.step:g}"
         return f"{self.minimum:g} to {self.maximum:g}{steps}"
 
+    @property
+    def described(self) -> str:
+        """The scale, and its direction where lower is better."""
+        return self.scale if self.higher_is_better else f"{self.scale} (lower is better)"
+
 
 def parse_dimension(text: str) -> Dimension:
     """Reads ``NAME=LOW:HIGH``, ``NAME=LOW:HIGH:STEP``, each with ``:lower`` at the end where lower is better.

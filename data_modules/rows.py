@@ -162,7 +162,9 @@ def _is_absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def checked_pairs(rows: Iterable[Row], file: str | DataPath, locate: Locate | None = None) -> Iterator[Row]:
+def checked_pairs(
+    rows: Iterable[Row], file: str | DataPath, locate: Locate | None = None, *, grouped: bool = True
+) -> Iterator[Row]:
     """The same rows, once their texts were checked, whatever their audio.
 
     Args:
@@ -170,6 +172,7 @@ def checked_pairs(rows: Iterable[Row], file: str | DataPath, locate: Locate | No
             here.
         file: What messages call the table.
         locate: What messages call a cell, where the table came from another layout.
+        grouped: Whether every pair has a group already.
 
     Raises:
         DataError: On an empty table, a missing, empty or repeated ``pair_id``, or a text that is none.
@@ -177,10 +180,11 @@ def checked_pairs(rows: Iterable[Row], file: str | DataPath, locate: Locate | No
     locate = locate or locate_in(file)
     first: dict[str, int] = {}
     names: set[object] = set()  # known to be good: most columns repeat a few values
+    optional = NAME_COLUMNS if grouped else ("group_id", *NAME_COLUMNS)
     for position, row in enumerate(rows):
         for column in ("pair_id", "group_id", *NAME_COLUMNS):
             value: Any = row[column]
-            if (value is None and column in NAME_COLUMNS) or (isinstance(value, str) and value in names):
+            if (value is None and column in optional) or (isinstance(value, str) and value in names):
                 continue
             if not is_name(value):
                 raise bad_value(locate(position, column), value, "text without line breaks, not empty")

@@ -1,17 +1,16 @@
 """The sample: neutral sentences spoken by espeak-ng in many tones, rated by a simulated panel. Synthetic throughout.
 
 **The rule.** A context is spoken in one of five tones, a response in one of five others. `FIT` says how well each
-response
-tone suits each context tone, in rating points. Which response tone is best depends on the context tone, so neither clip
-alone tells the score. Eight raters hear the fit through their own severity, spread and noise, give whole points from
-1 to 5 and leave out a quarter of the items. On request some of them also compare responses to the same context. No
-person rated anything, and no word says anything about feelings.
+response tone suits each context tone, in rating points. Which response tone is best depends on the context tone, so
+neither clip alone tells the score. Eight raters hear the fit through their own severity, spread and noise, give whole
+points from 1 to 5 and leave out a quarter of the items. On request some of them also compare responses to the same
+context. No person rated anything, and no word says anything about feelings.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +19,13 @@ import pandas as pd
 import soundfile
 import torch
 import torchaudio
-from rich.console import Console
-from rich.progress import track
 
 from . import sentences
 from .audio import audio_hash
 from .errors import UserError
 from .espeak import ACCENTS, Tone, Voice, speak
 from .folders import staged_folder
+from .parallel import progress
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
 
@@ -64,16 +62,7 @@ RATERS = 8
 _MISSING = 0.25
 _SHARD = 100  # groups that one fresh process makes; espeak-ng keeps state between sentences
 _SEX = {"f": "female", "m": "male"}
-_SHAPES = {
-    "context_variant": (5, 3),
-    "tone_variant": (3, 5),
-}  # context tones and response tones of one script
-
-
-@dataclass(frozen=True)
-class _Spoken:
-    tone: str
-    file: str
+_SHAPES = {"context_variant": (5, 3), "tone_variant": (3, 5)}  # context tones and response tones of one script
 
 
 def make_sample(
@@ -105,14 +94,7 @@ def make_sample(
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]
         with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
-            console = Console(stderr=True)
-            made = track(
-                pool.imap(partial(_make_shard, staged, seed), shards),
-                "speaking",
-                total=len(shards),
-                console=console,
-                disable=not console.is_terminal,
-            )
+            made = progress(pool.imap(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
             rows = pd.DataFrame([row for shard in made for row in shard])
             pool.close()
             pool.join()  # workers that are terminated instead leave their voice files behind
@@ -194,10 +176,9 @@ def _card(groups: int, seed: int) -> DatasetCard:
         licence="CC0-1.0",
         synthetic=True,
         description=(
-            "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit "
-            "between the tone of "
-            "the context and the tone of the response. No person rated anything; it shows that the pipeline works and "
-            "says nothing about how well a judge agrees with people."
+            "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit between the tone "
+            "of the context and the tone of the response. No person rated anything; it shows that the pipeline works "
+            "and says nothing about how well a judge agrees with people."
         ),
     )
 
@@ -210,24 +191,22 @@ def _make_shard(folder: Path, seed: int, groups: range) -> list[dict[str, object
 def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
     rng = np.random.default_rng([seed, 2, group])
     setting = "context_variant" if group % 2 == 0 else "tone_variant"
-    contexts, responses = _SHAPES[setting]
+    n_contexts, n_responses = _SHAPES[setting]
     asker, answerer = _voice(rng), _voice(rng)
     context_text = str(rng.choice(sentences.short_statements()))
     response_text = str(rng.choice(sentences.short_replies()))
     system = str(rng.choice(list(SYSTEMS)))
-    context_tones = rng.choice(list(CONTEXT_TONES), contexts, replace=False)
+    context_tones = rng.choice(list(CONTEXT_TONES), n_contexts, replace=False).tolist()
     weights = [0.5 if tone == SYSTEMS[system] else 0.5 / (len(RESPONSE_TONES) - 1) for tone in RESPONSE_TONES]
-    response_tones = rng.choice(list(RESPONSE_TONES), responses, p=weights)
-    spoken_contexts = [_speak(folder, context_text, asker, CONTEXT_TONES, str(tone), rng) for tone in context_tones]
-    spoken_responses = [
-        _speak(folder, response_text, answerer, RESPONSE_TONES, str(tone), rng) for tone in response_tones
-    ]
+    response_tones = rng.choice(list(RESPONSE_TONES), n_responses, p=weights).tolist()
+    contexts = [(tone, _speak(folder, context_text, asker, CONTEXT_TONES[tone], rng)) for tone in context_tones]
+    responses = [(tone, _speak(folder, response_text, answerer, RESPONSE_TONES[tone], rng)) for tone in response_tones]
     return [
         {
             "pair_id": f"pair-{group:04d}-{c}{r}",
             "group_id": f"script-{group:04d}",
-            "context_audio": context.file,
-            "response_audio": response.file,
+            "context_audio": context,
+            "response_audio": response,
             "system_id": system,
             "context_speaker": asker.name,
             "response_speaker": answerer.name,
@@ -236,12 +215,12 @@ def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
             "language": "en",
             "context_text": context_text,
             "response_text": response_text,
-            "context_tone": context.tone,
-            "response_tone": response.tone,
-            "fit": float(FIT.loc[context.tone, response.tone]),
+            "context_tone": context_tone,
+            "response_tone": response_tone,
+            "fit": float(FIT.loc[context_tone, response_tone]),
         }
-        for c, context in enumerate(spoken_contexts)
-        for r, response in enumerate(spoken_responses)
+        for c, (context_tone, context) in enumerate(contexts)
+        for r, (response_tone, response) in enumerate(responses)
     ]
 
 
@@ -252,16 +231,15 @@ def _voice(rng: np.random.Generator) -> Voice:
     return Voice(str(rng.choice(ACCENTS)), "f" if woman else "m", float(pitch), float(tract))
 
 
-def _speak(
-    folder: Path, text: str, voice: Voice, tones: dict[str, Tone], name: str, rng: np.random.Generator
-) -> _Spoken:
-    samples, rate_made = speak(text, voice, _vary(tones[name], rng))
+def _speak(folder: Path, text: str, voice: Voice, tone: Tone, rng: np.random.Generator) -> str:
+    """The clip of a sentence, as a path relative to the folder."""
+    samples, rate_made = speak(text, voice, _vary(tone, rng))
     resampled = torchaudio.functional.resample(torch.from_numpy(samples), rate_made, RATE).numpy()
     temporary = folder / "audio" / f"{rng.integers(2**62):x}.wav"
     soundfile.write(temporary, resampled, RATE, subtype="PCM_16")
     file = f"audio/{audio_hash(temporary)[:20]}.wav"
     temporary.rename(folder / file)
-    return _Spoken(name, file)
+    return file
 
 
 def _vary(tone: Tone, rng: np.random.Generator) -> Tone:

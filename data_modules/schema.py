@@ -272,11 +272,7 @@ def complete_dataset(
 
 
 def check_annotations(
-    card: DatasetCard,
-    pair_ids: Sequence[str],
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None,
-    root: DataPath,
+    card: DatasetCard, pair_ids: Sequence[str], ratings: pd.DataFrame, preferences: pd.DataFrame | None, root: DataPath
 ) -> None:
     """Checks ratings and preferences against the pairs and the scales.
 

@@ -14,14 +14,7 @@ _EVENTS = (
     "came by this afternoon", "stayed in the office", "is near the front door", "went through the station",
     "was on the list again", "started around nine", "is open until six", "came back from the workshop",
 )  # fmt: skip
-_TAILS = (
-    "",
-    " with the others",
-    " as the plan said",
-    " before the meeting",
-    " and then left",
-    " like every week",
-)
+_TAILS = ("", " with the others", " as the plan said", " before the meeting", " and then left", " like every week")
 _REPLIES = (
     "I see, and then you went to the {place}.", "So it was the {thing} in the {place}.",
     "You said that the {thing} came first.", "Then we can look at the {thing} on {day}.",
@@ -49,19 +42,12 @@ def replies() -> list[str]:
 
 
 _SHORT_SUBJECTS = (
-    "The keys",
-    "My notes",
-    "Our tickets",
-    "The plates",
-    "Two boxes",
-    "The forms",
-    "Her books",
-    "The maps",
-)
+    "The keys", "My notes", "Our tickets", "The plates", "Two boxes", "The forms", "Her books", "The maps",
+)  # fmt: skip
 _SHORT_PLACES = ("in the car", "by the door", "on the desk", "in the hall", "at the bank", "on the shelf", "in my bag")
 _SHORT_REPLIES = (
-    "So they are {place}.", "I can look {place}.", "You put them {place}.", "We will start {place}.", "Let "
-    "me check {place}.",
+    "So they are {place}.", "I can look {place}.", "You put them {place}.", "We will start {place}.",
+    "Let me check {place}.",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from .errors import DataError, place, shown
 from .folders import replace_file
 from .near_duplicates import near_identical
 from .ratings import is_name
-from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
+from .schema import PAIRS_FILE, PairDataset, write_splits
 from .stratified import assign, components
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
@@ -78,13 +77,18 @@ def split_dataset(
     _check_fractions(fractions)
     if hold_out:
         _check_hold_out(hold_out, by, fractions, dataset)
-    free, held = [], []
-    for component in _components(dataset, by):
-        is_held = _is_held_out([dataset.pairs[i] for i in component], hold_out or {})
-        (held if is_held else free).append(component)
+    kept_out = {
+        position
+        for column, values in (hold_out or {}).items()
+        for position, pair in enumerate(dataset.pairs)
+        if read_column(pair, column) in values
+    }
+    parts = _components(dataset, by)
+    free = [part for part in parts if kept_out.isdisjoint(part)]
+    held = [part for part in parts if not kept_out.isdisjoint(part)]
     shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
-    splits = _assign(dataset, free, shares, dict.fromkeys(shares, MAX_DEVIATION), by, seed, stratify)
-    splits.update(dict.fromkeys((position for component in held for position in component), "test"))
+    splits = _assign(dataset, free, shares, MAX_DEVIATION, by, seed, stratify)
+    splits.update(dict.fromkeys((position for part in held for position in part), "test"))
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
         "hold_out": {column: list(values) for column, values in (hold_out or {}).items()},
@@ -124,8 +128,7 @@ def fold_dataset(
     if not 2 <= folds <= len(dataset.pairs):
         raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
     shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
-    most = dict.fromkeys(shares, _MAX_FOLD_DEVIATION / folds)
-    splits = _assign(dataset, _components(dataset, by), shares, most, by, seed, stratify)
+    splits = _assign(dataset, _components(dataset, by), shares, _MAX_FOLD_DEVIATION / folds, by, seed, stratify)
     return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
 
 
@@ -172,58 +175,71 @@ def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
     """Positions of pairs that stay together."""
     values = values_of(dataset, by, near_identical(dataset))
     kinds = refused_kinds(by) if "group_id" in by else by
-    labels = [
-        [(kind, value) for kind in kinds for value in values[kind][position]] for position in range(len(dataset.pairs))
-    ]
-    return components(labels)
+    return components(
+        [[(kind, value) for kind in kinds for value in values[kind][n]] for n in range(len(dataset.pairs))]
+    )
 
 
 def _assign(
     dataset: PairDataset,
     parts: Sequence[Sequence[int]],
     shares: Mapping[str, float],
-    most: Mapping[str, float],
+    most: float,
     by: Sequence[str],
     seed: int,
     stratify: bool,
 ) -> dict[int, str]:
-    """Position -> split, for the positions in `parts`. `most`: how far the share of a split may be off."""
+    """Position -> split, for the positions in `parts`; refused where parts are too few or too large for the shares.
+
+    Parts are balanced by their mean score from 0 (worst) to 1 (best) over all dimensions. `most`: how far the share of
+    a split may be off.
+    """
     sizes = [len(part) for part in parts]
-    assigned = assign(sizes, shares, seed, _mean_quality(dataset, parts) if stratify else None)
-    _check_shares(assigned, sizes, shares, most, by)
+    scaled = dataset.mean_scores()
+    for dimension in dataset.card.dimensions:
+        share = (scaled[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
+        scaled[dimension.name] = share if dimension.higher_is_better else 1 - share
+    quality = scaled.mean(axis=1)
+    means = [float(quality.iloc[list(part)].mean()) for part in parts]
+    assigned = assign(sizes, shares, seed, means if stratify else None)
+    whole, total = sum(shares.values()), sum(sizes)
+    for name, fraction in shares.items():
+        share = sum(sizes[number] for number, own in assigned.items() if own == name) / max(total, 1)
+        if share == 0 or abs(share - fraction / whole) > most:
+            raise DataError(
+                f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
+                f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
+                f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
+            )
     return {position: name for number, name in assigned.items() for position in parts[number]}
 
 
 def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str, Any]) -> SplitAudit:
-    """Sets pairs aside that would leak, audits the splits, then writes them and ``split.yaml``."""
-    aside = _leaking(dataset, splits, request["by"])
-    kept = {position: name for position, name in splits.items() if position not in aside}
-    for name in dict.fromkeys(splits.values()):
-        if name not in kept.values():
+    """Sets pairs aside whose audio may not be in two of these splits, and is; audits, then writes the splits and
+    ``split.yaml``."""
+    by = request["by"]
+    values = values_of(dataset, by, near_identical(dataset))
+    names = [splits[position] for position in range(len(dataset.pairs))]
+    aside = set()
+    for kind in set(refused_kinds(by)) - set(by):
+        crossing = find_crossings(values[kind], names)
+        aside |= {position for position, having in enumerate(values[kind]) if not crossing.keys().isdisjoint(having)}
+    kept = [None if position in aside else name for position, name in enumerate(names)]
+    for name in dict.fromkeys(names):
+        if name not in kept:
             what = f"every response clip of {name!r} is in another split, too"
             raise DataError(f"{dataset.root}: {what}; expected splits that share no responses")
-    pairs = tuple(dataclasses.replace(pair, split=kept.get(position)) for position, pair in enumerate(dataset.pairs))
+    pairs = tuple(dataclasses.replace(pair, split=name) for pair, name in zip(dataset.pairs, kept, strict=True))
     split = dataclasses.replace(dataset, pairs=pairs)
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
-    audit = audit_splits(split, request["by"])
+    audit = audit_splits(split, by)
     refuse_leaks(split, audit)
-    write_splits(dataset.root, [pair.split for pair in pairs])
+    write_splits(dataset.root, kept)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
     facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
     text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
     replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return audit
-
-
-def _leaking(dataset: PairDataset, splits: Mapping[int, str], by: Sequence[str]) -> set[int]:
-    """Positions of pairs with audio that may not be in two of these splits, and is."""
-    values = values_of(dataset, by, near_identical(dataset))
-    names = [splits[position] for position in range(len(dataset.pairs))]
-    found = set()
-    for kind in set(refused_kinds(by)) - set(by):
-        crossing = find_crossings(values[kind], names)
-        found |= {position for position, having in enumerate(values[kind]) if not crossing.keys().isdisjoint(having)}
-    return found
 
 
 def _check_by(by: Sequence[str], dataset: PairDataset) -> None:
@@ -247,10 +263,7 @@ def _check_fractions(fractions: Mapping[str, float]) -> None:
 
 
 def _check_hold_out(
-    hold_out: Mapping[str, Sequence[str]],
-    by: Sequence[str],
-    fractions: Mapping[str, float],
-    dataset: PairDataset,
+    hold_out: Mapping[str, Sequence[str]], by: Sequence[str], fractions: Mapping[str, float], dataset: PairDataset
 ) -> None:
     if "test" not in fractions or len(fractions) < 2:
         raise DataError(f"splits {', '.join(fractions)}; expected with values held out: 'test' and another")
@@ -262,39 +275,3 @@ def _check_hold_out(
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
                 raise DataError(f"held out {column} {shown(value)}; expected {has}")
-
-
-def _is_held_out(pairs: Sequence[Pair], hold_out: Mapping[str, Sequence[str]]) -> bool:
-    return any(read_column(pair, column) in values for column, values in hold_out.items() for pair in pairs)
-
-
-def _mean_quality(dataset: PairDataset, members: Sequence[Sequence[int]]) -> list[float]:
-    """Mean score of each component, from 0 (worst) to 1 (best) over all dimensions; NaN = not rated."""
-    scaled = dataset.mean_scores()
-    for dimension in dataset.card.dimensions:
-        share = (scaled[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
-        scaled[dimension.name] = share if dimension.higher_is_better else 1 - share
-    pairs = scaled.mean(axis=1)
-    return [float(pairs.iloc[list(positions)].mean()) for positions in members]
-
-
-def _check_shares(
-    assigned: Mapping[int, str],
-    sizes: Sequence[int],
-    fractions: Mapping[str, float],
-    most: Mapping[str, float],
-    by: Sequence[str],
-) -> None:
-    """Refuses splits that have little to do with the fractions: components too few or too large."""
-    whole, pairs = sum(fractions.values()), defaultdict(int)
-    for number, name in assigned.items():
-        pairs[name] += sizes[number]
-    total = sum(pairs.values())
-    for name, fraction in fractions.items():
-        share = pairs[name] / max(total, 1)
-        if share == 0 or abs(share - fraction / whole) > most[name]:
-            raise DataError(
-                f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
-                f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
-                f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
-            )

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,7 +38,8 @@ class RemotePath:
         return RemotePath(self.address, f"{self.relative}/{name}" if self.relative else name)
 
     def __str__(self) -> str:
-        folder = _without_secrets(self.address).rstrip("/")
+        # without ``user:password@`` or ``token@`` and without what follows ``?``, where signatures stand
+        folder = re.sub(r"(?<=://)[^/@]*@", "", self.address).partition("?")[0].rstrip("/")
         return f"{folder}/{self.relative}" if self.relative else folder
 
     def __repr__(self) -> str:
@@ -70,10 +70,6 @@ class RemotePath:
         with _reached(self):
             return bytes(self._filesystem.cat_file(self._path))  # pyright: ignore[reportArgumentType] never str
 
-    def read_text(self, encoding: str) -> str:
-        """The content of a text file."""
-        return self.read_bytes().decode(encoding)
-
     def open(self) -> Any:
         """A file to seek and read in. Nothing is read ahead: of Parquet only the columns that are asked for."""
         with _reached(self):
@@ -92,11 +88,11 @@ class RemotePath:
 
     @property
     def _filesystem(self) -> fsspec.AbstractFileSystem:
-        return _connect(self.address)[0]
+        return url_to_fs(self.address)[0]  # fsspec keeps the connection, one per process and thread-safe
 
     @property
     def _path(self) -> str:
-        folder = _connect(self.address)[1].rstrip("/")
+        folder = url_to_fs(self.address)[1].rstrip("/")
         return f"{folder}/{self.relative}" if self.relative else folder
 
 
@@ -118,7 +114,7 @@ def data_path(address: str | Path | RemotePath) -> DataPath:
         return Path(address)
     path = RemotePath(text)
     with _reached(path):
-        _connect(text)
+        url_to_fs(text)
     return path
 
 
@@ -128,23 +124,6 @@ def path_version(path: DataPath) -> str:
         return path.version()
     facts = path.stat()
     return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
-
-
-def _connect(address: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """File system and path. fsspec keeps the connection, one per process and thread-safe."""
-    return url_to_fs(address)
-
-
-def _unknown_protocols(address: str) -> list[str]:
-    """Those of an address, or of a chain of addresses, that fsspec does not know."""
-    protocols = [part.partition("://")[0] for part in address.split("::") if "://" in part]
-    return [protocol for protocol in protocols if protocol not in available_protocols()]
-
-
-@lru_cache
-def _without_secrets(address: str) -> str:
-    """The address without ``user:password@`` or ``token@`` and without what follows ``?``, where signatures stand."""
-    return re.sub(r"(?<=://)[^/@]*@", "", address).partition("?")[0]
 
 
 @contextmanager
@@ -157,7 +136,8 @@ def _reached(path: RemotePath) -> Iterator[Any]:
     except ImportError as error:
         raise DataError(f"{path}: {error}; expected a local folder, or an address whose package is there") from None
     except ValueError:
-        unknown = _unknown_protocols(path.address)
+        protocols = [part.partition("://")[0] for part in path.address.split("::") if "://" in part]
+        unknown = [protocol for protocol in protocols if protocol not in available_protocols()]
         reason = f"Protocol not known: {unknown[0]}" if unknown else "not an address"
         raise DataError(
             f"{path}: {reason}; expected a local folder, hf://datasets/..., s3://... and the like"

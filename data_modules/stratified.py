@@ -70,10 +70,7 @@ def _strata(scores: Sequence[float]) -> list[list[int]]:
 
 
 def _assign_once(
-    strata: Sequence[Sequence[int]],
-    sizes: Sequence[int],
-    fractions: Mapping[str, float],
-    rng: np.random.Generator,
+    strata: Sequence[Sequence[int]], sizes: Sequence[int], fractions: Mapping[str, float], rng: np.random.Generator
 ) -> dict[int, str]:
     """Each component goes to the split that is furthest behind its share of all so far, this stratum included.
 

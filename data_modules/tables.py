@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,11 +143,15 @@ def read_table(path: str | Path) -> SourceTable:
     return table
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _read_text(path: Path) -> str:
+    data = _read_bytes(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -160,31 +164,68 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _read_csv(path: Path) -> SourceTable:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, strict=True)
-    header: list[str] = []
-    rows: list[dict[str, Any]] = []
-    lines: list[int] = []
-    known: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
-    end = 0
+def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The header of a CSV file, then its rows, each with the line where it starts; empty lines are passed over.
+
+    Args:
+        lines: With their ends.
+        path: Its suffix says what stands between values: `.tsv` tabs, else commas.
+
+    Raises:
+        DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
+    """
+    reader = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    columns = row = end = 0
     try:
         for values in reader:
             line, end = end + 1, reader.line_num
             if not values:
                 continue
-            if not header:
-                header = values
-                check_header(header, path)
-                continue
-            if len(values) != len(header):
-                where = place(path, len(rows) + 1, line=line)
-                raise DataError(f"{where}: {len(values)} values; expected {len(header)}, one per column")
-            texts = (known.setdefault(value, value) or None for value in values)
-            rows.append(dict(zip(header, texts, strict=True)))
-            lines.append(line)
+            if not columns:
+                check_header(values, path)
+                columns = len(values)
+            elif len(values) != columns:
+                where = place(path, row, line=line)
+                raise DataError(f"{where}: {len(values)} values; expected {columns}, one per column")
+            yield line, values
+            row += 1
     except csv.Error as error:
         raise DataError(f"{place(path, line=end + 1)}: not readable as CSV ({error})") from None
+
+
+def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file from row `first` on, each with its line; blank lines are passed over.
+
+    Raises:
+        DataError: If a line is no JSON object.
+    """
+    row = 0
+    for line, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        row += 1
+        if row <= first:
+            continue
+        try:
+            values = json.loads(text, object_pairs_hook=unique_object)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{place(path, row, line=line)}: not readable as JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise DataError(f"{place(path, row, line=line)}: value {shown(values)}; expected one JSON object per line")
+        yield line, values
+
+
+def _read_csv(path: Path) -> SourceTable:
+    known: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    header: list[str] = []
+    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path):
+        if not header:
+            header = values
+            continue
+        rows.append(dict(zip(header, (known.setdefault(value, value) or None for value in values), strict=True)))
+        lines.append(line)
     return SourceTable(path, tuple(header), rows, lines)
 
 
@@ -200,21 +241,9 @@ def check_header(header: Sequence[str], path: Path) -> None:
 
 
 def _read_jsonl(path: Path) -> SourceTable:
-    rows: list[dict[str, Any]] = []
-    lines: list[int] = []
-    for line, text in enumerate(_read_text(path).split("\n"), start=1):
-        if not text.strip():
-            continue
-        where = place(path, len(rows) + 1, line=line)
-        try:
-            row = json.loads(text, object_pairs_hook=unique_object)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not readable as JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise bad_value(where, row, "one JSON object per line")
-        rows.append(row)
-        lines.append(line)
-    return SourceTable(path, _columns(rows), rows, lines)
+    found = list(jsonl_rows(_read_text(path).split("\n"), path))
+    rows = [row for _, row in found]
+    return SourceTable(path, _columns(rows), rows, [line for line, _ in found])
 
 
 def json_table(data: bytes, path: Path) -> SourceTable:
@@ -237,13 +266,6 @@ def json_table(data: bytes, path: Path) -> SourceTable:
         if not isinstance(row, dict):
             raise bad_value(place(path, number), row, "a JSON object")
     return SourceTable(path, _columns(rows), rows, None)
-
-
-def _read_json(path: Path) -> SourceTable:
-    try:
-        return json_table(path.read_bytes(), path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -273,7 +295,7 @@ def _read_parquet(path: Path) -> SourceTable:
 _READERS = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
-    ".json": _read_json,
+    ".json": lambda path: json_table(_read_bytes(path), path),
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on all GPUs of this machine; processes that die are started again, three times at most, and go on from the last
 # checkpoint; after bad input (exit code 2) nothing is:
-#   launch/torchrun.sh --config configs/qwen2_audio.yaml --config configs/strategy_ddp.yaml --data.path data --run runs/first
+#   launch/torchrun.sh --config qwen2_audio --config strategy_ddp --data.path data --run runs/first
 # On several machines with a common folder for the run: the same on each, told how many they are and where they meet:
 #   NODES=2 MASTER=first-machine:29400 launch/torchrun.sh ...
 # Also read: GPUS (processes on each machine), RESTARTS, RESUME (auto, true or false), PYTHON.

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError
 from .backbones.base import Quantization
-from .calibration import Calibration, from_json, read_calibration, to_json
+from .calibration import Calibration, from_json, to_json
 from .checkpoints import read_checkpoint
-from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description
-from .export.backbone_folder import check_backbone
+from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .hub import judge_folder
 from .judge import EmpathyJudge
 from .lora import trained_in_full
 from .weight_files import (
@@ -231,7 +229,7 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     kept = file.parent.parent / CALIBRATION_FILE
     if not kept.is_file():
         return LoadedJudge(judge, description)
-    calibration = read_calibration(kept, judge.dimensions)
+    calibration = from_json(read_json(kept), str(kept), judge.dimensions)
     if calibration.weights != weights_hash(judge):
         reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
         return LoadedJudge(judge, description, not_calibrated=reason)
@@ -249,6 +247,8 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     Raises:
         UserError: If it is none of these, or broken.
     """
+    from .hub import judge_folder
+
     path = judge_folder(path, revision)
     if (path / JUDGE_FILE).is_file():
         return load_judge(path, placement)
@@ -315,6 +315,8 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     trained, stored = description.settings, "none"
     backbone = placement.backbone or trained.backbone
     if description.export is not None:
+        from .export.backbone_folder import check_backbone
+
         if placement.backbone is not None:
             raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")
         backbone, stored = str(check_backbone(path.parent, description.sha256)), description.export.quantization

@@ -16,8 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, assert_never
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -25,15 +24,13 @@ from scipy.optimize import isotonic_regression, least_squares
 from scipy.special import expit, logit
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file
 from ..data_modules.schema import Dimension
 from .cautions import Domain
-from .validation import STRICT, read_json, validated
+from .description import STRICT, validated
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Coverages that an interval can have."""
 DEFAULT_LEVEL = 0.9
-Values = TypeVar("Values")
 MappingName = Literal["none", "isotonic", "temperature"]
 
 _EDGE = 1e-6  # of the normalised scale: distance that a score keeps from its ends, where a logit is infinite
@@ -235,8 +232,8 @@ class DimensionCalibration:
         )
 
 
-class Calibrated(NamedTuple, Generic[Values]):
-    """Scores and what is known of their errors, arrays or tensors of one shape `(..., dimensions)`.
+class Calibrated(NamedTuple):
+    """Scores and what is known of their errors, arrays of one shape `(..., dimensions)`.
 
     Attributes:
         score: Rating points, after the mapping.
@@ -246,11 +243,11 @@ class Calibrated(NamedTuple, Generic[Values]):
         abstained: True where the standard error is above the threshold; False where there is no threshold.
     """
 
-    score: Values
-    standard_error: Values
-    low: Values
-    high: Values
-    abstained: Values
+    score: np.ndarray
+    standard_error: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    abstained: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -295,7 +292,7 @@ class Calibration:
 
     def apply(
         self, score: np.ndarray, deviation: np.ndarray | None, dimensions: Sequence[Dimension], level: float
-    ) -> Calibrated[np.ndarray]:
+    ) -> Calibrated:
         """Calibrate what a head predicts.
 
         Args:
@@ -324,7 +321,7 @@ class Calibration:
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
 
 
-def uncalibrated(score: np.ndarray) -> Calibrated[np.ndarray]:
+def uncalibrated(score: np.ndarray) -> Calibrated:
     """Scores of which nothing else is known."""
     unknown = np.full(score.shape, np.nan)
     return Calibrated(score, unknown, unknown, unknown, np.zeros(score.shape, dtype=bool))
@@ -332,7 +329,7 @@ def uncalibrated(score: np.ndarray) -> Calibrated[np.ndarray]:
 
 def _apply(
     own: DimensionCalibration, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float
-) -> Calibrated[np.ndarray]:
+) -> Calibrated:
     """One column of `Calibration.apply`."""
     if own.uses_deviation and deviation is None:
         raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")
@@ -388,22 +385,3 @@ def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calib
             place = f"{where}: dimensions.{dimension.name}.mapping.ratings"
             raise UserError(f"{place}: outside the scale; expected {dimension.scale}")
     return calibration
-
-
-def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write a file of its own; readers see the old one or the new one."""
-    text = json.dumps(to_json(calibration), indent=2, allow_nan=False) + "\n"
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def read_calibration(path: Path, dimensions: Sequence[Dimension]) -> Calibration:
-    """Read what `write_calibration` wrote.
-
-    Raises:
-        UserError: If the file is not readable, or as `from_json`.
-    """
-    try:
-        values = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    return from_json(values, str(path), dimensions)

@@ -1,24 +1,33 @@
-"""From clips to audio states, each clip once, with what was measured of it."""
+"""From clips to audio states, each clip once, with what was measured of it; and batches that fit into memory."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
-from .auto_batch import AutoBatch
 from .cautions import ClipFacts, clip_facts
-from .feature_cache import ClipStates, FeatureStore
+from .feature_cache import ClipStates, DiskStore
 from .judge import EmpathyJudge, EncodedClip, tower_is_trained
 
 KEPT_BYTES = 512 * 2**20
 """Of audio states in memory, where nothing else is wanted."""
 _KEPT_FACTS = 100_000
+_PADDED = 1.25
+"""Places of a batch for each that is used: beyond it, shorter items make a batch of their own."""
+_CUDA_OUT_OF_MEMORY = 2
+"""`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
+_STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""Of libraries that allocate on their own, and of torch before it had that class (2.8)."""
 
 
 class Encoded(NamedTuple):
@@ -43,7 +52,7 @@ class ClipEncoder:
         self,
         judge: EmpathyJudge,
         batch_size: int,
-        store: FeatureStore | None,
+        store: DiskStore | None,
         measures: bool,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
@@ -74,12 +83,10 @@ class ClipEncoder:
             except AudioError as error:
                 found.failed[source] = error
         decoded.sort(key=lambda clip: -len(clip[2][0]))
-        made = self._batches.run(
-            decoded,
-            [sum(map(len, windows)) for _, _, windows in decoded],
-            lambda some: self.judge.encode_clips([windows for _, _, windows in some]),
-            lambda clip: None,
-        )
+        made: list[EncodedClip | None] = [None] * len(decoded)
+        for batch in self._batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
+            with batch:
+                made[batch.rows] = self.judge.encode_clips([windows for _, _, windows in decoded[batch.rows]])
         for (source, key, windows), encoded in zip(decoded, made, strict=True):
             if encoded is None:
                 seconds = sum(map(len, windows)) / self.judge.backbone.sampling_rate
@@ -143,3 +150,75 @@ def _key(source: AudioSource) -> Hashable:
         facts = Path(source).stat()
         return str(source), facts.st_mtime_ns, facts.st_size
     return source
+
+
+class AutoBatch:
+    """Batches of consecutive items with little padding. Where one runs out of memory, all later ones are smaller.
+
+        for batch in batches.split(lengths):
+            with batch:
+                results[batch.rows] = compute(items[batch.rows])
+
+    Items that ran out of memory come again in smaller batches; an item that does not fit even alone never gets a
+    result.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Nothing is known yet.
+
+        Args:
+            size: Most items in a batch.
+        """
+        self._size = size
+        self._most = math.inf  # places of a batch: its items times the longest of them
+
+    def split(self, lengths: Sequence[int]) -> Iterator[Batch]:
+        """Yield batches until all items were computed or do not fit.
+
+        Args:
+            lengths: How much of a batch each item takes, in any unit; the longest first, so that memory runs out early.
+        """
+        start = 0
+        while start < len(lengths):
+            count = self._fitting(lengths[start:])
+            batch = Batch(slice(start, start + count))
+            yield batch
+            if not batch.ran_out or count == 1:
+                start += count
+            if batch.ran_out:
+                clear_device_cache(garbage_collection=True)  # by now nothing holds on to what had been made
+                if count > 1:
+                    self._most = count * max(lengths[start : start + count]) / 2
+
+    def _fitting(self, lengths: Sequence[int]) -> int:
+        count, longest, used = 1, lengths[0], lengths[0]
+        while count < min(self._size, len(lengths)):
+            longest, used = max(longest, lengths[count]), used + lengths[count]
+            if (count + 1) * longest > min(self._most, _PADDED * used):
+                break
+            count += 1
+        return count
+
+
+@dataclass
+class Batch:
+    """Some consecutive items. As a context it notes that memory ran out, and lets other errors pass.
+
+    Attributes:
+        rows: Which.
+        ran_out: Whether it did.
+    """
+
+    rows: slice
+    ran_out: bool = False
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.ran_out = isinstance(error, RuntimeError | MemoryError) and (
+            isinstance(error, MemoryError | torch.OutOfMemoryError)
+            or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
+            or should_reduce_batch_size(error)
+            or any(status in str(error) for status in _STATUSES)
+        )
+        return self.ran_out

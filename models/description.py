@@ -1,4 +1,5 @@
-"""What `judge.json` says, checked; and whether two judges differ in their trained weights alone."""
+"""What `judge.json` says, checked, and whether two judges differ in their trained weights alone. JSON files are read
+strictly with pydantic, and refused in one line that names the field."""
 
 from __future__ import annotations
 
@@ -8,17 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from .backbones.base import WeightForm
 from .file_names import JUDGE_FILE
 from .judge import JudgeSettings
-from .validation import STRICT, read_json, validated
 
+Values = TypeVar("Values")
+STRICT = ConfigDict(strict=True, extra="forbid")
+"""No value is converted (true is no number, "3" neither), and no field is passed over."""
 SCHEMA_VERSION = 2
 _RENAMED = {"full": "full_parts", "dtype": "trained_dtype"}
 """Settings of LoRA in schema version 1 and their names today."""
@@ -162,3 +165,52 @@ def _compared(settings: JudgeSettings) -> dict[str, Any]:
 def scales_text(dimensions: Sequence[Dimension]) -> str:
     """Names and scales as one line, the same wherever they are compared."""
     return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        UserError: If it is no JSON.
+        FileNotFoundError: If there is none.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+
+
+def validated(kind: type[Values], values: Any, where: str) -> Values:
+    """Plain values as a (pydantic or standard) dataclass or model.
+
+    Args:
+        kind: With its constraints in annotations.
+        values: As `json.loads` returns them.
+        where: Where they are written, for messages.
+
+    Raises:
+        UserError: Naming the first field that is missing, unexpected or not one of its values.
+    """
+    try:
+        # as JSON: there, strictly, a list may be a tuple and an integer a float
+        return TypeAdapter(kind).validate_json(json.dumps(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise UserError(f"{where}: {_problem(field, first['type'], first['msg'], first['input'])}") from None
+    except UserError as error:  # of a `__post_init__`
+        raise UserError(f"{where}: {error}") from None
+
+
+def _problem(field: str, kind: str, message: str, value: Any) -> str:
+    if kind == "missing":
+        return f"{field} is missing"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"unexpected {field}"
+    if kind == "value_error":
+        text = message.removeprefix("Value error, ")
+        return f"{field}: {text}" if field else text
+    message = message.replace("Input should be", "expected").replace("Tuple should have", "expected")
+    return f"{field} {shown(value)}; {message}".lstrip()

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..data_modules.errors import UserError
 from .artifact import CARD_FILE, LoadedJudge, Placement, load_any, read_into, save_judge, staged, write_description
 from .description import MEMBERS
 from .file_names import JUDGE_FILE
-from .members import average, likeness
 from .model_card import render_card
 from .weight_files import file_hash
 
@@ -19,7 +21,7 @@ MEMBER_ORIGINS = "member_provenance"
 AVERAGED = "averaged"
 """In `judge.json`: of how many judges the weights are the mean."""
 ALIKE = 0.5
-"""Cosine of two adapters' down-projections below which they have hardly begun alike (see `members.likeness`)."""
+"""Cosine of two adapters' down-projections below which they have hardly begun alike (see `likeness`)."""
 
 
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
@@ -110,3 +112,29 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
     if isinstance(values[0], list):
         return list(dict.fromkeys(name for value in values for name in value))
     return "various" if isinstance(values[0], str) else {}
+
+
+def average(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of the weights of several members (model soup; Wortsman et al., 2022), computed in float64.
+
+    Means something only where all were trained from the same initial weights.
+
+    Args:
+        members: Weights by name, the same names and shapes in each.
+    """
+    return {
+        name: torch.stack([member[name].double() for member in members]).mean(0).to(first.dtype)
+        for name, first in members[0].items()
+    }
+
+
+def likeness(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float | None:
+    """Cosine between the down-projections (`lora_A`) of two adapters; None where there are none.
+
+    They begin random and move little: near 1 the adapters began alike, near 0 they did not.
+    """
+    names = [name for name in one if "lora_A" in name]
+    if not names:
+        return None
+    first, second = (torch.cat([member[name].flatten().double().cpu() for name in names]) for member in (one, other))
+    return float(torch.cosine_similarity(first, second, dim=0))

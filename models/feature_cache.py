@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -46,22 +46,10 @@ _VERSION = "1"
 _SAMPLED = 64  # values of each weight
 
 
-class FeatureStore(Protocol):
-    """Keeps tensors by name. A name stands for one content: what is there is never written again."""
-
-    def get(self, name: str) -> dict[str, Tensor] | None:
-        """What is stored under a name, on the CPU; None = nothing."""
-        ...
-
-    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep tensors."""
-        ...
-
-    def __contains__(self, name: str) -> bool: ...
-
-
 class DiskStore:
-    """`FeatureStore` in a folder that any number of processes and machines may share.
+    """Tensors by name, in a folder that any number of processes and machines may share.
+
+    A name stands for one content: what is there is never written again.
 
     A file is written beside its place and renamed, so that there is a whole one or none; two that write the same write
     the same content. Beyond the limit, the files that were used longest ago are deleted; who misses one computes it
@@ -165,7 +153,7 @@ class DiskStore:
 class ClipStates:
     """Audio states of clips, computed once by a tower that is not trained."""
 
-    def __init__(self, judge: EmpathyJudge, store: FeatureStore) -> None:
+    def __init__(self, judge: EmpathyJudge, store: DiskStore) -> None:
         """Cache what this judge's tower computes.
 
         Args:

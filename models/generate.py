@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +18,10 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.errors import UserError
 from .backbones import NANO, NANO_FOLDER, load_backbone
-from .backbones.audio_language_model import AudioLanguageModel
+from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
+from .backbones.deferred import weight_files
 from .backbones.loading import one_line
-from .backbones.prompt import Message
 from .hub import require_hub
 from .prefix_caching import kv_cache
 
@@ -301,23 +300,12 @@ def _tied(checkpoint: Checkpoint, text_config: Any) -> bool:
 
 def _stored(checkpoint: Checkpoint) -> Tensor | None:
     """The weights as the checkpoint has them; None where it has none of their own."""
-    index = _file(checkpoint, "model.safetensors.index.json")
     try:
-        if index is None:
-            path, keys = _file(checkpoint, "model.safetensors"), None
-        else:
-            with open(index, encoding="utf-8") as file:
-                places = json.load(file)["weight_map"]
-            keys = [key for key in places if _KEY.search(key)]
-            path = _file(checkpoint, places[keys[0]]) if keys else None
-        if path is None:
-            return None
-        with safe_open(path, framework="pt") as tensors:
-            found = keys or [key for key in tensors.keys() if _KEY.search(key)]  # noqa: SIM118
-            return tensors.get_tensor(found[0]) if found else None
+        for path in weight_files(checkpoint, _KEY):
+            with safe_open(path, framework="pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118
+                    if _KEY.search(key):
+                        return tensors.get_tensor(key)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
-
-
-def _file(checkpoint: Checkpoint, name: str) -> str | None:
-    return cached_file(checkpoint.name, name, revision=checkpoint.revision, _raise_exceptions_for_missing_entries=False)
+    return None

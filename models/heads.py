@@ -27,6 +27,7 @@ _CERTAIN = 1e4  # a logit whose sigmoid is 1 in float32, and still finite
 _SMALLEST_GAP = 1e-4  # between the logits of neighbouring thresholds: a step in between keeps a probability
 _LEAST_DEVIATION = 0.01  # of the scale: a deviation near 0 would let one outlier rule the likelihood
 _INITIAL_DEVIATION = 0.15  # of the scale
+_SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still give a deviation above 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,23 @@ class Prediction:
     deviation: Tensor | None = None
     log_probabilities: Tensor | None = None
     thresholds: Tensor | None = None
+
+
+def combine(predictions: Sequence[Prediction]) -> Prediction:
+    """What an ensemble predicts: the mean of its members' scores, and how far the rating may lie from it.
+
+    The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
+    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). Distributions over steps are not kept.
+
+    Args:
+        predictions: Of two or more members, of one shape.
+    """
+    scores = torch.stack([prediction.score for prediction in predictions])
+    variance = scores.var(0, correction=1)
+    own = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
+    if own:
+        variance = variance + torch.stack(own).square().mean(0)
+    return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION))
 
 
 class ScaleRange(nn.Module):

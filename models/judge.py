@@ -19,7 +19,6 @@ from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
-from .members import Members
 from .pooling import PoolingName, build_pooling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -269,6 +268,32 @@ class EmpathyJudge(nn.Module):
             return [decode(source, rate, limit, name)]
         samples = decode(source, rate, None, name)
         return np.array_split(samples, self._windows(len(samples))[0])
+
+
+class Members(nn.Module):
+    """Trained weights of the members of an ensemble; none in a single judge.
+
+    They move to a device with the judge, but are neither parameters nor part of its state.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: list[dict[str, str]] = []
+
+    def add(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep a copy of a member's weights, by name."""
+        number = len(self._names)
+        names = {name: f"{number}:{name.replace('.', '/')}" for name in weights}  # no dots in names of buffers
+        for name, weight in weights.items():
+            self.register_buffer(names[name], weight.detach().clone(), persistent=False)
+        self._names.append(names)
+
+    def weights(self, member: int) -> dict[str, Tensor]:
+        """Weights of a member, by name."""
+        return {name: self.get_buffer(buffer) for name, buffer in self._names[member].items()}
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def sources_of(pair: Pair) -> list[AudioSource]:

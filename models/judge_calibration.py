@@ -24,11 +24,10 @@ from .calibration import (
     fit_mapping,
     no_calibration,
     to_json,
-    write_calibration,
 )
 from .cautions import fit_domain
 from .file_names import CALIBRATION_FILE, JUDGE_FILE
-from .scoring import Judged, PairScorer, check_scales, placed
+from .scoring import Heard, PairScorer, check_scales, placed
 from .weight_files import weights_hash
 
 MIN_MAPPED = 20
@@ -74,10 +73,7 @@ def calibrate_judge(
     pairs = [part.pairs[position] for position in _rated(part, loaded.judge.dimensions, splits)]
     console = Console(stderr=True)
     scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
-    judged = [
-        found
-        for _, found in track(scored, "calibrating", total=len(pairs), console=console, disable=not console.is_terminal)
-    ]
+    judged = list(track(scored, "calibrating", total=len(pairs), console=console, disable=not console.is_terminal))
     if all(isinstance(found.outcome, AudioError) for found in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
     return fit_calibration(
@@ -96,7 +92,7 @@ def fit_calibration(
     dimensions: Sequence[Dimension],
     dataset: PairDataset,
     splits: Collection[str] | None,
-    judged: Mapping[str, Judged],
+    judged: Mapping[str, Heard],
     *,
     method: MappingName = "none",
     abstain: float | None = None,
@@ -176,13 +172,13 @@ def store_calibration(calibration: Calibration, folder: Path) -> Path:
     Returns:
         The file that holds it; readers see the old one or the new one.
     """
-    if not (folder / JUDGE_FILE).is_file():
-        write_calibration(folder / CALIBRATION_FILE, calibration)
-        return folder / CALIBRATION_FILE
-    description = json.loads((folder / JUDGE_FILE).read_text(encoding="utf-8"))
-    text = json.dumps({**description, "calibration": to_json(calibration)}, indent=2, allow_nan=False) + "\n"
-    replace_file(folder / JUDGE_FILE, lambda path: path.write_text(text, encoding="utf-8"))
-    return folder / JUDGE_FILE
+    path, values = folder / CALIBRATION_FILE, to_json(calibration)
+    if (folder / JUDGE_FILE).is_file():
+        path = folder / JUDGE_FILE
+        values = {**json.loads(path.read_text(encoding="utf-8")), "calibration": values}
+    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return path
 
 
 def _check_not_trained_on(loaded: LoadedJudge, dataset: PairDataset, splits: Collection[str] | None) -> None:

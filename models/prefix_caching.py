@@ -69,7 +69,7 @@ def kv_cache(language_model: nn.Module) -> Iterator[KVCache]:
         handle.remove()
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """How the rows of a batch are read in two passes; made on the CPU.
 
     Attributes:
@@ -88,22 +88,20 @@ class _Plan(NamedTuple):
     suffix_lengths: list[int]
 
 
-def hidden_states(backbone: Backbone, inputs: Inputs, moved: Inputs) -> Tensor:
-    """As `Backbone.hidden_states`, but a prefix that several rows share is computed once where that saves much.
+def read_in_two(backbone: Backbone, plan: Plan, moved: Inputs) -> Tensor:
+    """As `Backbone.hidden_states`, but prefixes that several rows share are computed once.
 
-    A causal model's states of a prefix do not depend on what follows, so that the result is the same. Prefixes end
-    where the response begins.
+    A causal model's states of a prefix do not depend on what follows, so that the result is the same.
 
     Args:
-        backbone: Any; one without a causal language model computes everything in one pass.
-        inputs: With audio states, on the CPU.
-        moved: The same on the device where they are computed.
+        backbone: Of `plan_of`.
+        plan: Its result.
+        moved: The inputs on the device where they are computed.
 
     Returns:
-        `(batch, tokens, hidden)`; zeros at padding where prefixes were shared.
+        `(batch, tokens, hidden)`; zeros at padding.
     """
-    if not isinstance(backbone, AudioLanguageModel) or (plan := _plan(backbone, inputs)) is None:
-        return backbone.hidden_states(moved)
+    assert isinstance(backbone, AudioLanguageModel)
     device, audio = moved.input_ids.device, moved.audio_states
     with kv_cache(backbone.language_model) as cache:
         prefix = backbone.hidden_states(replace(plan.prefixes.to(device), audio_states=audio))
@@ -115,11 +113,20 @@ def hidden_states(backbone: Backbone, inputs: Inputs, moved: Inputs) -> Tensor:
             plan.prefix_of, suffix, plan.prefix_lengths, plan.suffix_lengths, strict=True
         )
     ]
-    return pad_sequence(rows, batch_first=True, padding_side="right" if inputs.padding_last else "left")
+    return pad_sequence(rows, batch_first=True, padding_side="right" if moved.padding_last else "left")
 
 
-def _plan(backbone: AudioLanguageModel, inputs: Inputs) -> _Plan | None:
-    """None where little would be saved."""
+def plan_of(backbone: Backbone, inputs: Inputs) -> Plan | None:
+    """How a batch is read in two passes; None where little would be saved, or there is no causal language model.
+
+    Prefixes end where the response begins.
+
+    Args:
+        backbone: Any.
+        inputs: With audio states, on the CPU.
+    """
+    if not isinstance(backbone, AudioLanguageModel):
+        return None
     ids, real = inputs.input_ids, inputs.attention_mask.bool()
     states = ids.new_full(ids.shape, -1)  # the audio state of each audio token
     states[ids == backbone.audio_token_id] = inputs.audio_index
@@ -139,7 +146,7 @@ def _plan(backbone: AudioLanguageModel, inputs: Inputs) -> _Plan | None:
         return None
     padding = backbone.tokenizer.pad_token_id
     suffixes = [(ids[row, own], states[row, own]) for row, own in enumerate(is_suffix)]
-    return _Plan(
+    return Plan(
         prefixes=_inputs(first, "left", padding),
         prefix_of=group,
         suffixes=_inputs(suffixes, "right", padding),

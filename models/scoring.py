@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.ratings import same_range
+from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
-from . import prefix_caching
 from .artifact import LoadedJudge
-from .auto_batch import AutoBatch
-from .calibration import DEFAULT_LEVEL, Calibrated, Calibration, uncalibrated
-from .cautions import ClipFacts
-from .clip_encoder import KEPT_BYTES, ClipEncoder
-from .feature_cache import FeatureStore
-from .heads import Prediction
+from .assessment import Assessment, Scale, Score
+from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .cautions import ClipFacts, cautions
+from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
+from .feature_cache import DiskStore
+from .heads import Prediction, combine
 from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
-from .members import combine
+from .prefix_caching import plan_of, read_in_two
 
 _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""
@@ -31,16 +31,18 @@ SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 
 
-class Judged(NamedTuple):
-    """What a pass over pairs finds of one.
+class Heard(NamedTuple):
+    """A pair after its pass through the judge.
 
     Attributes:
         outcome: Score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio.
-        facts: Of each clip, the response last; empty unless the scorer measures clips, or if one cannot be used.
+        facts: Of each clip that can be used, the response last; empty unless clips are measured.
+        pair: The pair; None where an error stood in its place.
     """
 
     outcome: Prediction | AudioError
     facts: tuple[ClipFacts, ...] = ()
+    pair: Pair | None = None
 
 
 class PairScorer:
@@ -54,9 +56,10 @@ class PairScorer:
         judge: EmpathyJudge,
         batch_size: int = 16,
         calibration: Calibration | None = None,
-        store: FeatureStore | None = None,
+        store: DiskStore | None = None,
         measures: bool = False,
         kept_bytes: int = KEPT_BYTES,
+        in_points: bool = True,
     ) -> None:
         """Put the judge to work.
 
@@ -66,61 +69,53 @@ class PairScorer:
             calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
-            measures: Whether clips are measured too (`clip_facts`).
+            measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Of audio states in memory, for clips that come again.
+            in_points: False where only the order of scores means something, so that no word is given to one.
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
+        self._in_points = in_points
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes)
         self._batches = AutoBatch(batch_size)
         self._turn = threading.Lock()
 
-    def score(
-        self, pairs: Iterable[Pair], level: float = DEFAULT_LEVEL
-    ) -> Iterator[tuple[Pair, Calibrated[Tensor] | AudioError]]:
-        """Yield each pair, in order, with its scores.
+    def assess(
+        self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
+    ) -> Iterator[Assessment | AudioError]:
+        """What the judge says of each pair, in order, in rating points.
 
-        A pair whose audio cannot be used comes with the error instead of scores; the others are not affected.
+        A pair whose audio cannot be used gets the error instead; the others are not affected.
 
         Args:
-            pairs: What to score; taken a few batches at a time.
+            pairs: What to score; taken a few batches at a time. An error in place of a pair comes out as it is.
             level: Of the intervals, one of `calibration.LEVELS`.
 
         Raises:
             UserError: If there are no intervals of that level.
         """
-        for pair, judged in self.run(pairs):
-            yield pair, self.calibrated(judged.outcome, level)
+        return map(functools.partial(self._assessment, level=level), self.run(pairs))
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
-        """As `score`, but score and deviation as the head makes them, not calibrated, each `(dimensions,)`."""
-        for pair, judged in self.run(pairs):
-            yield pair, judged.outcome
+        """Each pair, in order, with score and deviation as the head makes them, not calibrated `(dimensions,)`."""
+        for heard in self.run(pairs):
+            assert heard.pair is not None
+            yield heard.pair, heard.outcome
 
-    def calibrated(self, outcome: Prediction | AudioError, level: float) -> Calibrated[Tensor] | AudioError:
-        """What a prediction means in rating points, each `(dimensions,)`, float32; errors stay what they are.
-
-        Raises:
-            UserError: If there are no intervals of that level.
-        """
-        if isinstance(outcome, AudioError):
-            return outcome
-        raw = outcome.score.numpy()
-        deviation = None if outcome.deviation is None else outcome.deviation.numpy()
-        found = uncalibrated(raw)
-        if self.calibration is not None:
-            found = self.calibration.apply(raw, deviation, self.judge.dimensions, level)
-        score, error, low, high = (torch.from_numpy(values).float() for values in found[:4])
-        return Calibrated(score, error, low, high, torch.from_numpy(found.abstained))
-
-    def run(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Judged]]:
-        """Yield each pair, in order, with all that was found of it."""
-        waiting = iter(pairs)
+    def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[Heard]:
+        """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
+        waiting, judge = iter(pairs), self.judge
+        own_tower = tower_is_trained(judge)  # else audio states are the same for all members
         while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
+            members, batch = [], [pair for pair in some if isinstance(pair, Pair)]
             with self._turn:
-                judged = self._judge(some)
-            yield from zip(some, judged, strict=True)
+                for member in range(max(len(judge.members), 1)):
+                    if len(judge.members):
+                        judge.use(judge.members.weights(member))
+                    members.append(self._predict(batch, member if own_tower else None))
+            found = map(_combined, zip(*members, strict=True))
+            yield from (Heard(pair) if isinstance(pair, AudioError) else next(found) for pair in some)
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process.
@@ -131,92 +126,96 @@ class PairScorer:
         with self._turn:
             self._encoder.forget()
 
-    def _judge(self, batch: Sequence[Pair]) -> list[Judged]:
-        members = self.judge.members
-        if not len(members):
-            return self._judge_once(batch, None)
-        each = []
-        for number in range(len(members)):
-            self.judge.use(members.weights(number))
-            each.append(self._judge_once(batch, number if tower_is_trained(self.judge) else None))
-        return [_combined(judged) for judged in zip(*each, strict=True)]
-
-    def _judge_once(self, batch: Sequence[Pair], member: int | None) -> list[Judged]:
+    def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
         """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
-        clips = dict.fromkeys(source for pair in batch for source in sources_of(pair))
-        states, facts, failed = self._encoder.encode(clips, member)
-        errors = [[failed[source] for source in sources_of(pair) if source in failed] for pair in batch]
-        usable = [number for number, of_pair in enumerate(errors) if not of_pair]
-        order = _in_order([batch[number] for number in usable], states)
-        pairs = [batch[usable[place]] for place in order]
-        made = self._batches.run(
-            pairs,
-            [sum(_states(states[source]) for source in sources_of(pair)) for pair in pairs],
-            lambda together: self._forward(together, states),
-            lambda pair: AudioError(
-                f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}", "too large for the memory"
-            ),
-        )
-        outcomes = dict(zip((usable[place] for place in order), _fetched(made), strict=True))
-        return [
-            Judged(of_pair[0]) if of_pair else Judged(outcomes[number], _facts_of(batch[number], facts))
-            for number, of_pair in enumerate(errors)
+        sources = [sources_of(pair) for pair in pairs]
+        states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
+        outcomes: list[Prediction | AudioError | None] = [
+            next((failed[source] for source in own if source in failed), None) for own in sources
         ]
+        order = _in_order(pairs, [number for number, error in enumerate(outcomes) if error is None], states)
+        for batch in self._batches.split([_states(states, sources[number]) for number in order]):
+            numbers = order[batch.rows]
+            with batch:
+                for number, made in zip(numbers, self._forward([pairs[n] for n in numbers], states), strict=True):
+                    outcomes[number] = made
+        heard = []
+        for pair, own, found in zip(pairs, sources, _fetched(outcomes), strict=True):
+            if found is None:
+                reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
+                found = AudioError(reason, "too large for the memory")
+            heard.append(Heard(found, tuple(facts[source] for source in own if source in facts), pair))
+        return heard
 
     @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction | AudioError]:
+    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
         judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
         moved = inputs.to(judge.device)
-        hidden = prefix_caching.hidden_states(judge.backbone, inputs, moved)
+        shared = plan_of(judge.backbone, inputs)
+        hidden = judge.backbone.hidden_states(moved) if shared is None else read_in_two(judge.backbone, shared, moved)
         predicted = judge.head(judge.pool(hidden, moved))
         deviations = [None] * len(pairs) if predicted.deviation is None else predicted.deviation
         return [Prediction(*row) for row in zip(predicted.score, deviations, strict=True)]
 
+    def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
+        if isinstance(heard.outcome, AudioError):
+            return heard.outcome
+        score, dimensions = heard.outcome.score.numpy(), self.judge.dimensions
+        deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
+        found, domain = uncalibrated(score), None
+        if self.calibration is not None:
+            found, domain = self.calibration.apply(score, deviation, dimensions, level), self.calibration.domain
+        # NaN, which stands for unknown in arrays, becomes None
+        numbers = np.stack(found[:4]).astype(np.float32).T.tolist()
+        scores = {
+            own.name: Score(
+                points,
+                Scale(own.minimum, own.maximum, own.higher_is_better),
+                *(value if np.isfinite(value) else None for value in known),
+                abstained=abstained,
+                label=label(own, points) if self._in_points else None,
+            )
+            for own, (points, *known), abstained in zip(dimensions, numbers, found.abstained.tolist(), strict=True)
+        }
+        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else ())
 
-def _in_order(pairs: Sequence[Pair], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
-    """Places of pairs in the order in which they make batches, the longest first: little padding.
+
+def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
+    """Numbers of usable pairs in the order in which they make batches, the longest first: little padding.
 
     Where contexts are shared, the responses to one stand together, so that it is read once.
     """
-    contexts = [(tuple(turn.audio for turn in pair.context), pair.situation) for pair in pairs]
-    numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
-    before = [sum(_states(states[source]) for source in clips) for clips, _ in contexts]
-    response = [_states(states[pair.response]) for pair in pairs]
-
-    def alone(place: int) -> tuple[int, ...]:
-        return (-before[place] - response[place],)
-
-    def together(place: int) -> tuple[int, ...]:
-        return -before[place], numbers[contexts[place]], -response[place]
-
-    return sorted(range(len(pairs)), key=together if 2 * len(numbers) <= len(pairs) else alone)
+    contexts = {number: (tuple(sources_of(pairs[number])[:-1]), pairs[number].situation) for number in usable}
+    group = {context: place for place, context in enumerate(dict.fromkeys(contexts.values()))}
+    before = {number: _states(states, clips) for number, (clips, _) in contexts.items()}
+    response = {number: _states(states, [pairs[number].response]) for number in usable}
+    if 2 * len(group) <= len(usable):
+        return sorted(usable, key=lambda number: (-before[number], group[contexts[number]], -response[number]))
+    return sorted(usable, key=lambda number: -before[number] - response[number])
 
 
-def _combined(judged: Sequence[Judged]) -> Judged:
+def _combined(members: Sequence[Heard]) -> Heard:
     """Of all members for one pair: a clip that one cannot use, none can."""
-    for own in judged:
-        if isinstance(own.outcome, AudioError):
-            return own
-    return Judged(combine([own.outcome for own in judged if isinstance(own.outcome, Prediction)]), judged[0].facts)
+    found = [own.outcome for own in members if isinstance(own.outcome, Prediction)]
+    if len(found) < len(members):
+        return next(own for own in members if isinstance(own.outcome, AudioError))
+    return members[0] if len(members) == 1 else members[0]._replace(outcome=combine(found))
 
 
-def _facts_of(pair: Pair, facts: Mapping[AudioSource, ClipFacts]) -> tuple[ClipFacts, ...]:
-    return tuple(facts[source] for source in sources_of(pair) if source in facts)
-
-
-def _fetched(made: Sequence[Prediction | AudioError]) -> list[Prediction | AudioError]:
+def _fetched(outcomes: Sequence[Prediction | AudioError | None]) -> list[Prediction | AudioError | None]:
     """Scores and deviations of several batches on the CPU: only here is a GPU waited for."""
-    found = [own for own in made if isinstance(own, Prediction)]
-    if not found:
-        return list(made)
-    scores = iter(torch.stack([own.score for own in found]).cpu())
-    known = [own.deviation for own in found if own.deviation is not None]
+    made = [own for own in outcomes if isinstance(own, Prediction)]
+    if not made:
+        return list(outcomes)
+    scores = iter(torch.stack([own.score for own in made]).cpu())
+    known = [own.deviation for own in made if own.deviation is not None]
     deviations = iter(torch.stack(known).cpu()) if known else itertools.repeat(None)
-    return [Prediction(next(scores), next(deviations)) if isinstance(own, Prediction) else own for own in made]
+    return [Prediction(next(scores), next(deviations)) if isinstance(own, Prediction) else own for own in outcomes]
 
 
-def _states(encoded: EncodedClip) -> int:
-    return sum(len(window.states) for window in encoded)
+def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSource]) -> int:
+    """Audio states of some clips together."""
+    return sum(len(window.states) for clip in clips for window in states[clip])
 
 
 def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:

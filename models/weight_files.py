@@ -17,11 +17,10 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
 from .backbones.deferred import finished
-from .description import scales_text
+from .description import read_json, scales_text
 from .file_names import JUDGE_FILE
 from .judge import EmpathyJudge
 from .lora import part_of
-from .validation import read_json
 
 HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"

@@ -24,9 +24,9 @@ from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
-from ..assessment import Scale, in_order
 from ..data_modules.errors import AudioError, UserError
 from ..eval.rendering import STYLE, render
+from ..models.assessment import Scale, in_order
 from ..scorer import Scorer
 from . import schemas
 from .forms import RankForm, ScoreForm, request_body

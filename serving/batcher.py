@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from ..assessment import Assessment
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
+from ..models.assessment import Assessment
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
@@ -131,7 +131,7 @@ class Batcher:
             while waiting:
                 some = waiting.pop(0)
                 try:
-                    found = [own for _, own in self._scorer.assess_pairs([job.pair for job in some], some[0].level)]
+                    found = list(self._scorer.assess_pairs([job.pair for job in some], some[0].level))
                 except Exception as error:
                     if len(some) == 1:
                         some[0].future.set_exception(error)

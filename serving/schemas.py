@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.responses import JSONResponse
 
-from ..assessment import Caution, Scale, Score
+from ..models.assessment import Caution, Scale, Score
 
 Code = Literal[
     "bad_request",

@@ -16,11 +16,11 @@ from typing import Generic, Literal
 import numpy as np
 from fastapi import FastAPI, Request
 
-from ..assessment import Assessment
 from ..audio_inputs import make_pair
 from ..data_modules.audio import Clip
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair, Turn
+from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
 from .batcher import Batcher, Full, Job

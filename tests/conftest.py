@@ -88,7 +88,7 @@ def make_backbone() -> Callable[[Path, int], Path]:
     They are larger than those of an untrained model: the audio must matter.
     """
     import torch
-    from empathy_judge.models.backbones.prompt import QUESTION
+    from empathy_judge.models.backbones.audio_language_model import QUESTION
     from empathy_judge.train.nano.architecture import build_model, build_processor
 
     def make(folder: Path, seed: int) -> Path:
@@ -205,12 +205,12 @@ def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pyte
 
 @pytest.fixture(scope="session")
 def train_arguments(backbone_folder: Path, dataset_folder: Path) -> Callable[..., list[str]]:
-    """Words after `empathy-judge train` for a small run; values given as `model__lora_rank=4` override the rest."""
+    """Words after `empathy-judge train` for a small run; values given as `judge__lora__rank=4` override the rest."""
 
     def arguments(run: Path, **overrides: Any) -> list[str]:
         values = {
-            "model.backbone": str(backbone_folder),
-            "model.lora_rank": 4,
+            "judge.backbone": str(backbone_folder),
+            "judge.lora.rank": 4,
             "data.path": str(dataset_folder),
             "data.batch_size": 4,
             "data.eval_batch_size": 4,

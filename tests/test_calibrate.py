@@ -19,7 +19,8 @@ from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.models.artifact import load_judge, load_run
-from empathy_judge.models.calibration import read_calibration
+from empathy_judge.models.calibration import from_json
+from empathy_judge.models.description import read_json
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
@@ -58,11 +59,11 @@ def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, datas
     loaded = load_run(trained_run)
     own = loaded.calibration
     assert own is not None
-    assert own == read_calibration(trained_run / "calibration.json", loaded.judge.dimensions)
+    assert own == from_json(read_json(trained_run / "calibration.json"), "here", loaded.judge.dimensions)
     assert (own.splits, own.method, own.synthetic, own.failed) == (("validation",), "none", True, 0)
     part = PairDataset.load(dataset_folder).subset("validation")
     assert own.content_hash == part.card.content_hash
-    scores = np.stack([found.score.numpy() for _, found in PairScorer(loaded.judge, 4).score(part.pairs)])  # pyright: ignore
+    scores = np.stack([found.score.numpy() for _, found in PairScorer(loaded.judge, 4).predict(part.pairs)])  # pyright: ignore
     errors = np.abs(part.mean_scores().to_numpy() - scores)
     for column, name in enumerate(("empathy", "warmth")):
         found = own.dimensions[name]
@@ -87,7 +88,7 @@ def test_training_calibrates_from_the_scores_of_its_validation(train_arguments, 
         build(judge, *args, **kwargs)
 
     monkeypatch.setattr(EmpathyJudge, "__init__", counted)
-    options = {"model__head": "gaussian", "data__target": "single", "model__rater_embedding": 4}
+    options = {"judge__head": "gaussian", "data__target": "single", "objective__rater_embedding": 4}
     train(train_arguments(tmp_path / "run", trainer__max_epochs=3, trainer__logger="false", **options))
     assert len(built) == 1
     loaded = load_run(tmp_path / "run")

@@ -68,8 +68,8 @@ def test_help_does_not_load_torch():
 
 @pytest.mark.parametrize(
     "name",
-    ["demo", "import", "inspect", "split", "sweep", "evaluate", "compare", "agreement", "score", "calibrate", "export",
-     "ensemble", "serve"],
+    ["demo", "import", "inspect", "split", "sweep", "evaluate", "compare", "agreement", "upgrade", "score", "calibrate",
+     "export", "ensemble", "serve"],
 )  # fmt: skip
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as found:
@@ -83,8 +83,8 @@ def test_train_has_help_with_an_example(capsys):
         main(["train", "--help"])
     assert found.value.code == 0
     out = capsys.readouterr().out
-    assert "example: empathy-judge train --config configs/nano.yaml" in " ".join(out.split())
-    assert "--model.lora_rank" in out
+    assert "example: empathy-judge train --config nano" in " ".join(out.split())
+    assert "--judge.lora.rank" in out
     assert "Trainable" not in out
 
 
@@ -126,17 +126,18 @@ def test_what_is_no_judge_is_named(tmp_path, capsys):
 
 
 def test_train_with_an_unknown_key_is_bad_usage(capsys, train_arguments, tmp_path):
-    with pytest.raises(SystemExit) as found:
-        main(["train", *train_arguments(tmp_path / "run"), "--model.lora_rnak", "3"])
-    assert found.value.code == 2
-    assert "lora_rnak" in capsys.readouterr().err
+    assert main(["train", *train_arguments(tmp_path / "run"), "--judge.lora.rnak", "3"]) == 2
+    expected = (
+        "error: there is no setting judge.lora.rnak (did you mean judge.lora.rank?); see empathy-judge train --help\n"
+    )
+    assert capsys.readouterr().err == expected
     assert not (tmp_path / "run").exists()
 
 
 def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_run):
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
     assert f"{tmp_path / 'nowhere'}: not a pair dataset" in line
-    line = failed(capsys, "train", *train_arguments(tmp_path / "run", model__backbone="no/such-backbone"))
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", judge__backbone="no/such-backbone"))
     assert "backbone 'no/such-backbone': expected 'nano', a hub id or a folder" in line
     assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
     assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")

@@ -1,130 +1,309 @@
-"""Every recipe can be run, and every value of it can be changed on the command line."""
+"""Every recipe can be run and every value of it changed; what is no setting is refused in one line; old files are
+converted."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from empathy_judge.cli import COMMANDS
+from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser as cli_parser
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.backbones import families
-from empathy_judge.train.run import build_parser
-from empathy_judge.train.sweep_file import check_recipe, read_sweep
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.weight_files import file_hash
+from empathy_judge.train.recipe import RecipeParser, find_recipe
+from empathy_judge.train.sweep import check_recipe, read_sweep
+from empathy_judge.train.upgrade import RENAMED
 
-FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "configs").glob("*.yaml"))
 SWEEPS = [path for path in FILES if path.stem.startswith("sweep_")]
 CONFIGS = [path for path in FILES if path not in SWEEPS]
-NANO = str(Path(__file__).parents[1] / "configs" / "nano.yaml")
+
+
+@pytest.fixture(scope="module")
+def parser() -> RecipeParser:
+    return RecipeParser()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_recipe_is_valid_and_begins_with_its_command(path):
+def test_every_recipe_is_valid_and_begins_with_its_command(path, parser):
     first = path.read_text(encoding="utf-8").splitlines()[0]
-    command = "# empathy-judge train "
-    assert first.startswith(command)
-    words = first.removeprefix(command).split()
-    assert f"configs/{path.name}" in words
-    root = Path(__file__).parents[1]
-    config = build_parser().parse_args([str(root / word) if word.startswith("configs/") else word for word in words])
-    assert config.model.backbone
+    words = first.removeprefix("# empathy-judge train ").split()
+    assert first.startswith("# empathy-judge train ")
+    assert path.stem in words
+    config = parser.parse(words)
+    assert config.judge.backbone
     assert config.data.batch_size >= 1
     assert config.trainer.max_epochs >= 1
     assert config.run
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_every_sweep_is_valid_and_begins_with_its_command(path, monkeypatch):
-    monkeypatch.chdir(path.parents[1])
+def test_every_sweep_is_valid_and_begins_with_its_command(path):
     words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# empathy-judge ").split()
-    options = cli_parser(COMMANDS).parse_args(words)
-    assert Path(options.config) == Path("configs") / path.name
+    assert find_recipe(cli_parser(COMMANDS).parse_args(words).config) == path
     sweep = read_sweep(path)
-    base = check_recipe(sweep, path)
-    assert base.data.path == "demo/data"
+    assert check_recipe(sweep, path).data.path == "demo/data"
     assert sweep.trials >= 2
 
 
 def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_recipe():
-    page = (Path(__file__).parents[1] / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)`.*? \| (\S+/\S+(?:, revision \S+)?) \|", page, flags=re.MULTILINE))
     assert set(rows) == set(families())
     for name, checkpoint in rows.items():
-        model = yaml.safe_load((CONFIGS[0].parent / f"{name}.yaml").read_text(encoding="utf-8"))["model"]
-        revision = f", revision {model['revision']}" if "revision" in model else ""
-        assert checkpoint == model["backbone"] + revision
+        judge = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))["judge"]
+        revision = f", revision {judge['revision']}" if "revision" in judge else ""
+        assert checkpoint == judge["backbone"] + revision
 
 
-def test_there_are_recipes():
-    assert "nano" in [path.stem for path in CONFIGS]
-    assert "sweep_nano" in [path.stem for path in SWEEPS]
+def test_recipes_are_listed_and_found_by_name(capsys, tmp_path, monkeypatch):
+    assert main(["train", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(re.search(rf"\b{path.stem}\b", listed) for path in CONFIGS)
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("nano") == ROOT / "configs" / "nano.yaml"
+    Path("nano").write_text("")  # a file of the user goes before
+    assert find_recipe("nano") == Path("nano")
+    assert main(["train", "--config", "qwen_audio", "--run", "r"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(
+        "error: --config qwen_audio: no such file or recipe; expected a YAML file or one of audioflam"
+    )
+    assert line.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("word", "group", "name", "value"),
+    ("word", "name", "value"),
     [
-        ("--trainer.max_epochs=7", "trainer", "max_epochs", 7),
-        ("--trainer.gradient_clip_val=0.5", "trainer", "gradient_clip_val", 0.5),
-        ("--trainer.precision=bf16-mixed", "trainer", "precision", "bf16-mixed"),
-        ("--model.lora_rank=3", "model", "lora_rank", 3),
-        ('--model.lora_parts=["projector","audio_tower"]', "model", "lora_parts", ["projector", "audio_tower"]),
-        ("--model.pooling=attention", "model", "pooling", "attention"),
-        ("--model.cache=none", "model", "cache", "none"),
-        ("--data.batch_size=5", "data", "batch_size", 5),
-        ("--data.path=elsewhere", "data", "path", "elsewhere"),
-        ("--data.target=bias_corrected", "data", "target", "bias_corrected"),
+        ("--trainer.max_epochs=7", "trainer.max_epochs", 7),
+        ("--trainer.precision=bf16-mixed", "trainer.precision", "bf16-mixed"),
+        ("--judge.lora.rank=3", "judge.lora.rank", 3),
+        ('--judge.lora.parts=["projector","audio_tower"]', "judge.lora.parts", ["projector", "audio_tower"]),
+        ("--judge.pooling=attention", "judge.pooling", "attention"),
+        ("--objective.losses.ccc=0.5", "objective.losses.ccc", 0.5),
+        ("--cache.what=none", "cache.what", "none"),
+        ("--data.target=bias_corrected", "data.target", "bias_corrected"),
+        ("--checkpoint-steps=7", "checkpoint_steps", 7),
+        ("--dry-run", "dry_run", True),
     ],
 )
-def test_a_value_is_overridden_on_the_command_line(word, group, name, value):
-    parser = build_parser()
-    before = parser.parse_args(["--config", NANO, "--run", "r"])
-    after = parser.parse_args(["--config", NANO, "--run", "r", word])
-    assert before[group][name] != value
-    assert after[group][name] == value
-    after[group][name] = before[group][name]
+def test_a_value_is_overridden_on_the_command_line(word, name, value, parser):
+    before = parser.parse(["--config", "nano", "--run", "r"])
+    after = parser.parse([word, "--config", "nano", "--run", "r"])  # wherever it stands
+    assert before[name] != value
+    assert after[name] == value
+    after[name] = before[name]
     assert after == before  # and nothing else changed
 
 
-def test_a_later_file_overrides_an_earlier_one(tmp_path):
-    (tmp_path / "more.yaml").write_text("model:\n  lora_rank: 2\ntrainer:\n  max_epochs: 9\n")
-    config = build_parser().parse_args(["--config", NANO, "--config", str(tmp_path / "more.yaml"), "--run", "r"])
-    assert (config.model.lora_rank, config.trainer.max_epochs, config.model.lora_alpha) == (2, 9, 32.0)
+def test_a_later_file_overrides_an_earlier_one_and_python_has_the_same_tree(tmp_path, parser):
+    (tmp_path / "more.yaml").write_text("judge:\n  lora:\n    rank: 2\ntrainer:\n  max_epochs: 9\n")
+    config = parser.parse(["--config", "nano", "--config", str(tmp_path / "more.yaml"), "--run", "r"])
+    assert (config.judge.lora.rank, config.trainer.max_epochs, config.judge.lora.alpha) == (2, 9, 32.0)
+    tree = yaml.safe_load(find_recipe("nano").read_text()) | {"run": "r"}
+    from_words = parser.parse(["--config", "nano", "--run", "r"])
+    assert parser.recipe(parser.parse(tree)) == parser.recipe(from_words)
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("words", "message"),
     [
-        (["--model.lora_rnak=3"], "lora_rnak"),
-        (["--trainer.callbacks=[]"], "callbacks"),  # set by the program
-        (["--data.seed=1"], "seed"),  # --seed rules both
-        (["--model.pooling=median"], "median"),
-        (["--data.target=mode"], "mode"),
-        (['--model.lora_parts=["decoder"]'], "decoder"),
-        (["--trainer.max_epochs=many"], "many"),
-        (["--config", "absent.yaml"], "absent.yaml"),
+        (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
+        (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
+        (["--model.losses.mse=1"], "model.losses.mse is called objective.losses.mse now"),
+        (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
+        (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
+        (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
+        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, single"),
+        (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
+        (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
+        (["--config", "absent.yaml"], "--config absent.yaml: no such file or recipe"),
+        (["--config"], "--config without a value"),
+        (["--data.batch_size"], "expected one argument"),
     ],
 )
-def test_an_unknown_key_or_value_is_bad_usage(words, text, capsys):
-    with pytest.raises(SystemExit) as found:
-        build_parser().parse_args(["--config", NANO, "--run", "r", *words])
-    assert found.value.code == 2
-    message = capsys.readouterr().err
-    assert text in message
-    assert "Traceback" not in message
+def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, capsys):
+    assert main(["train", "--config", "nano", "--run", "r", *words]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
 
 
-def test_an_unknown_key_in_a_file_is_bad_usage(tmp_path, capsys):
-    (tmp_path / "bad.yaml").write_text("model:\n  lora_rnak: 2\n")
-    with pytest.raises(SystemExit) as found:
-        build_parser().parse_args(["--config", str(tmp_path / "bad.yaml"), "--run", "r"])
-    assert found.value.code == 2
-    assert "lora_rnak" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        ("model:\n  lora_rank: 2\n", "model.lora_rank is called judge.lora.rank now; `empathy-judge upgrade "),
+        ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
+        ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),
+        ("[1, 2]\n", "expected settings and their values"),
+        ("seed: [1\n", "not readable as YAML"),
+        ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as found:
+        parser.parse(["--config", "nano", "--config", str(path), "--run", "r"])
+    assert message in str(found.value)
 
 
-def test_run_and_data_are_required(capsys):
-    for words in (["--config", NANO, "--data.path", "d"], ["--run", "r"]):
-        with pytest.raises(SystemExit) as found:
-            build_parser().parse_args(words)
-        assert found.value.code == 2
+def test_run_and_data_are_required(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--config", "nano", "--data.path", "d"]) == 2
+    assert "no --run; expected the folder of this run" in capsys.readouterr().err
+    assert main(["train", "--run", "r"]) == 2
     assert "data.path" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- what earlier versions wrote
+
+
+OLD = """# my own
+model:
+  backbone: nano # the small one
+  lora_parts: [language_model]
+  lora_rank: 4
+  full_parts: []
+  # tried 1 as well
+  losses:
+    mse: 1.0
+    ccc: 0.5 # of the batch
+  learning_rate: 2e-3
+  cache: audio
+  gradient_checkpointing: false
+data:
+  path: d
+"""
+NEW = """# my own
+judge:
+  backbone: nano # the small one
+  lora:
+    parts: [language_model]
+    rank: 4
+    full_parts: []
+    # tried 1 as well
+objective:
+  losses:
+    mse: 1.0
+    ccc: 0.5 # of the batch
+optimizer:
+  learning_rate: 2e-3
+cache:
+  what: audio
+gradient_checkpointing: false
+data:
+  path: d
+"""
+
+
+def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
+    path = tmp_path / "mine.yaml"
+    path.write_text(OLD)
+    assert main(["upgrade", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert path.read_text() == NEW
+    assert f"{path}: model.lora_rank -> judge.lora.rank\n" in said
+    assert said.count(" -> ") == 8
+    assert parser.parse(["--config", str(path)]).optimizer.learning_rate == 0.002
+    assert main(["upgrade", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: nothing to convert\n"
+    path.write_text("model: {lora_rank: 3, losses: {mse: 1}}\nseed: 1\n")
+    assert main(["upgrade", str(path)]) == 0
+    assert yaml.safe_load(path.read_text()) == {
+        "judge": {"lora": {"rank": 3}}, "objective": {"losses": {"mse": 1}}, "seed": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model:\n  lora_rnak: 3\n", "never a setting model.lora_rnak"),
+        ("model:\n  lora_rank: 3\njudge:\n  head: corn\n", "judge stands beside model"),
+        ("[1]\n", "expected a recipe, a sweep file"),
+    ],
+)
+def test_what_cannot_be_converted_stays_as_it_is(text, message, tmp_path, capsys):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    assert main(["upgrade", str(path)]) == 2
+    assert message in capsys.readouterr().err
+    assert path.read_text() == text
+    assert main(["upgrade", str(tmp_path)]) == 2
+    assert "expected a recipe or sweep file (YAML), a run folder or a judge folder" in capsys.readouterr().err
+
+
+def test_every_setting_of_earlier_versions_has_a_place(parser):
+    names = set(parser.parse(["--config", "nano"]).keys(branches=True))
+    assert set(RENAMED.values()) <= names
+
+
+def test_an_old_sweep_is_converted(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    text = "train: [nano]\noverrides: {data.path: d}\nsearch:  # one\n  KEY: {low: 1e-4, high: 1e-2}\ntrials: 2\n"
+    path.write_text(text.replace("KEY", "model.learning_rate"))
+    with pytest.raises(UserError, match=r"model\.learning_rate is called optimizer\.learning_rate now"):
+        check_recipe(read_sweep(path), path)
+    assert main(["upgrade", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: model.learning_rate -> optimizer.learning_rate\n"
+    assert path.read_text() == text.replace("KEY", "optimizer.learning_rate")
+    check_recipe(read_sweep(path), path)
+
+
+def as_before(description):
+    lora = description["settings"]["lora"]
+    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
+    return {**description, "schema_version": 1}
+
+
+def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, parser):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    before = {path.name: read_checkpoint(path) for path in run.glob("checkpoints/*.ckpt")}
+    for path in run.glob("checkpoints/*.ckpt"):
+        old = read_checkpoint(path)
+        torch.save({**old, "description": as_before(old["description"])}, path)
+    (run / "config.yaml").write_text(OLD)
+    loaded = load_run(run)
+    assert f"`empathy-judge upgrade {run}` converts it" in capsys.readouterr().err
+    assert main(["upgrade", str(run)]) == 0
+    assert capsys.readouterr().out.count("description of the judge in today's names") == len(before) == 2
+    assert (run / "config.yaml").read_text() == NEW
+    for path in run.glob("checkpoints/*.ckpt"):
+        after = read_checkpoint(path)
+        assert after["description"] == before[path.name]["description"]
+        assert all(
+            torch.equal(value, after["state_dict"][key]) for key, value in before[path.name]["state_dict"].items()
+        )
+    assert load_run(run).description == loaded.description
+    assert capsys.readouterr().err == ""
+
+
+def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, tmp_path, capsys):
+    judge = tmp_path / "judge"
+    shutil.copytree(judge_folder, judge / "members" / "0")
+    shutil.copytree(judge_folder, judge / "members" / "1")
+    members = [judge / "members" / str(number) / "judge.json" for number in range(2)]
+    description = json.loads(members[0].read_text())
+    for path in members:
+        path.write_text(json.dumps(as_before(json.loads(path.read_text()))))
+    hashes = {f"members/{number}/judge.json": file_hash(path) for number, path in enumerate(members)}
+    old = {**as_before(json.loads(json.dumps(description))), "members": ["members/0", "members/1"], "sha256": hashes}
+    (judge / "judge.json").write_text(json.dumps(old))
+    assert main(["upgrade", str(judge)]) == 0
+    assert capsys.readouterr().out.count("schema_version 1 -> 2") == 3
+    assert json.loads(members[1].read_text()) == description
+    loaded = load_judge(judge)
+    assert len(loaded.judge.members) == 2
+    assert capsys.readouterr().err == ""

@@ -51,7 +51,7 @@ def make_manifest(dataset_folder: Path, folder: Path) -> Path:
 def test_commands_print_our_lines_alone(dataset_folder, judge_folder, backbone_folder, tmp_path):
     manifest = make_manifest(dataset_folder, tmp_path)
     context, response = dataset_folder / "context0.wav", dataset_folder / "p00.wav"
-    recipe = f"--config {ROOT / 'configs/nano.yaml'} --model.backbone {backbone_folder} --data.path {dataset_folder}"
+    recipe = f"--config {ROOT / 'configs/nano.yaml'} --judge.backbone {backbone_folder} --data.path {dataset_folder}"
     few = "--trainer.max_epochs 1 --trainer.limit_train_batches 2 --trainer.accelerator cpu"
     process = run(
         [
@@ -77,7 +77,7 @@ def test_commands_print_our_lines_alone(dataset_folder, judge_folder, backbone_f
 def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, backbone_folder, tmp_path):
     pytest.importorskip("ray")
     manifest = make_manifest(dataset_folder, tmp_path)
-    recipe = f"--config {ROOT / 'configs/nano.yaml'} --model.backbone {backbone_folder} --data.path {dataset_folder}"
+    recipe = f"--config {ROOT / 'configs/nano.yaml'} --judge.backbone {backbone_folder} --data.path {dataset_folder}"
     two = "--trainer.max_epochs 1 --trainer.limit_train_batches 2 --trainer.accelerator cpu --trainer.devices 2"
     cluster = f"score {judge_folder} --manifest {manifest} --out {tmp_path / 'scores.csv'} --engine ray"
     process = run([cluster])

@@ -16,10 +16,10 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
-from empathy_judge.assessment import Assessment, Scale, Score
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.models.assessment import Assessment, Scale, Score
 from empathy_judge.reward import EmpathyReward
 
 RATE = 16_000

@@ -15,12 +15,12 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
-from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge
 
 RATE = 16_000
@@ -98,7 +98,7 @@ def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, datase
 
     pairs = PairDataset.load(dataset_folder).pairs
     table = TrainedJudge.load(judge_folder, device="cpu").score(pairs).set_index(["pair_id", "dimension"])["score"]
-    for pair, found in scorer.assess_pairs(pairs):
+    for pair, found in zip(pairs, scorer.assess_pairs(pairs), strict=True):
         for name, value in found.points.items():
             assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
 

@@ -71,7 +71,7 @@ class Collate:
             with_counts: Whether a loss reads how many raters gave each step.
             compare: Which rows may be ranked against each other.
         """
-        self._judge, self._features = judge, features
+        self._judge, self.features = judge, features
         self._labels: dict[str, Any] = {
             "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
         }  # fmt: skip
@@ -83,7 +83,7 @@ class Collate:
         pairs = rows_of(rated, compared)
         return Batch(
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
-            inputs=self._judge.build_inputs(pairs) if self._features is None else self._features.inputs(pairs),
+            inputs=self._judge.build_inputs(pairs) if self.features is None else self.features.inputs(pairs),
             labels=supervise(rated, compared, **self._labels),
         )
 

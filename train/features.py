@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
-import uuid
-import weakref
-from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -24,14 +24,30 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
-from ..models.feature_cache import ClipStates, FeatureStore, PairStates, check_split, first_adapted_layer
+from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split, first_adapted_layer
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
-
-if TYPE_CHECKING:  # it takes seconds, which a process that reads data need not spend
-    import lightning as L
 
 Cache = Literal["none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """What frozen layers make of the data, computed once.
+
+    Attributes:
+        what: Nothing (none), the output of a frozen audio tower (audio), or what enters the first layer of the language
+            model with LoRA (layers, see judge.lora.layers).
+        folder: Where that is kept, for this and other runs and for scoring; by default in the temporary folder of each
+            machine (TMPDIR), once for all of its processes, until training ends.
+        gigabytes: Most that the folder may take; what was used longest ago is deleted.
+    """
+
+    what: Cache = "none"
+    folder: str | None = None
+    gigabytes: float = 100.0
+
+
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
 _TEMPORARY = "empathy-judge-cache-"
 Item = TypeVar("Item", AudioSource, Pair)
@@ -46,7 +62,7 @@ class Features:
     """
 
     def __init__(
-        self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: FeatureStore, precision: str
+        self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: DiskStore, precision: str
     ) -> None:
         """Nothing is computed before `prepare`.
 
@@ -61,7 +77,7 @@ class Features:
         """
         if tower_is_trained(judge):
             raise UserError(
-                f"cache: {cache} with an audio_tower that is trained; expected cache: none, or other parts to train"
+                f"cache: {cache} with an audio_tower that is trained; expected cache.what none, or other parts to train"
             )
         self._judge, self._local = judge, (0, 1)
         self._clips = ClipStates(judge, store)
@@ -160,27 +176,31 @@ def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def temporary_folder(owner: object, trainer: L.Trainer) -> tuple[Path, Callable[[], object]]:
-    """The name of a new folder on each machine, the same in all processes, and a function that deletes it.
+@contextmanager
+def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
+    """A new folder on each machine, the same in all processes of a run, that is deleted at the end.
 
-    It is also deleted when `owner` is freed or the program ends; what a killed run left, when the next one starts here.
+    What a killed run left is deleted when the next one starts here.
+
+    Args:
+        run: Folder of the run.
+        local_rank: Number of this process on its machine; the first one makes and deletes the folder.
     """
-    name = trainer.strategy.broadcast(f"{_TEMPORARY}{uuid.uuid4().hex}")
-    folder = Path(tempfile.gettempdir()) / name
-    if trainer.local_rank != 0:
-        return folder, lambda: None
+    name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=16).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"{_TEMPORARY}{name}"
+    if local_rank != 0:
+        yield folder
+        return
     for left in folder.parent.glob(f"{_TEMPORARY}*.lock"):
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
             _delete(left.with_suffix(""), left)
-    lock = FileLock(folder.with_suffix(".lock"))
-    lock.acquire()  # the system lets it go when the process dies
-
-    def end(process: int) -> None:
-        if os.getpid() == process:  # not in a process that began as a copy of this one
-            _delete(folder, Path(lock.lock_file))
-            lock.release()
-
-    return folder, weakref.finalize(owner, end, os.getpid())
+    lock, process = folder.with_suffix(".lock"), os.getpid()
+    with FileLock(lock):  # the system lets it go when the process dies
+        try:
+            yield folder
+        finally:
+            if os.getpid() == process:  # not in a process that began as a copy of this one
+                _delete(folder, lock)
 
 
 def _delete(folder: Path, lock: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -23,7 +24,8 @@ from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Clips, Inputs
 from ..models.judge import EmpathyJudge, JudgeSettings
 from ..models.layers import recompute_activations
-from ..models.lora import Count, count_parameters, part_of
+from ..models.lora import Count, check_trainable, count_parameters, parameter_table, part_of
+from .recipe import Recipe
 
 GIB = 2**30
 CUDA_CONTEXT = int(0.7 * GIB)
@@ -265,6 +267,29 @@ def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> 
         verdict = "fits" if share <= 0.95 else "does not fit"
         table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", f"{math.ceil(100 * share)} %")
     return table
+
+
+def dry_run(recipe: Recipe) -> None:
+    """Print what would be trained and what memory a step needs, without weights and without data.
+
+    Raises:
+        UserError: As `step_memory`, or if other parameters would be trained than the recipe expects.
+    """
+    found = step_memory(
+        recipe.judge,
+        batch=recipe.data["batch_size"],
+        seconds=recipe.clip_seconds,
+        mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        batch_tokens=recipe.data["batch_tokens"],
+        audio_cached=recipe.cache.what != "none",
+    )
+    gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
+    if gpu is None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0).total_memory
+    for table in (parameter_table(found.parts), memory_table(found, recipe.clip_seconds, gpu)):
+        Console().print(table)
+    check_trainable(found.parts, recipe.expected_trainable or {})
 
 
 def _gib(size: int) -> str:

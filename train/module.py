@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from torch import Tensor
@@ -25,13 +25,11 @@ from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.layers import compile_layers
 from ..models.lora import JOINER, weights_of
-from ..models.weight_files import Fingerprints, check_keys, fingerprints
+from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
-from .features import Features
 from .objective import Objective
-from .optimization import adamw, clip_gradients, cosine_schedule, wants_fused
-from .options import ModelOptions
+from .optimization import OptimizerSettings, adamw, clip_gradients, cosine_schedule, wants_fused
 from .raters import RaterEmbedding
 from .strategies import ShardedStrategy, shard
 from .validation import Agreement, Validation
@@ -40,59 +38,36 @@ MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What training works with, built for the rating scales of the data.
-
-    Attributes:
-        judge: The judge.
-        objective: What is minimised.
-        collate: Makes a batch of items.
-        features: The feature cache, if there is one.
-        raters: What is learned of each rater, if anything.
-        release: Deletes what was kept for this run alone.
-    """
-
-    judge: EmpathyJudge
-    objective: Objective
-    collate: Collate
-    features: Features | None = None
-    raters: RaterEmbedding | None = None
-    release: Callable[[], object] = lambda: None
-
-
 class JudgeModule(L.LightningModule):
     """Trains adapters, pooling and head on human scores; the backbone stays frozen."""
 
-    def __init__(self, options: ModelOptions, build: Callable[[JudgeModule], Parts]) -> None:
-        """Settings alone.
+    def __init__(
+        self,
+        judge: EmpathyJudge,
+        objective: Objective,
+        collate: Collate,
+        settings: OptimizerSettings,
+        raters: RaterEmbedding | None = None,
+    ) -> None:
+        """Put the pieces together.
 
         Args:
-            options: Of the judge and its training.
-            build: Builds the judge and what goes with it, once the processes have found each other.
+            judge: For the dimensions of the data, with whole weights (or deferred ones).
+            objective: What is minimised.
+            collate: Makes a batch of items; the data module calls it.
+            settings: Of the optimizer.
+            raters: What is learned of each rater, if anything.
         """
         super().__init__()
-        self.options, self._build = options, build
+        self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
+        self._settings = settings
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
-        self.judge: EmpathyJudge | None = None
-        self.raters: RaterEmbedding | None = None
-        self.objective: Objective
-        self.collate: Collate  # for the data module
-        self._parts: Parts | None = None
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
-        self._fingerprints: Fingerprints | None = None
-        self._shapes: dict[str, Tensor] = {}
-
-    @property
-    def built(self) -> EmpathyJudge:
-        """The judge.
-
-        Raises:
-            RuntimeError: Before `setup`.
-        """
-        return self.parts.judge
+        # while every weight is whole
+        self._fingerprints = fingerprints(judge)
+        self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
 
     @property
     def data(self) -> PairDataModule:
@@ -101,64 +76,14 @@ class JudgeModule(L.LightningModule):
         assert isinstance(data, PairDataModule)
         return data
 
-    def setup(self, stage: str) -> None:
-        """Build the judge for the dimensions of the data.
-
-        Raises:
-            UserError: See `build_parts`.
-        """
-        if self.judge is not None:
-            return
-        parts = self._parts = self._build(self)
-        # modules among them go to the device with this one
-        self.judge, self.objective, self.collate = parts.judge, parts.objective, parts.collate
-        self.raters = parts.raters
-        # while every weight is whole
-        self._fingerprints = fingerprints(parts.judge)
-        self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
-
-    def teardown(self, stage: str) -> None:
-        """Delete what was kept for this run alone."""
-        if self._parts is not None:
-            self._parts.release()
-
     def configure_model(self) -> None:
         """Shard the weights where the strategy does not do that itself."""
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
-            beside = [] if self.raters is None else [self.raters]
-            shard(self.built, beside, self.trainer.strategy.shards)
-
-    @property
-    def parts(self) -> Parts:
-        """What was built.
-
-        Raises:
-            RuntimeError: Before `setup`.
-        """
-        if self._parts is None:
-            raise RuntimeError("the judge is built in setup(), when the data is known")
-        return self._parts
-
-    def on_fit_start(self) -> None:
-        """Cache what frozen layers make of all data and compile layers, if the configuration says so.
-
-        Here the model is on its device, and no process that reads data was started yet.
-        """
-        features = self.parts.features
-        if features is not None:
-            compared = [pair for item in self.data.items.comparisons for pair in (item.chosen, item.rejected)]
-            pairs = [*self.data.train.pairs, *compared, *self.data.validation.pairs]
-            local = self.trainer.local_rank, self.trainer.num_devices
-            features.prepare(pairs, self.trainer.precision_plugin.forward_context, local)
-        if self.options.compile_layers:
-            never_computed = [] if features is None else features.lower_layers
-            if not compile_layers(self.built.network, never_computed):
-                name = self.built.backbone.name
-                raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
+            shard(self.judge, [] if self.raters is None else [self.raters], self.trainer.strategy.shards)
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens that the backbone reads of each pair `(pairs,)`; for the data module."""
-        return self.built.count_tokens(pairs, seconds)
+        return self.judge.count_tokens(pairs, seconds)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
@@ -189,10 +114,10 @@ class JudgeModule(L.LightningModule):
 
     def _predict(self, batch: Batch) -> Prediction:
         """As each row's rater hears it."""
-        pooled = self.built.pooled(batch.inputs)
+        pooled = self.judge.pooled(batch.inputs)
         if self.raters is not None:
             pooled = self.raters(pooled, batch.labels.raters)
-        return self.built.head(pooled)
+        return self.judge.head(pooled)
 
     @property
     def validation(self) -> Validation:
@@ -208,7 +133,7 @@ class JudgeModule(L.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Forget the scores of the last validation."""
         if self._validation is None:
-            self._validation = Validation(self.data.validation, self.data.validation_preferences, self.built.dimensions)
+            self._validation = Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
         self._validation.clear()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -217,7 +142,7 @@ class JudgeModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
-        found = dict(zip((d.name for d in self.built.dimensions), self.validation.agreement(), strict=True))
+        found = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
         self._agreement, self._validated = found, self.trainer.global_step
         for name, agreement in found.items():
             if agreement.spearman is None and self.global_rank == 0:
@@ -230,18 +155,18 @@ class JudgeModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
-        judge, trained = self.built, self._trained()
+        judge, trained = self.judge, self._trained()
         # what has no pre-trained weights may move faster
         fresh = {name for name in trained if not name.startswith("judge.network.")}
         if JOINER in judge.backbone.parts:
             fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
-        options, fused = self.options, wants_fused(self.trainer.precision_plugin)
-        rates = options.learning_rate, options.head_learning_rate
-        optimizer = adamw(trained, fresh, *rates, options.weight_decay, fused=fused)
+        settings, fused = self._settings, wants_fused(self.trainer.precision_plugin)
+        rates = settings.learning_rate, settings.head_learning_rate
+        optimizer = adamw(trained, fresh, *rates, settings.weight_decay, fused=fused)
         steps = self.trainer.estimated_stepping_batches
         if steps == math.inf:
             raise UserError("trainer: max_epochs -1 and max_steps -1; expected one of them above 0")
-        schedule = cosine_schedule(optimizer, int(steps), options.warmup)
+        schedule = cosine_schedule(optimizer, int(steps), settings.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
@@ -285,7 +210,7 @@ class JudgeModule(L.LightningModule):
     def _description(self) -> dict[str, Any]:
         card = self.data.dataset.card
         return describe(
-            self.built,
+            self.judge,
             Provenance(
                 dataset=card.name,
                 synthetic=card.synthetic,
@@ -301,3 +226,35 @@ class JudgeModule(L.LightningModule):
             ),
             self._fingerprints,
         )
+
+
+class FillCache(Callback):
+    """Computes once what frozen layers make of all data, if there is a feature cache.
+
+    When training begins: the model is on its device then, and no process that reads data was started yet.
+    """
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compute what is missing in the cache."""
+        assert isinstance(pl_module, JudgeModule)
+        data, features = pl_module.data, pl_module.collate.features
+        if features is not None:
+            compared = [pair for item in data.items.comparisons for pair in (item.chosen, item.rejected)]
+            pairs = [*data.train.pairs, *compared, *data.validation.pairs]
+            features.prepare(pairs, trainer.precision_plugin.forward_context, (trainer.local_rank, trainer.num_devices))
+
+
+class CompileLayers(Callback):
+    """Compiles the layers that training computes, once the feature cache is filled."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compile.
+
+        Raises:
+            UserError: If there are no layers.
+        """
+        assert isinstance(pl_module, JudgeModule)
+        features = pl_module.collate.features
+        if not compile_layers(pl_module.judge.network, [] if features is None else features.lower_layers):
+            name = pl_module.judge.backbone.name
+            raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")

@@ -99,6 +99,24 @@ class LossSettings:
 
 NATURAL = LossWeights()
 DEFAULT_SETTINGS = LossSettings()
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What is minimised.
+
+    Attributes:
+        losses: How much each loss counts; by default the head's own.
+        settings: Settings of single losses.
+        rater_embedding: Size of what is learned of each rater, with data.target single; the judge then predicts for the
+            mean rater. 0 = nothing.
+    """
+
+    losses: LossWeights = NATURAL
+    settings: LossSettings = DEFAULT_SETTINGS
+    rater_embedding: int = 0
+
+
 _OF_COMPARISONS = ("bradley_terry", "centring")
 OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
     {
@@ -173,21 +191,21 @@ class Objective(nn.Module):
         values = {f.name: float(getattr(weights, f.name)) for f in fields(weights)}
         for name, value in values.items():
             if not 0 <= value < float("inf"):
-                raise UserError(f"model.losses.{name} {value:g}; expected 0 or more")
+                raise UserError(f"objective.losses.{name} {value:g}; expected 0 or more")
         if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
             values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
         for name in self.weights:
             heads = _HEADS.get(name, (head,))
             if head not in heads:
-                raise UserError(f"model.losses.{name} with model.head {head}; expected head {' or '.join(heads)}")
+                raise UserError(f"objective.losses.{name} with judge.head {head}; expected head {' or '.join(heads)}")
         self.needs_counts = any(name in _OF_COUNTS for name in self.weights)
         for dimension in dimensions:
             if self.needs_counts and dimension.step is None:
                 loss = next(name for name in self.weights if name in _OF_COUNTS)
                 raise UserError(
-                    f"model.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; expected a scale "
-                    "with steps, such as 1:5:1, or other losses"
+                    f"objective.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; expected a "
+                    "scale with steps, such as 1:5:1, or other losses"
                 )
         self.settings, self.head = settings, head
         self._range = ScaleRange(dimensions)

@@ -26,7 +26,7 @@ from ..data_modules.errors import UserError
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
-from .options import ModelOptions
+from .recipe import Recipe
 
 # FSDP2 finds the tensors of an output, whose gradients it waits for, only in what torch can take apart
 register_dataclass(Prediction)
@@ -346,54 +346,51 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
         engine.backward(tensor, scale_wrt_gas=False)
 
 
-_ACCEPTED = "auto, ddp, or --config configs/strategy_NAME.yaml with ddp, fsdp2, zero2 or zero3"
+_EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2, zero2 or zero3"
 _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
 
 
-def check_strategy(trainer: Mapping[str, Any], options: ModelOptions) -> None:
+def check_strategy(recipe: Recipe) -> None:
     """A strategy writes checkpoints that `train` can continue and `export` can read, and fits what is trained.
-
-    Args:
-        trainer: Arguments of `lightning.Trainer`.
-        options: What is trained, and how.
 
     Raises:
         UserError: If not.
     """
-    strategy, precision = trainer.get("strategy", "auto"), trainer.get("precision")
+    strategy, precision = recipe.trainer.get("strategy", "auto"), recipe.trainer.get("precision")
     ours = isinstance(strategy, ShardedStrategy | ZeroStrategy)
     foreign = isinstance(strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy) and not ours
     if foreign or (isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))):
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
         raise UserError(
-            f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; expected {_ACCEPTED}"
+            f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; expected {_EXPECTED}"
         )
-    if not isinstance(strategy, Strategy) or not ours:
+    if not ours:
         return
     name = type(strategy).__name__
     if precision not in _PRECISIONS:
         raise UserError(f"trainer.precision {precision} with {name}; expected bf16-mixed or 32-true")
-    if isinstance(strategy, ZeroStrategy) and options.trained_dtype == "backbone":
+    if isinstance(strategy, ZeroStrategy) and recipe.judge.lora.trained_dtype == "backbone":
         raise UserError(
-            f"model.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that is "
-            "trained; expected float32, also where frozen weights are bfloat16"
+            f"judge.lora.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that "
+            "is trained; expected float32, also where frozen weights are bfloat16"
         )
     if not strategy.shards_weights:
         return
-    if options.quantization != "none":
+    instead = "or --config strategy_ddp"
+    if recipe.judge.quantization != "none":
         raise UserError(
-            f"model.quantization {options.quantization} with {name}, which cannot shard weights in 4 "
-            "bits; expected no quantization, or --config configs/strategy_ddp.yaml"
+            f"judge.quantization {recipe.judge.quantization} with {name}, which cannot shard weights in 4 bits; "
+            f"expected no quantization, {instead}"
         )
-    if options.compile_layers:
+    if recipe.compile_layers:
         raise UserError(
-            f"model.compile_layers with {name}, where layers are gathered while they are computed: not tried; "
-            "expected compile_layers: false, or --config configs/strategy_ddp.yaml"
+            f"compile_layers with {name}, where layers are gathered while they are computed: not tried; expected "
+            f"compile_layers false, {instead}"
         )
-    if options.cache != "none":
+    if recipe.cache.what != "none":
         raise UserError(
-            f"model.cache {options.cache} with {name}: each process computes what is kept alone, for which it needs "
-            "whole weights; expected cache: none, or --config configs/strategy_ddp.yaml"
+            f"cache.what {recipe.cache.what} with {name}: each process computes what is kept alone, for which it needs "
+            f"whole weights; expected cache.what none, {instead}"
         )
 
 

@@ -8,46 +8,220 @@ from __future__ import annotations
 
 import csv
 import gc
+import hashlib
 import json
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 import yaml
 from filelock import FileLock, Timeout
+from jsonargparse import Namespace, get_loader
 from rich.console import Console
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
 from ..models.checkpoints import read_checkpoint
 from ..models.file_names import CHECKPOINTS
 from .checkpointing import find_resumable
+from .recipe import RecipeParser, find_recipe, nested
 from .run import train
 
 try:
     import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
-
-    from .sweep_file import Choices, Sweep, check_recipe, read_sweep  # pydantic
+    from pydantic import (
+        BaseModel,
+        ConfigDict,
+        Field,
+        NonNegativeInt,
+        PositiveInt,
+        ValidationError,
+        model_validator,
+    )
 except ImportError:
     raise UserError("sweep: Optuna or pydantic is not installed; pip install 'empathy-judge[sweep]'") from None
 
 BEST_FILE = "best.yaml"
-_SWEEP_FILE, _RECIPE_FILE, _TRIAL_FILE, _JOURNAL, _LOCK = (
-    "sweep.json", "recipe.yaml", "trial.json", "journal.log", ".lock",
-)  # fmt: skip
+_SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
+_OURS = ("run", "resume", "seed", "profile", "dry_run", "clip_seconds", "gpu_gib")  # what a sweep sets itself
+_STATES = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
 
 
-@dataclass
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Space(_Strict):
+    """Where the values of a parameter come from: several choices, or a range. Two integers make a range of integers.
+
+    Attributes:
+        choices: Values.
+        low: Smallest value.
+        high: Largest value.
+        log: Draw evenly on a logarithmic scale.
+        step: Draw only low, low + step, ...; None = any value, of integers every one.
+    """
+
+    choices: Annotated[list[Any], Field(min_length=1)] | None = None
+    low: int | float | None = None
+    high: int | float | None = None
+    log: bool = False
+    step: int | float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Space:
+        self.distribution()
+        return self
+
+    def distribution(self) -> BaseDistribution:
+        """As Optuna says it; choices as JSON, for its journal does not keep lists and mappings.
+
+        Raises:
+            ValueError: If it is neither choices nor a range.
+        """
+        low, high, step = self.low, self.high, self.step
+        if self.choices is not None:
+            if (low, high, step, self.log) != (None, None, None, False):
+                raise ValueError("choices beside a range; expected either of the two")
+            _check_distinct(self.choices)
+            return CategoricalDistribution([json.dumps(value) for value in self.choices])
+        if low is None or high is None:
+            raise ValueError("expected choices, or low and high")
+        if not low < high:
+            raise ValueError(f"low {low:g}, high {high:g}; expected low below high")
+        if step is not None and not 0 < step <= high - low:
+            raise ValueError(f"step {step:g}; expected above 0, at most {high - low:g}")
+        if isinstance(low, float) or isinstance(high, float):
+            return FloatDistribution(float(low), float(high), self.log, step)
+        if isinstance(step, float):
+            raise ValueError(f"step {step:g} between integers; expected an integer, or {low}.0 as low")
+        return IntDistribution(low, high, self.log, step or 1)
+
+    def value(self, drawn: Any) -> Any:
+        """What Optuna drew, as a recipe has it."""
+        return drawn if self.choices is None else json.loads(drawn)
+
+    def examples(self) -> Sequence[Any]:
+        """Values that the recipe must accept: all choices, or both ends."""
+        if self.choices is not None:
+            return self.choices
+        found = self.distribution()
+        assert isinstance(found, FloatDistribution | IntDistribution)
+        return found.low, found.high
+
+
+def _check_distinct(values: Sequence[Any]) -> None:
+    texts = [repr(value) for value in values]
+    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
+        raise ValueError(f"{twice} stands there twice; expected distinct values")
+
+
+class Sweep(_Strict):
+    """A sweep file.
+
+    Attributes:
+        train: Files or names for ``train --config``, a later one overrides an earlier one. Relative to the working
+            folder.
+        overrides: Dotted name -> value that holds in every trial.
+        search: Dotted name -> where its values come from.
+        trials: How many settings are tried, those that fail included.
+        seeds: Each setting is trained once with each of them.
+        sampler_seed: Of the choice of settings.
+    """
+
+    train: Annotated[list[str], Field(min_length=1)]
+    overrides: dict[str, Any] = {}
+    search: Annotated[dict[str, Space], Field(min_length=1)]
+    trials: PositiveInt
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)] = [0]
+    sampler_seed: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Sweep:
+        _check_distinct(self.seeds)
+        names = [*self.overrides, *self.search]
+        for name in names:
+            if name in _OURS:
+                raise ValueError(f"{name}: a sweep sets it itself; expected other settings of a recipe")
+            if names.count(name) > 1:
+                raise ValueError(f"{name} stands under overrides and search; expected one of them")
+            if inside := next((other for other in names if other.startswith(f"{name}.")), None):
+                raise ValueError(f"{inside} lies inside {name}; expected one of them")
+        return self
+
+    def recipe(self, parameters: Mapping[str, Any]) -> str:
+        """The YAML that makes a trial of these parameters out of the recipes, overrides included."""
+        return yaml.safe_dump(nested({**self.overrides, **parameters}), sort_keys=False, allow_unicode=True)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep file, in the YAML of recipes (1e-4 is a number).
+
+    Raises:
+        UserError: If the file is missing or broken, or a key or value is not what a sweep has.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        check_unique_keys(text)
+        return Sweep.model_validate(get_loader("yaml")(text))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = first["msg"].removeprefix("Value error, ")
+        found = "" if "expected" in said or first["type"] == "missing" else f" (found {shown(first['input'])})"
+        raise UserError(": ".join([str(path), *map(str, first["loc"]), said]) + found) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+
+
+def check_recipe(sweep: Sweep, path: Path) -> Namespace:
+    """Put overrides and every value of the search on the recipes, one at a time, as `train` would read them.
+
+    Args:
+        sweep: From `read_sweep`.
+        path: Its file, for messages.
+
+    Returns:
+        The resolved recipe, without what is searched.
+
+    Raises:
+        UserError: If a recipe is missing, `train` has no such parameter or does not accept a value, or a run would be
+            spread over several devices.
+    """
+    parser = RecipeParser()
+    words = [word for recipe in sweep.train for word in ("--config", recipe)]
+    # the only value that a recipe may lack and `train` does not do without
+    data = [f"--data.path={sweep.overrides['data.path']}"] if "data.path" in sweep.overrides else []
+    try:
+        base = parser.parse([*words, *data])
+    except UserError as error:
+        raise UserError(f"{path}: train: {error}") from None
+    base = parser.overlaid(base, sweep.overrides, f"{path}: overrides")
+    for name, space in sweep.search.items():
+        for value in space.examples():
+            parser.overlaid(base, {name: value}, f"{path}: search: {name}: {shown(value)}")
+    devices, nodes = base.trainer.devices, base.trainer.num_nodes
+    if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
+        raise UserError(
+            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); expected 1 (`trainer.devices: 1` under "
+            "overrides). For several GPUs start the sweep once on each, with the same --out"
+        )
+    return base
+
+
+@dataclass(frozen=True)
 class Trial:
     """What is known of a trial.
 
@@ -80,31 +254,6 @@ class Trial:
         """Plain values for JSON."""
         return {**vars(self), "mean": self.mean, "sd": self.spread}
 
-    def write(self, out: Path) -> None:
-        """Keep the values in the trial's folder, so that a killed sweep goes on."""
-        text = json.dumps({"values": self.values, "reason": self.reason}, indent=2, allow_nan=False) + "\n"
-        replace_file(_trial_folder(out, self.number) / _TRIAL_FILE, lambda path: path.write_text(text))
-
-
-def _trial_folder(out: Path, number: int) -> Path:
-    return out / f"trial-{number:04d}"
-
-
-def _read_trial(sweep: Sweep, trial: FrozenTrial, out: Path) -> Trial:
-    names = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
-    parameters = {
-        name: json.loads(trial.params[name]) if isinstance(space, Choices) else trial.params[name]
-        for name, space in sweep.search.items()
-    }
-    path, content = _trial_folder(out, trial.number) / _TRIAL_FILE, {"values": {}, "reason": None}
-    try:
-        if path.is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-        values = {int(seed): float(value) for seed, value in content["values"].items()}
-        return Trial(trial.number, names[trial.state], parameters, values, content["reason"])  # pyright: ignore
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{path}: not the values of a trial: {error}") from None
-
 
 def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
     """Train all trials of a sweep that no other process has.
@@ -128,19 +277,21 @@ def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
     journal = JournalStorage(JournalFileBackend(str(out / _JOURNAL)))
     study = optuna.create_study(storage=journal, study_name="sweep", direction="maximize", load_if_exists=True)
     while (claim := _claim(study, sweep, out)) is not None:
-        trial, lock = claim
+        number, lock = claim
         try:
-            _train_trial(study, sweep, trial, out)
+            _train_trial(study, sweep, number, out)
         finally:
             lock.release()
         with FileLock(out / _LOCK):
-            _write_results(sweep, _all_trials(study, sweep, out), out)
-    return sweep, _all_trials(study, sweep, out)
+            _write_results(sweep, _all_trials(study, sweep), out)
+    return sweep, _all_trials(study, sweep)
 
 
 def _prepare(sweep: Sweep, out: Path) -> None:
-    """Make the folder, or see that it holds this sweep."""
-    identity, file = json.loads(json.dumps(sweep.identity())), out / _SWEEP_FILE  # as it is read: keys are text
+    """Make the folder, or see that it holds this sweep; only the number of trials may be another."""
+    values = sweep.model_dump(mode="json", exclude={"trials"})
+    values["train"] = {path: hashlib.sha256(find_recipe(path).read_bytes()).hexdigest() for path in sweep.train}
+    file = out / _SWEEP_FILE
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -149,11 +300,11 @@ def _prepare(sweep: Sweep, out: Path) -> None:
         if not file.is_file():
             if any(entry.name != _LOCK for entry in out.iterdir()):
                 raise UserError(f"{out}: not empty, and no sweep; expected another --out")
-            replace_file(file, lambda path: path.write_text(json.dumps(identity, indent=2) + "\n"))
+            replace_file(file, lambda path: path.write_text(json.dumps(values, indent=2) + "\n"))
             return
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
-            changed = [key for key in identity if before[key] != identity[key]]
+            changed = [key for key in values if before[key] != values[key]]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(f"{file}: not what a sweep wrote: {error}") from None
     if changed:
@@ -162,16 +313,33 @@ def _prepare(sweep: Sweep, out: Path) -> None:
         )
 
 
+def _trial_folder(out: Path, number: int) -> Path:
+    return out / f"trial-{number:04d}"
+
+
 def _begun(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
     """Trials with all their parameters; one whose process was killed while it drew them counts for nothing."""
     return [trial for trial in study.get_trials(deepcopy=False) if trial.params.keys() == sweep.search.keys()]
 
 
-def _all_trials(study: optuna.Study, sweep: Sweep, out: Path) -> list[Trial]:
-    return [_read_trial(sweep, trial, out) for trial in _begun(study, sweep)]
+def _all_trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
+    return [_known(study, sweep, trial) for trial in _begun(study, sweep)]
 
 
-def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[Trial, FileLock] | None:
+def _known(study: optuna.Study, sweep: Sweep, trial: FrozenTrial) -> Trial:
+    noted = study.user_attrs  # a trial that another process began takes no notes of its own
+    values = {seed: noted.get(_note(trial.number, seed)) for seed in sweep.seeds}
+    parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
+    known = {seed: value for seed, value in values.items() if value is not None}
+    reason = noted.get(_note(trial.number, "reason"))
+    return Trial(trial.number, _STATES[trial.state], parameters, known, reason)  # pyright: ignore[reportArgumentType]
+
+
+def _note(number: int, what: int | str) -> str:
+    return f"trial {number}: {what}"
+
+
+def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock] | None:
     """A trial that a killed process left, or else a new one; None if all are done or with other processes."""
     with FileLock(out / _LOCK):
         for number in [trial.number for trial in _begun(study, sweep) if trial.state == TrialState.RUNNING]:
@@ -181,7 +349,7 @@ def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[Trial, FileLoc
             except Timeout:
                 continue
             if study.trials[number].state == TrialState.RUNNING:
-                return _read_trial(sweep, study.trials[number], out), lock
+                return number, lock
             lock.release()  # its process was done in the meantime
         if len(_begun(study, sweep)) >= sweep.trials:
             return None
@@ -192,28 +360,29 @@ def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[Trial, FileLoc
         _trial_folder(out, number).mkdir(exist_ok=True)
         lock = FileLock(_trial_folder(out, number) / _LOCK)
         lock.acquire(timeout=0)
-        return _read_trial(sweep, study.trials[number], out), lock
+        return number, lock
 
 
-def _train_trial(study: optuna.Study, sweep: Sweep, trial: Trial, out: Path) -> None:
+def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> None:
     """Train every seed that is missing and tell Optuna the mean, or that the trial failed."""
-    folder, say = _trial_folder(out, trial.number), Console(stderr=True).print
+    folder, say = _trial_folder(out, number), Console(stderr=True).print
+    trial = _known(study, sweep, study.trials[number])
     recipe = folder / _RECIPE_FILE
-    text = yaml.safe_dump(sweep.recipe(trial.parameters), sort_keys=False, allow_unicode=True)
-    replace_file(recipe, lambda path: path.write_text(text, encoding="utf-8"))
+    replace_file(recipe, lambda path: path.write_text(sweep.recipe(trial.parameters), encoding="utf-8"))
+    values = dict(trial.values)
     try:
         for seed in sweep.seeds:
-            if seed not in trial.values:
-                say(f"trial {trial.number}, seed {seed}: {trial.parameters}", markup=False, soft_wrap=True)
-                trial.values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
-                trial.write(out)
+            if seed not in values:
+                say(f"trial {number}, seed {seed}: {trial.parameters}", markup=False, soft_wrap=True)
+                values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
+                study.set_user_attr(_note(number, seed), values[seed])
     except (UserError, torch.OutOfMemoryError) as error:
-        trial.reason = " ".join(str(error).splitlines())
-        trial.write(out)
-        say(f"trial {trial.number} failed: {trial.reason}", style="yellow", markup=False, soft_wrap=True)
-        study.tell(trial.number, state=TrialState.FAIL)
+        reason = " ".join(str(error).splitlines())
+        study.set_user_attr(_note(number, "reason"), reason)
+        say(f"trial {number} failed: {reason}", style="yellow", markup=False, soft_wrap=True)
+        study.tell(number, state=TrialState.FAIL)
     else:
-        study.tell(trial.number, statistics.fmean(trial.values.values()))
+        study.tell(number, statistics.fmean(values.values()))
 
 
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
@@ -260,7 +429,7 @@ def _write_results(sweep: Sweep, trials: Sequence[Trial], out: Path) -> None:
         f"# {shlex.join(['empathy-judge', 'train', *files, '--run', str(out / 'best')])}\n"
         f"# Trial {best.number} of a sweep: agreement on the validation split {best.mean:.3f}{spread} over seeds "
         f"{', '.join(map(str, sweep.seeds))}. It was chosen by that, so that only another split says how good it is.\n"
-        + yaml.safe_dump(sweep.recipe(best.parameters), sort_keys=False, allow_unicode=True)
+        f"{sweep.recipe(best.parameters)}"
     )
     replace_file(out / BEST_FILE, lambda path: path.write_text(text, encoding="utf-8"))
 

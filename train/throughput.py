@@ -178,9 +178,9 @@ class Throughput(Callback):
         """Measure the machine."""
         assert isinstance(pl_module, JudgeModule)
         kinds = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
-        dtype = kinds.get(trainer.precision.partition("-")[0], DTYPES[pl_module.options.dtype])
+        dtype = kinds.get(trainer.precision.partition("-")[0], DTYPES[pl_module.judge.settings.dtype])
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
-        self._flops, self._last = Flops(pl_module.built), trainer.global_step
+        self._flops, self._last = Flops(pl_module.judge), trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int

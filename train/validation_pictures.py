@@ -170,7 +170,7 @@ class ValidationPictures(Callback):
         if not loggers or not trainer.is_global_zero:
             return
         assert isinstance(pl_module, JudgeModule)
-        validation, dimensions = pl_module.validation, pl_module.built.dimensions
+        validation, dimensions = pl_module.validation, pl_module.judge.dimensions
         step = max(0, trainer.global_step - 1)  # as the figures of this validation have it
         charts = list(_charts(validation, dimensions, f"epoch {trainer.current_epoch}, step {step}"))
         worst = worst_items(validation, dimensions)

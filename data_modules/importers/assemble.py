@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +32,7 @@ from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
+Clips = Mapping[Content, CheckedClip | AudioError]
 
 
 @dataclass(frozen=True)
@@ -104,20 +105,34 @@ def assemble(
         raise UserError(f"--max-skipped {max_skipped:g}: expected a share of the pairs, from 0 to 1")
     out = Path(out).resolve()
     with staged_folder(out, overwrite, _key(imported.pairs, embed_audio, shard_rows)) as stage:
-        cells = (cell for row in imported.pairs for cell in _cells(row))
-        rows = _Rows(imported.pairs, check_clips(cells, stage, embed_audio))
-        skipped = [*imported.skipped, *rows.skipped]
-        _check_skipped(skipped, len(imported.pairs) + len(imported.skipped), max_skipped)
-        deque(checked_pairs(rows, out / PAIRS_FILE), maxlen=0)
-        ratings, preferences = _annotations_of(rows, imported)
+        clips = check_clips((cell for row in imported.pairs for cell in _cells(row)), stage, embed_audio)
+        usable: list[Mapping[str, Any]] = []
+        skipped = [*imported.skipped]
+        for row in imported.pairs:
+            unknown = [name for name in row if name not in PAIR_COLUMNS]
+            if unknown:
+                raise DataError(f"{row[RESPONSE].where}: unknown column {shown(unknown[0])}")
+            found = [(cell.where, clips[cell.content]) for cell in _cells(row)]
+            errors = [Skipped(where, str(clip)) for where, clip in found if isinstance(clip, AudioError)]
+            skipped += errors[:1]
+            usable += [] if errors else [row]
+        total = len(imported.pairs) + len(imported.skipped)
+        if len(skipped) > max_skipped * total:
+            more = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
+            reason = f"{skipped[0].where}: {skipped[0].reason}{more}"
+            raise DataError(f"{reason}; at most {max_skipped:.0%} may be skipped")
+        deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
+        ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
-        check_annotations(card, rows.ids(), ratings, preferences, out)
+        check_annotations(card, [row["pair_id"] for row in usable], ratings, preferences, out)
         if skipped:
-            _write_skipped(skipped, stage / SKIPPED_FILE)
+            with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
+                csv.writer(file).writerows([("where", "reason"), *((item.where, item.reason) for item in skipped)])
             note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
-        _write_rows(rows, stage, shard_rows if embed_audio else len(rows))
-        complete_dataset(stage, card, rows.sorted(), ratings, preferences)
+        _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
+        usable.sort(key=lambda row: hash_order(row["pair_id"]))
+        complete_dataset(stage, card, (_stored(row, clips) for row in usable), ratings, preferences)
     return PairDataset.load(out)
 
 
@@ -146,65 +161,25 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
     return digest.hexdigest()
 
 
-class _Rows:
-    """The usable pairs as rows of ``pairs.parquet`` without bytes, made anew in each round: only one is held."""
-
-    def __init__(self, pairs: Sequence[Mapping[str, Any]], clips: Mapping[Content, CheckedClip | AudioError]) -> None:
-        self._clips = clips
-        self._usable: list[Mapping[str, Any]] = []
-        self.skipped: list[Skipped] = []
-        for row in pairs:
-            unknown = [name for name in row if name not in PAIR_COLUMNS]
-            if unknown:
-                raise DataError(f"{_cells(row)[-1].where}: unknown column {shown(unknown[0])}")
-            failed = [(cell, clips[cell.content]) for cell in _cells(row)]
-            errors = [Skipped(cell.where, str(clip)) for cell, clip in failed if isinstance(clip, AudioError)]
-            if errors:
-                self.skipped.append(errors[0])
-            else:
-                self._usable.append(row)
-
-    def __len__(self) -> int:
-        return len(self._usable)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self._stored(row) for row in self._usable)
-
-    def ids(self) -> list[str]:
-        """Of the usable pairs."""
-        return [row["pair_id"] for row in self._usable]
-
-    def sorted(self) -> Iterator[dict[str, Any]]:
-        """The rows as `content_hash` takes them."""
-        return (self._stored(row) for row in sorted(self._usable, key=lambda row: hash_order(row["pair_id"])))
-
-    def from_position(self, start: int) -> Iterator[tuple[dict[str, Any], list[ClipCell]]]:
-        """The rows from a position on, each with its clips."""
-        return ((self._stored(row), _cells(row)) for row in islice(self._usable, start, None))
-
-    def _stored(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        *context, response = (cast(CheckedClip, self._clips[cell.content]) for cell in _cells(row))
-        turns = [
-            {"role": turn["role"], **_audio(clip)} for turn, clip in zip(row.get(CONTEXT) or (), context, strict=True)
-        ]
-        stored = {name: row.get(name) for name in PAIR_COLUMNS} | {CONTEXT: turns, RESPONSE: _audio(response)}
-        stored[TAGS] = sorted_tags(stored[TAGS], _cells(row)[-1].where)
-        if stored["group_id"] is None:
-            given = context or stored["situation"] is not None
-            key = [*(clip.sha256 for clip in context), stored["situation"]] if given else [response.sha256]
-            stored["group_id"] = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-        return stored
-
-
-def _audio(clip: CheckedClip) -> dict[str, Any]:
-    return {"path": clip.path, "bytes": None, "sha256": clip.sha256}
-
-
 def _cells(row: Mapping[str, Any]) -> list[ClipCell]:
     return [*(turn["audio"] for turn in row.get(CONTEXT) or ()), row[RESPONSE]]
 
 
-def _write_rows(rows: _Rows, stage: Path, shard_rows: int) -> None:
+def _stored(row: Mapping[str, Any], clips: Clips) -> dict[str, Any]:
+    """A usable pair as a row of ``pairs.parquet`` without bytes; made anew each time, so that only one is held."""
+    found = [cast(CheckedClip, clips[cell.content]) for cell in _cells(row)]
+    *context, response = [{"path": clip.path, "bytes": None, "sha256": clip.sha256} for clip in found]
+    turns = [{"role": turn["role"], **clip} for turn, clip in zip(row.get(CONTEXT) or (), context, strict=True)]
+    stored = {name: row.get(name) for name in PAIR_COLUMNS} | {CONTEXT: turns, RESPONSE: response}
+    stored[TAGS] = sorted_tags(stored[TAGS], row[RESPONSE].where)
+    if stored["group_id"] is None:
+        given = context or stored["situation"] is not None
+        key = [*(clip["sha256"] for clip in context), stored["situation"]] if given else [response["sha256"]]
+        stored["group_id"] = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return stored
+
+
+def _write_rows(rows: Sequence[Mapping[str, Any]], clips: Clips, stage: Path, shard_rows: int) -> None:
     """In one file, or in shards of so many rows; those that are there are kept."""
     shards = [PAIRS_FILE]
     if len(rows) > shard_rows:
@@ -212,45 +187,34 @@ def _write_rows(rows: _Rows, stage: Path, shard_rows: int) -> None:
         (stage / SHARD_FOLDER).mkdir(exist_ok=True)
     done = sum((stage / shard).is_file() for shard in shards)  # they are made one after the other
     start = min(done * shard_rows, len(rows))
-    with closing(map_threads(_with_bytes, rows.from_position(start), "Writing pairs", len(rows), start)) as full:
+
+    def with_bytes(row: Mapping[str, Any]) -> dict[str, Any]:
+        stored = _stored(row, clips)
+        for clip, cell in zip([*stored[CONTEXT], stored[RESPONSE]], _cells(row), strict=True):
+            if clip["path"] is None:
+                try:
+                    clip["bytes"] = read_clip(cell.content)
+                except AudioError as error:
+                    raise DataError(f"{cell.where}: {error}") from None
+                if hashlib.sha256(clip["bytes"]).hexdigest() != clip["sha256"]:
+                    raise DataError(f"{cell.where}: the clip was changed during the import")
+        return stored
+
+    with closing(map_threads(with_bytes, rows[start:], "Writing pairs", len(rows), start)) as full:
         for shard in shards[done:]:
             write_pairs(islice(full, shard_rows) if len(shards) > 1 else full, stage / shard)
 
 
-def _with_bytes(item: tuple[dict[str, Any], list[ClipCell]]) -> dict[str, Any]:
-    row, cells = item
-    for clip, cell in zip([*row[CONTEXT], row[RESPONSE]], cells, strict=True):
-        if clip["path"] is None:
-            try:
-                clip["bytes"] = read_clip(cell.content)
-            except AudioError as error:
-                raise DataError(f"{cell.where}: {error}") from None
-            if hashlib.sha256(clip["bytes"]).hexdigest() != clip["sha256"]:
-                raise DataError(f"{cell.where}: the clip was changed during the import")
-    return row
-
-
-def _check_skipped(skipped: Sequence[Skipped], total: int, most: float) -> None:
-    if len(skipped) > most * total:
-        more = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
-        raise DataError(f"{skipped[0].where}: {skipped[0].reason}{more}; at most {most:.0%} may be skipped")
-
-
-def _annotations_of(rows: _Rows, imported: Imported) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+def _annotations_of(
+    usable: Sequence[Mapping[str, Any]], imported: Imported
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
     ratings, preferences = imported.ratings, imported.preferences
-    lost = {row["pair_id"] for row in imported.pairs} - set(rows.ids())
+    lost = list({row["pair_id"] for row in imported.pairs} - {row["pair_id"] for row in usable})
     if ratings is None:
         ratings = pd.DataFrame({name: [] for name in RATING_COLUMNS}).astype({"score": "float64"})
-    ratings = ratings.loc[~ratings["pair_id"].isin(list(lost)), ratings_schema(ratings).names].reset_index(drop=True)
+    ratings = ratings.loc[~ratings["pair_id"].isin(lost), ratings_schema(ratings).names].reset_index(drop=True)
     if preferences is not None:
-        gone = preferences["chosen_id"].isin(list(lost)) | preferences["rejected_id"].isin(list(lost))
+        gone = preferences["chosen_id"].isin(lost) | preferences["rejected_id"].isin(lost)
         preferences = preferences.loc[~gone, list(PREFERENCE_COLUMNS)].reset_index(drop=True)
     return ratings, preferences
-
-
-def _write_skipped(skipped: Sequence[Skipped], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
-        writer = csv.writer(file)
-        writer.writerow(["where", "reason"])
-        writer.writerows((item.where, item.reason) for item in skipped)

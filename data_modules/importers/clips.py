@@ -157,7 +157,17 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         try:
             data = read_clip(content)
             sha256 = hashlib.sha256(data).hexdigest()
-            return known.get(sha256) or known.setdefault(sha256, _check(content, data, sha256, stage, embed))
+            if sha256 in known:
+                return known[sha256]
+            file = _file_name(content)
+            name = f"{len(data)} bytes of audio" if file is None else file
+            decode(data, probe(data, name).rate, name=name)
+            path = None
+            if not embed:
+                suffix = PurePosixPath(file or "").suffix.lower()
+                path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
+                replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
+            return known.setdefault(sha256, CheckedClip(sha256, path))
         except AudioError as error:
             return error
 
@@ -168,18 +178,6 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
             journal.add(result)
         return dict(zip(contents, results, strict=True))
-
-
-def _check(content: Content, data: bytes, sha256: str, stage: Path, embed: bool) -> CheckedClip:
-    file = _file_name(content)
-    name = f"{len(data)} bytes of audio" if file is None else file
-    decode(data, probe(data, name).rate, name=name)
-    if embed:
-        return CheckedClip(sha256, None)
-    suffix = "" if file is None else PurePosixPath(file).suffix.lower()
-    path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
-    replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
-    return CheckedClip(sha256, path)
 
 
 def _file_name(content: Content) -> str | None:

@@ -156,11 +156,7 @@ class Collector:
 
 
 def _add_once(
-    table: dict[tuple[str, ...], tuple[float, str]],
-    key: tuple[str, ...],
-    value: float,
-    where: str,
-    done: str,
+    table: dict[tuple[str, ...], tuple[float, str]], key: tuple[str, ...], value: float, where: str, done: str
 ) -> None:
     *_, rater, _ = key
     if not is_name(rater):

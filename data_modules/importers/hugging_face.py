@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +38,8 @@ EXAMPLE = (
     "--rating-column rater_id=annotator --dimension empathy=1:5:1 --out data"
 )
 _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_Split = tuple[Callable[[], Mapping[str, Any]], Callable[[int], Tables]]
+"""What the columns hold by their names, and the rows from a position on; nothing is read before it is called."""
 # What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` leave.
 _SAVED = ("state.json", "dataset_dict.json")
 
@@ -102,9 +103,9 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
-        features = splits[chosen].features()
-        labels = {name: own.names for name, own in features.items() if isinstance(own, datasets.ClassLabel)}
-        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", splits[chosen].read_from).rows())
+        features, read_from = splits[chosen]
+        labels = {name: own.names for name, own in features().items() if isinstance(own, datasets.ClassLabel)}
+        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
         for row in rows:
             row |= {name: None if row[name] is None else classes[row[name]] for name, classes in labels.items()}
     except Exception as error:
@@ -114,39 +115,29 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     return SourceTable(name, tuple(dict.fromkeys(column for row in rows for column in row)), rows, None)
 
 
-@dataclass(frozen=True)
-class _Split:
-    """What the columns hold by their names, and the rows from a position on; nothing is read before it is called."""
-
-    features: Callable[[], Mapping[str, Any]]
-    read_from: Callable[[int], Tables]
-
-
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
+    """Split -> what it holds; nothing is read yet."""
     from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     if any((folder / file).is_file() for file in _SAVED):
         saved = datasets.load_from_disk(str(folder))
-        return {
-            name: _arrow_split(split) for name, split in (saved if isinstance(saved, dict) else {"all": saved}).items()
-        }
-    builder = datasets.load_dataset_builder(str(folder), config)
-    if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
-        # Not as the library streams them: it would hold whole row groups, several times, and load torch
-        found = {str(split): [Path(file) for file in own] for split, own in builder.config.data_files.items()}
-        return {
-            split: _Split(
-                lambda file=files[0]: datasets.Features.from_arrow_schema(pq.read_schema(file)),
-                partial(_parquet_tables, files),
-            )
-            for split, files in found.items()
-        }
-    # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
-    return {str(name): _arrow_split(split) for name, split in builder.as_streaming_dataset().items()}
-
-
-def _arrow_split(split: Dataset | IterableDataset) -> _Split:
-    return _Split(lambda: split.features or {}, partial(_arrow_tables, split))
+        found = saved if isinstance(saved, dict) else {"all": saved}
+    else:
+        builder = datasets.load_dataset_builder(str(folder), config)
+        if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
+            # Not as the library streams them: it would hold whole row groups, several times, and load torch
+            files = {str(split): [Path(file) for file in own] for split, own in builder.config.data_files.items()}
+            read_features = datasets.Features.from_arrow_schema
+            return {
+                split: (lambda file=own[0]: read_features(pq.read_schema(file)), partial(_parquet_tables, own))
+                for split, own in files.items()
+            }
+        # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
+        found = builder.as_streaming_dataset()
+    return {
+        str(name): (lambda split=split: split.features or {}, partial(_arrow_tables, split))
+        for name, split in found.items()
+    }
 
 
 def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:

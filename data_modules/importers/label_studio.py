@@ -160,10 +160,15 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     _check_names(path, export, mapping)
     find = partial(find_clip, folder=folder, root=options.audio_root)
     found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, find)]
-    rows = [row for _, row in found]
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
-    checked = rows if grouped else [{**row, "group_id": "-"} for row in rows]
-    list(checked_pairs(checked, path, lambda position, column: f"{found[position][0]}, column {column!r}"))
+    rows = list(
+        checked_pairs(
+            (row for _, row in found),
+            path,
+            lambda position, column: f"{found[position][0]}, column {column!r}",
+            grouped=grouped,
+        )
+    )
     ratings = _ratings(path, export, mapping, dimensions, [row["pair_id"] for row in rows])
     preferences = _preferences(export, mapping)
     if ratings.empty and preferences.empty:

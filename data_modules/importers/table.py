@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ..errors import DataError, shown
+from ..errors import DataError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
@@ -110,10 +110,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 
 
 def read_tables(
-    pairs_path: str | Path,
-    ratings_path: str | Path | None,
-    mapping: TableMapping,
-    audio_root: str | Path | None = None,
+    pairs_path: str | Path, ratings_path: str | Path | None, mapping: TableMapping, audio_root: str | Path | None = None
 ) -> Imported:
     """Reads pairs and ratings. Pairs without ratings are allowed.
 
@@ -150,7 +147,8 @@ def read_pairs(
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
     named = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
-    rows = list(checked_pairs(named, pairs_table.path, pairs_table.locate(columns)))
+    locate, grouped = pairs_table.locate(columns), "group_id" in columns
+    rows = list(checked_pairs(named, pairs_table.path, locate, grouped=grouped))
 
     rating_columns = mapping.rating_columns
     if ratings_table is None:
@@ -166,15 +164,13 @@ def read_pairs(
         card = dataclasses.replace(card, description=f"Columns not imported: {', '.join(ignored)}.")
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
-            turn["audio"] = find(turn["audio"], pairs_table.place(position, columns["context_audio"]))
-        row["response_audio"] = find(row["response_audio"], pairs_table.place(position, columns["response_audio"]))
-        if "group_id" not in columns:
-            row["group_id"] = None
+            turn["audio"] = find(turn["audio"], locate(position, "context_audio"))
+        row["response_audio"] = find(row["response_audio"], locate(position, "response_audio"))
     return Imported(card, rows, ratings)
 
 
 def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> dict[str, Any]:
-    """A row with our column names, audio as it stands. A group that is to be derived from it is a dash for now."""
+    """A row with our column names, audio as it stands."""
     values = table.rows[position]
     row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
     row.update({our: plain_text(values.get(their)) for our, their in columns.items()})
@@ -186,8 +182,6 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     if "context_audio" in columns:
         where = table.place(position, columns["context_audio"])
         row["context_audio"] = _turns(values.get(columns["context_audio"]), where)
-    if "group_id" not in columns:
-        row["group_id"] = "-"
     return row
 
 
@@ -197,7 +191,7 @@ def _turns(value: Any, where: str) -> list[dict[str, Any]]:
     turns = value if isinstance(value, list) else [{"role": "user", "audio": value}]
     for turn in turns:
         if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-            raise DataError(f'{where}: value {shown(turn)}; expected {{"role": ..., "audio": ...}} per turn')
+            raise bad_value(where, turn, '{"role": ..., "audio": ...} per turn')
     return [dict(turn) for turn in turns]
 
 
@@ -240,8 +234,8 @@ def _layout(
     has_rater_id = any(column.rater is None for column in scores)
     required = ["rater_id"] if has_rater_id else []
     required += ["dimension"] if any(column.dimension is None for column in scores) else []
-    full = full_mapping(names, _RATING_NAMES, table, required)
-    used = {names["pair_id"], *(column.name for column in scores), *(full[name] for name in required)}
+    full_mapping(names, _RATING_NAMES, table, required)
+    used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
     if SECONDS in given and not has_rater_id:
         raise DataError(
             f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
@@ -254,11 +248,7 @@ def _layout(
 
 
 def _score_columns(
-    table: SourceTable,
-    names: Mapping[str, str],
-    dimensions: Sequence[str],
-    wide: bool | None,
-    taken: Collection[str],
+    table: SourceTable, names: Mapping[str, str], dimensions: Sequence[str], wide: bool | None, taken: Collection[str]
 ) -> list[_ScoreColumn]:
     fits: dict[str, list[_ScoreColumn]] = {}
     if "score" in names and wide is not True:

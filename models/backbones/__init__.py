@@ -26,7 +26,7 @@ NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
 _FAMILIES: Mapping[str, tuple[str, str]] = {
-    "audioflamingo3": ("audioflamingo3", "AudioFlamingo3"),
+    "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma3n", "Gemma3n"),
     "gemma4": ("gemma4", "Gemma4"),
     "granite_speech": ("granite_speech", "GraniteSpeech"),

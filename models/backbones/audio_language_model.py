@@ -1,11 +1,13 @@
-"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families."""
+"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families.
+
+The question that is put to all of them is in neutral words: no transcript, no file name, no label."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +15,8 @@ from torch import Tensor, nn
 from ...data_modules.errors import UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
+from .loading import load_model, load_processor
 from .padding import padding_last
-from .prompt import Message, messages
 
 LANGUAGE_MODEL = Part(
     "language_model",
@@ -22,15 +24,18 @@ LANGUAGE_MODEL = Part(
     layers="language_model.layers",
 )
 """Most families' language model: a decoder with gated feed-forward layers."""
+Message = Mapping[str, Any]
+"""A turn of a chat: its ``role``, and its ``content``: a list of texts and of places of clips, as in `messages`."""
+QUESTION = "How well does the voice of the response fit the context?"
 _MARKUP = re.compile(r"<.*>|\[.*\]")
 
 
 class AudioLanguageModel(Backbone):
     """Embeds the text, puts projected audio states where the audio tokens are, and runs the language model.
 
-    A family sets `parts`, says how many tokens a clip has, encodes it, and overrides `render`, `audio_span`, `embed`,
-    `project` or `read` where it is special. None of these may keep a reference to a linear layer: LoRA replaces it
-    inside its parent.
+    A family sets `model_class` and `parts`, says how many tokens a clip has, encodes it, and overrides `load`,
+    `render`, `audio_span`, `embed`, `project` or `read` where it is special. None of these may keep a reference to a
+    linear layer: LoRA replaces it inside its parent.
 
     Attributes:
         processor: Tokenizer, feature extractor and chat template.
@@ -40,7 +45,20 @@ class AudioLanguageModel(Backbone):
         audio_token_id: Its id.
     """
 
-    layout = Layout({"": "model."})  # a network that is the model inside a generation class
+    model_class: ClassVar[Any]
+    """The official generation class, whose `model` is the network."""
+    layout = Layout({"": "model."})
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        """See `Backbone`; what is no language model is not quantized."""
+        model = load_model(cls.model_class, checkpoint, unquantized=cls.unquantized())
+        return cls(model.model, load_processor(checkpoint), checkpoint)
+
+    @classmethod
+    def unquantized(cls) -> list[str]:
+        """Modules that keep their precision: all parts but the language model."""
+        return [part.path for name, part in cls.parts.items() if name != "language_model"]
 
     def __init__(
         self, network: nn.Module, processor: Any, checkpoint: Checkpoint, audio_token: str | None = None
@@ -214,3 +232,28 @@ def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
                 del layer.forward
             else:
                 layer.forward = before
+
+
+def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
+    """A chat of one user message that names each clip; `{"type": "audio"}` marks where one goes.
+
+    Audio comes in the order of the context turns, the response last.
+    """
+    content: list[dict[str, Any]] = []
+    if pair.situation:
+        content.append(_text(f"Situation: {pair.situation}\n"))
+    for turn in pair.context:
+        # one turn needs no role; several need to be told apart
+        content.append(_text("Context: " if len(pair.context) == 1 else f"Context, {turn.role}: "))
+        content += [{"type": "audio"}, _text("\n")]
+    content += [_text("Response: "), {"type": "audio"}, _text(f"\n{question}")]
+    return [{"role": "user", "content": content}]
+
+
+def as_text(message: Message, audio_token: str) -> str:
+    """The content of a message as one text, for chat templates that take no lists."""
+    return "".join(piece.get("text", audio_token) for piece in message["content"])
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -8,6 +8,7 @@ share of each.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,18 +31,26 @@ def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
     """
     if not checkpoint.deferred or checkpoint.dtype != torch.float32:
         return None
-    index, names = _file(checkpoint, "model.safetensors.index.json"), ["model.safetensors"]
-    if index is not None:
-        with open(index, encoding="utf-8") as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
     found: set[str] = set()
-    for name in names:
-        if (path := _file(checkpoint, name)) is None:
-            return None
+    for path in weight_files(checkpoint):
         with safe_open(path, framework="pt") as tensors:
             found |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
     kinds = {kind for kind in found if "F" in kind}
     return _SHORT.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def weight_files(checkpoint: Checkpoint, key: re.Pattern[str] | None = None) -> list[str]:
+    """Files with the weights of a checkpoint; with a `key` only those of its index that hold such weights.
+
+    Empty where the checkpoint has none, or one that its index names is not there.
+    """
+    index, names = _file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
+    if index is not None:
+        with open(index, encoding="utf-8") as file:
+            places = json.load(file)["weight_map"]
+        names = {place for name, place in places.items() if key is None or key.search(name)}
+    paths = [_file(checkpoint, name) for name in sorted(names)]
+    return [] if None in paths else [path for path in paths if path is not None]
 
 
 def _file(checkpoint: Checkpoint, name: str) -> str | None:

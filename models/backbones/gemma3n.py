@@ -32,7 +32,7 @@ LONGEST = 480_000
 
 
 class Gemma3nForAudio(Gemma3nPreTrainedModel):
-    """`Gemma3nModel` without its vision tower; its `forward` is `AudioLanguageModel.hidden_states`."""
+    """`Gemma3nModel` without its vision tower; its `forward` is not called."""
 
     def __init__(self, config: Gemma3nConfig) -> None:
         super().__init__(config)
@@ -40,31 +40,6 @@ class Gemma3nForAudio(Gemma3nPreTrainedModel):
         self.audio_tower = AutoModel.from_config(config.audio_config)
         self.embed_audio = Gemma3nMultimodalEmbedder(config.audio_config, config.text_config)  # pyright: ignore[reportArgumentType]
         self.post_init()
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Embeddings `(batch, tokens, hidden)`; the last tokens of the vocabulary have theirs in the projector."""
-        embeddings = self.language_model.embed_tokens(ids)
-        offset = self.embed_audio.vocab_offset
-        hard = self.embed_audio(input_ids=ids.clamp(min=offset)).to(embeddings)
-        return torch.where((ids >= offset)[..., None], hard, embeddings)
-
-    def project(self, states: Tensor) -> Tensor:
-        """Embeddings `(states, hidden)` of audio states; a state of zeros is padding behind a short clip."""
-        last = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
-        padding_embedding = self.embed_audio(input_ids=last)[0]
-        return torch.where(states.any(-1, keepdim=True), self.embed_audio(inputs_embeds=states), padding_embedding)
-
-    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)`; see `AudioLanguageModel`."""
-        size = self.language_model.config.vocab_size_per_layer_input
-        return self.language_model(
-            inputs_embeds=embeddings,
-            # transformers 5.21 does it itself: hard tokens have no embeddings of each layer
-            per_layer_inputs=self.language_model.get_per_layer_inputs(ids.masked_fill(ids >= size, 0)),
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-        ).last_hidden_state
 
 
 class Gemma3n(AudioLanguageModel):
@@ -85,7 +60,7 @@ class Gemma3n(AudioLanguageModel):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma3n:
         """See `Backbone`."""
-        unquantized = ["audio_tower", "embed_audio", "altup"]
+        unquantized = [*cls.unquantized(), "altup"]
         network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
@@ -105,16 +80,29 @@ class Gemma3n(AudioLanguageModel):
         return f"\n\n{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}\n\n"
 
     def embed(self, ids: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
-        return self.network.embed(ids)
+        """See `AudioLanguageModel`; the last tokens of the vocabulary have their embeddings in the projector."""
+        embeddings, projector = super().embed(ids), self.network.embed_audio
+        hard = projector(input_ids=ids.clamp(min=projector.vocab_offset)).to(embeddings)
+        return torch.where((ids >= projector.vocab_offset)[..., None], hard, embeddings)
 
     def project(self, states: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
-        return self.network.project(states)
+        """See `AudioLanguageModel`; a state of zeros is padding behind a short clip."""
+        last = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
+        padding_embedding = self.network.embed_audio(input_ids=last)[0]
+        projected = self.network.embed_audio(inputs_embeds=states)
+        return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """See `AudioLanguageModel`."""
-        return self.network.read(ids, embeddings, mask, positions)
+        size = self.language_model.config.vocab_size_per_layer_input
+        return self.language_model(
+            inputs_embeds=embeddings,
+            # transformers 5.21 does it itself: hard tokens have no embeddings of each layer
+            per_layer_inputs=self.language_model.get_per_layer_inputs(ids.masked_fill(ids >= size, 0)),
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+        ).last_hidden_state
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: the same for all clips."""

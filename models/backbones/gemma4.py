@@ -57,7 +57,7 @@ class Gemma4(AudioLanguageModel):
             checkpoint,
             config=config,
             ignored_keys=IGNORED_KEYS,
-            unquantized=["audio_tower", "embed_audio"],
+            unquantized=cls.unquantized(),
             attention={"": checkpoint.attention, "text_config": checkpoint.attention, "audio_config": TOWER_KERNEL},
         )
         return cls(model.model, SpeechProcessor(checkpoint), checkpoint)

@@ -11,17 +11,16 @@ Granite Speech 3 has a LoRA of its own, which the official code switches on wher
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlusForConditionalGeneration
 
-from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
 from .loading import load_model, load_processor, merge_own_adapter
-from .prompt import Message, as_text
 
 SYSTEM = (
     "Knowledge Cutoff Date: April 2024.\nToday's Date: April 9, 2025.\n"
@@ -33,7 +32,7 @@ SYSTEM = (
 class GraniteSpeech(AudioLanguageModel):
     """Every clip goes through the encoder at its own length, those of equal length together."""
 
-    model_class: ClassVar[Any] = GraniteSpeechForConditionalGeneration
+    model_class = GraniteSpeechForConditionalGeneration
     layout = Layout({"": "model."}, {"has_lora_adapter": False})
     parts = {
         "language_model": LANGUAGE_MODEL,
@@ -48,7 +47,7 @@ class GraniteSpeech(AudioLanguageModel):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> GraniteSpeech:
         """See `Backbone`."""
-        model = load_model(cls.model_class, checkpoint, unquantized=["encoder", "projector"], own_adapter=True)
+        model = load_model(cls.model_class, checkpoint, unquantized=cls.unquantized(), own_adapter=True)
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)
         return cls(model.model, load_processor(checkpoint), checkpoint)

@@ -25,7 +25,7 @@ from .audio_language_model import LANGUAGE_MODEL
 from .base import Checkpoint, Clips, Layout, Part
 from .loading import SpeechProcessor, load_model
 from .padding import attend_in_rows, on_device, padding_mask, without_padding
-from .whisper_tower import WHISPER_TOWER, WhisperTowerModel, after_convolutions
+from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 

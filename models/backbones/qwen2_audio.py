@@ -1,27 +1,125 @@
-"""Qwen2-Audio (Chu et al., 2024): Whisper-like tower, linear projector, Qwen language model."""
+"""Qwen2-Audio (Chu et al., 2024) and Audio Flamingo 3 (Goel et al., 2025): Whisper's encoder with masked padding and a
+pooling of two, a projector of one or two layers, a Qwen language model.
+
+The official processor of Audio Flamingo 3 takes one clip for each text, and the chat template on the hub shows one
+`<sound>` however many clips a message has, in front of its text. The message is therefore given as a text that holds
+`<sound>` where each clip goes; the template passes it on. A clip's tokens are those the official processor makes of it
+alone.
+"""
 
 from __future__ import annotations
 
-from transformers import Qwen2AudioForConditionalGeneration
+from collections.abc import Sequence
+from typing import Any
 
-from .audio_language_model import LANGUAGE_MODEL
-from .base import Checkpoint, Part
-from .loading import load_model, load_processor
-from .whisper_tower import WHISPER_TOWER, WhisperTowerModel
+import numpy as np
+from torch import Tensor, nn
+from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForConditionalGeneration
+from transformers.masking_utils import create_bidirectional_mask
+
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
+from .base import Checkpoint, Clips, Part
+from .padding import padding_mask, without_padding
+
+WHISPER_TOWER = Part(
+    "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+)
+"""What of such a tower can be adapted."""
+
+
+class WhisperTowerModel(AudioLanguageModel):
+    """Spectrograms of the real length through a tower that was written for its full window.
+
+    The tower's own `forward` insists on windows of 30 s. Here padding is masked, so that nothing but the convolutions
+    and the spectrogram's window reach over the end of a clip: with a few zeros behind the longest clip of a batch the
+    states are those of the full window.
+
+    The tower has `conv1`, `conv2`, `embed_positions`, `layers`, `avg_pooler` and `layer_norm`; the extractor is a
+    `WhisperFeatureExtractor`, whose window is the longest piece that the tower sees at once.
+    """
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint, windows: int = 1) -> None:
+        """As `AudioLanguageModel`; longer clips are cut into at most so many `windows`, as officially."""
+        super().__init__(network, processor, checkpoint)
+        self.max_seconds = float(self.extractor.chunk_length * windows)
+        self.audio_size: int = self.tower.config.d_model
+
+    def audio_tokens(self, samples: int) -> int:
+        """See `Backbone`."""
+        window = self.extractor.n_samples
+        lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
+        return sum(_states(-(-length // self.extractor.hop_length)) for length in lengths)
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s."""
+        size, hop = self.extractor.n_samples, self.extractor.hop_length
+        windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
+        longest = max(map(len, windows))
+        whole = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
+        made = self.extractor(
+            windows,
+            sampling_rate=self.sampling_rate,
+            padding="max_length",
+            max_length=max(whole, longest),
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
+
+    def encode_audio(self, clips: Clips) -> Tensor:
+        """See `Backbone`."""
+        tower = self.tower
+        features = clips.features.to(dtype=tower.conv1.weight.dtype)
+        states = nn.functional.gelu(tower.conv1(features))
+        states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)
+        states = states + tower.embed_positions.weight[: states.shape[1]]
+        lengths = [after_convolutions(length) for length in clips.lengths]
+        real = padding_mask(lengths, states.shape[1], states.device)
+        mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
+        for layer in tower.layers:
+            states = layer(states, mask)
+        states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
+        return without_padding(states, [_states(length) for length in clips.lengths])
+
+
+def after_convolutions(frames: int) -> int:
+    """Encoder positions of so many spectrogram frames (the second convolution has stride 2)."""
+    return (frames - 1) // 2 + 1
+
+
+def _states(frames: int) -> int:
+    """Audio states of so many spectrogram frames."""
+    return (after_convolutions(frames) - 2) // 2 + 1
 
 
 class Qwen2Audio(WhisperTowerModel):
     """Exact: hidden states equal those of the official classes."""
 
+    model_class = Qwen2AudioForConditionalGeneration
     parts = {
         "language_model": LANGUAGE_MODEL,
         "projector": Part("multi_modal_projector", ("linear",)),
         "audio_tower": WHISPER_TOWER,
     }
 
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Qwen2Audio:
-        """See `Backbone`."""
-        unquantized = ["audio_tower", "multi_modal_projector"]
-        model = load_model(Qwen2AudioForConditionalGeneration, checkpoint, unquantized=unquantized)
-        return cls(model.model, load_processor(checkpoint), checkpoint)
+
+class AudioFlamingo3(WhisperTowerModel):
+    """Exact for each clip alone."""
+
+    model_class = AudioFlamingo3ForConditionalGeneration
+    parts = {
+        "language_model": LANGUAGE_MODEL,
+        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "audio_tower": WHISPER_TOWER,
+    }
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        # the official processor cuts away what is behind its last window
+        windows = int(processor.max_audio_len // processor.feature_extractor.chunk_length)
+        super().__init__(network, processor, checkpoint, windows)
+
+    def render(self, chat: Sequence[Message]) -> str:
+        """See `AudioLanguageModel`: one audio token for each clip, where the clip is."""
+        turns = [{"role": message["role"], "content": as_text(message, self.audio_token)} for message in chat]
+        return self.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 from transformers.utils.hub import cached_file
 
-from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
 from .loading import load_model, load_processor
-from .prompt import Message, as_text
-from .whisper_tower import WHISPER_TOWER
+from .qwen2_audio import WHISPER_TOWER
 
 
 class Voxtral(AudioLanguageModel):
@@ -42,8 +41,7 @@ class Voxtral(AudioLanguageModel):
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Voxtral:
         """See `Backbone`."""
-        unquantized = ["audio_tower", "multi_modal_projector"]
-        model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=unquantized)
+        model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=cls.unquantized())
         # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
         processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
         tokenizer = processor.tokenizer

@@ -15,7 +15,7 @@ import soundfile
 from empathy_judge import Scorer
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import Engine, Look
-from empathy_judge.batch_scoring.worker import Worker
+from empathy_judge.batch_scoring.workers import Worker
 
 RATE = 16_000
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from empathy_judge.batch_scoring import manifest
 from empathy_judge.batch_scoring.manifest import Manifest, RowReader, row_id
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.errors import AudioError, DataError
+from empathy_judge.data_modules.schema import Pair
 
 from .conftest import row
 
@@ -144,13 +145,12 @@ def test_every_form_of_a_clip(clips):
         ({"bytes": None, "path": "r0.wav", "sha256": "0"}, path),
     ):
         found = reader.row("a", {"response_audio": value, "context_audio": value, "situation": "Late."}, WHERE)
-        assert found.problem is None
-        assert found.pair is not None
+        assert isinstance(found.pair, Pair)
         assert (found.pair.response, found.pair.context[0].audio, found.pair.context[0].role) == (clip, clip, "user")
         assert (found.pair_id, found.pair.situation) == ("a", "Late.")
     turns = [{"role": "user", "audio": "c.wav"}, {"role": "assistant", "path": "r0.wav", "bytes": None}]
     found = reader.row("a", {"response_audio": "r1.wav", "context_audio": turns, "situation": float("nan")}, WHERE)
-    assert found.pair is not None
+    assert isinstance(found.pair, Pair)
     assert found.pair.situation is None
     assert [(turn.role, Path(str(turn.audio)).name) for turn in found.pair.context] == [
         ("user", "c.wav"),
@@ -180,12 +180,10 @@ def test_every_form_of_a_clip(clips):
 def test_what_cannot_be_used_is_named(cells: dict[str, Any], kind, text, clips):
     (clips / "link.wav").symlink_to(clips.parent / "outside.wav")
     found = RowReader(clips).row("a", cells, WHERE)
-    assert found.pair is None
-    assert found.problem is not None
-    assert found.problem.kind == kind
-    assert found.problem.text.startswith(WHERE)
-    assert text in found.problem.text
-    assert "\n" not in found.problem.text
+    assert isinstance(found.pair, AudioError)
+    assert found.pair.kind == kind
+    assert str(found.pair).startswith(WHERE)
+    assert text in str(found.pair)
     without = RowReader(None).row("a", {"response_audio": str(clips / "r0.wav")}, WHERE)
-    assert without.problem is not None
-    assert without.problem.kind == "a path"
+    assert isinstance(without.pair, AudioError)
+    assert without.pair.kind == "a path"

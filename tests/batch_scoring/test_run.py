@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.batch_scoring.job import Parts
-from empathy_judge.batch_scoring.local import Launch, find_launch, worker_devices
 from empathy_judge.batch_scoring.run import score_manifest
-from empathy_judge.batch_scoring.worker import Tries, Worker
+from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, find_launch, worker_devices
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
+from empathy_judge.data_modules.schema import Pair
 
 from .conftest import read, row
 
@@ -430,7 +430,7 @@ def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job,
 
     def deadly(self, rows):
         for one in rows:
-            if one.pair is not None and int(one.pair_id[1:]) in killers:
+            if isinstance(one.pair, Pair) and int(one.pair_id[1:]) in killers:
                 died.append(one.pair_id)
                 raise MemoryError
             yield one
@@ -505,7 +505,7 @@ def test_chunks_grow_with_the_manifest_up_to_a_limit(rows, sizes, write, make_jo
 
 
 def test_a_chunk_that_another_worker_finishes_is_left(write, make_job, scorer, monkeypatch):
-    monkeypatch.setattr("empathy_judge.batch_scoring.worker._LOOK", 0.0)
+    monkeypatch.setattr("empathy_judge.batch_scoring.workers._LOOK", 0.0)
     job = make_job(write([row(number) for number in range(8)]))
 
     def run(parts, look):

@@ -201,10 +201,7 @@ def test_a_clip_that_was_changed_after_the_import_is_refused(
         ({"names": ["a", "b/c"]}, "dataset name 'b/c'; expected distinct ones"),
         ({"renames": {"web": {"warmth": "empathy"}}}, "rename in dataset 'web'; expected lab, crowd"),
         ({"renames": {"crowd": {"heat": "empathy"}}}, "crowd: no dimension 'heat'; it has warmth, rudeness"),
-        (
-            {"renames": {"crowd": {"warmth": "rudeness"}}},
-            "crowd: dimensions .*; expected at least one, each name once",
-        ),
+        ({"renames": {"crowd": {"warmth": "rudeness"}}}, "crowd: dimensions .*; expected at least one, each name once"),
         ({"renames": {"crowd": {"warmth": "a b"}}}, "dimension name 'a b'; expected letters"),
     ],
 )

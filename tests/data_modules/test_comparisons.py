@@ -122,10 +122,7 @@ def test_a_liked_response_is_set_against_those_to_other_contexts() -> None:
 
 def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end() -> None:
     made = dataset([("c1", "a"), ("c2", "b")], {0: {"calm": [4], "noise": [2.5]}, 1: {"calm": [5], "noise": [10]}})
-    assert plain(counterfactuals(made, 0.75)) == [
-        ("p0", "cf:p0:p1", [1.0, 1.0]),
-        ("p1", "cf:p1:p0", [1.0, None]),
-    ]
+    assert plain(counterfactuals(made, 0.75)) == [("p0", "cf:p0:p1", [1.0, 1.0]), ("p1", "cf:p1:p0", [1.0, None])]
     assert plain(counterfactuals(made, 0.76)) == [("p1", "cf:p1:p0", [1.0, None])]
     for share in (-0.1, 1.1, float("nan")):
         with pytest.raises(UserError, match=r"min_score .*; expected 0 to 1"):

@@ -268,9 +268,3 @@ class TestWrongInput:
         benchmark_folder.scripts["human"][1]["case_id"] = case
         with pytest.raises(DataError, match=r"script_info_human\.json, row 2, column 'case_id': value "):
             benchmark_folder.load()
-
-    def test_no_json(self, benchmark_folder: Benchmark) -> None:
-        path = benchmark_folder.write() / next(iter(benchmark_folder.answers))
-        path.write_text('{"case_id": 854}')
-        with pytest.raises(DataError, match=r"_output_responses\.json: value .*; expected a list of JSON objects"):
-            benchmark_folder.load(benchmark_folder.folder)

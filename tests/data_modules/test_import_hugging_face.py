@@ -160,15 +160,6 @@ def test_ratings_in_a_table_beside(tmp_path: Path, clips: Path) -> None:
     check(load(tmp_path / "saved", tmp_path / "out", "--ratings", str(tmp_path / "ratings.csv")), clips)
 
 
-def test_times(tmp_path: Path, clips: Path) -> None:
-    made = table(clips).remove_columns(["empathy:anna", "empathy:ben"])
-    made = made.add_column("score", [2, 5, 1]).add_column("rater", ["anna"] * 3).add_column("took", [1.5, None, 4.0])
-    made.save_to_disk(str(tmp_path / "saved"))
-    words = ["--rating-column", "rater_id=rater", "--rating-column", "seconds=took"]
-    ratings = load(tmp_path / "saved", tmp_path / "out", *words).ratings
-    assert ratings["seconds"].fillna(-1).tolist() == [1.5, -1, 4.0]
-
-
 def test_id_in_the_cache(tmp_path: Path) -> None:
     """Files of a snapshot are links to blobs beside it."""
     repo = tmp_path / "hub/datasets--org--name"

@@ -185,15 +185,6 @@ def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str
     assert reason in found
 
 
-def test_clips_where_the_path_says(source: Drame) -> None:
-    for number, row in enumerate(source.realism):
-        row["wav_path"] = f"deep/{number}/x.wav"
-        source.tone(f"realism_data/deep/{number}/x.wav", hertz=400 + number)
-    pairs = source.load("realism_data").pairs
-    expected = [audio_hash(source.folder / f"realism_data/deep/{number}/x.wav") for number in range(2)]
-    assert [audio_hash(pair.response) for pair in pairs] == expected
-
-
 def test_two_paths_never_become_one_file(source: Drame) -> None:
     source.tone("realism_data/x.wav")
     for number, row in enumerate(source.realism):

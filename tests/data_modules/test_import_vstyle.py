@@ -95,14 +95,6 @@ def test_what_is_imported(source: VStyle) -> None:
     assert dataset.preferences is None
 
 
-def test_what_downloads_and_macos_leave_behind_is_passed_over(source: VStyle) -> None:
-    folder = source.write()
-    for name in (".cache/huggingface/metadata.jsonl", "VStyle-eval-results/human_eval_res/en/._a1.jsonl"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"\xff no JSON")
-    assert len(source.load().ratings) == 10
-
-
 def test_clips_are_mp3_and_stored_under_names_that_tell_nothing(source: VStyle) -> None:
     dataset = source.load()
     response = by_id(dataset)["1_1"].response
@@ -228,29 +220,3 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
     assert "leaves the folder" in reasons[2]
     assert "no such file" in reasons[3]
     assert "not a sound file" in reasons[4]
-
-
-def test_too_much_that_is_bad_is_an_error(source: VStyle) -> None:
-    source.ratings["en/a1"][0]["mos"] = 0
-    with pytest.raises(
-        DataError, match=r"a1\.jsonl, row 1 \(line 1\), column 'mos': value 0; expected a number from 1"
-    ):
-        source.load()
-    assert not source.out.exists()
-
-
-@pytest.mark.parametrize(
-    ("break_it", "message"),
-    [
-        (lambda s: [row.pop("instruct_id") for row in s.rows], r"metadata\.jsonl: no field 'instruct_id'; it has 'id'"),
-        (lambda s: [row.pop("mos") for row in s.ratings["en/a1"]], r"a1\.jsonl: no field 'mos'; it has 'id'"),
-        (lambda s: s.ratings.clear(), "holds no file human_eval_res/en/"),
-        (lambda s: s.rows.clear(), r"metadata\.jsonl: the table holds no rows"),
-    ],
-)
-def test_another_layout_is_an_error(source: VStyle, break_it: Any, message: str) -> None:
-    break_it(source)
-    (source.folder / "VStyle-eval-results").mkdir(exist_ok=True, parents=True)
-    (source.folder / "VStyle-responses").mkdir(exist_ok=True)
-    with pytest.raises(DataError, match=message):
-        source.load()

@@ -148,12 +148,7 @@ def test_no_tone_survives_in_what_a_judge_could_see(small: tuple[PairDataset, pd
 
 
 def test_words_are_neutral() -> None:
-    spoken = [
-        *sentences.statements(),
-        *sentences.replies(),
-        *sentences.short_statements(),
-        *sentences.short_replies(),
-    ]
+    spoken = [*sentences.statements(), *sentences.replies(), *sentences.short_statements(), *sentences.short_replies()]
     assert len(spoken) > 1_000
     assert [text for text in spoken if EMOTIONAL.search(text)] == []
 

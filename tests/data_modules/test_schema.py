@@ -256,21 +256,9 @@ def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> 
         ("split", ["train", "te\tst", None], r"row 2, column 'split': value 'te\\tst'"),
         ("situation", ["x", 5, None], r"row 2, column 'situation': value 5"),
         ("response_audio", ["clips/000-0.wav", None, b"x"], r"row 2, column 'response_audio': value None"),
-        (
-            "response_audio",
-            ["clips/000-0.wav", "../x.wav", b"x"],
-            r"row 2, .*'\.\./x\.wav' leaves the folder",
-        ),
-        (
-            "context_audio",
-            [None, [{"audio": b"x"}], None],
-            r"row 2, column 'context_audio': .*expected {role, audio}",
-        ),
-        (
-            "context_audio",
-            [None, [{"role": "", "audio": b"x"}], None],
-            "row 2, column 'context_audio': .*a role",
-        ),
+        ("response_audio", ["clips/000-0.wav", "../x.wav", b"x"], r"row 2, .*'\.\./x\.wav' leaves the folder"),
+        ("context_audio", [None, [{"audio": b"x"}], None], r"row 2, column 'context_audio': .*expected {role, audio}"),
+        ("context_audio", [None, [{"role": "", "audio": b"x"}], None], "row 2, column 'context_audio': .*a role"),
         ("mood", ["x", "y", "z"], "unknown column 'mood'; expected pair_id, group_id, context_audio"),
     ],
 )
@@ -301,10 +289,7 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
         ({"dimensions": [{"name": "x", "minimum": 5, "maximum": 1}]}, "dimension x: scale 5 to 1"),
         ({"dimensions": [{"name": "x"}]}, r"dimensions\.0\.minimum: Field required"),
         ({"dimensions": [{"name": "x", "minimum": 10**400, "maximum": 1}]}, "expected"),
-        (
-            {"dimensions": [{"name": "empathy", "minimum": 1, "maximum": 4}]},
-            r"value 5; expected for empathy: 1 to 4",
-        ),
+        ({"dimensions": [{"name": "empathy", "minimum": 1, "maximum": 4}]}, r"value 5; expected for empathy: 1 to 4"),
         ({"content_hash": "0" * 64}, "content_hash 000000000000... is not that of the tables"),
     ],
 )
@@ -346,32 +331,16 @@ def test_yaml_runs_nothing(written: Path) -> None:
             set_column("score", [1, 4, 9, 0.25]),
             r"ratings\.parquet, row 3, column 'score': value 9; expected",
         ),
-        (
-            "ratings",
-            set_column("score", [1, 4, 2, 0.25]),
-            "content_hash .* a file was changed after the import",
-        ),
+        ("ratings", set_column("score", [1, 4, 2, 0.25]), "content_hash .* a file was changed after the import"),
         ("ratings", set_column("score", [1, 4, 2, None]), r"row 4, column 'score': value nan"),
-        (
-            "ratings",
-            set_column("pair_id", ["a", "a", "b", "z"]),
-            r"row 4, column 'pair_id': value 'z'; no such pair",
-        ),
+        ("ratings", set_column("pair_id", ["a", "a", "b", "z"]), r"row 4, column 'pair_id': value 'z'; no such pair"),
         (
             "ratings",
             set_column("pair_id", [1, 1, 2, 2], pa.int64()),
             "column 'pair_id' has type int64; expected string",
         ),
-        (
-            "ratings",
-            lambda table: table.drop_columns("rater_id"),
-            "column 'rater_id' is missing; expected string",
-        ),
-        (
-            "ratings",
-            lambda table: table.append_column("x", pa.array([1] * 4)),
-            "unknown column 'x'; expected pair_id",
-        ),
+        ("ratings", lambda table: table.drop_columns("rater_id"), "column 'rater_id' is missing; expected string"),
+        ("ratings", lambda table: table.append_column("x", pa.array([1] * 4)), "unknown column 'x'; expected pair_id"),
         (
             "ratings",
             lambda table: table.append_column("seconds", pa.array([1] * 4)),
@@ -390,37 +359,13 @@ def test_yaml_runs_nothing(written: Path) -> None:
         ("ratings", lambda table: table.slice(0, 0), "a file was changed after the import"),
         ("pairs", lambda table: table.slice(0, 0), "holds no pairs"),
         ("pairs", lambda table: table.slice(0, 2), "content_hash"),
-        (
-            "pairs",
-            set_column("pair_id", ["a", "b", "b"]),
-            r"pairs\.parquet, row 3, column 'pair_id': value 'b'",
-        ),
-        (
-            "pairs",
-            set_column("pair_id", ["a", "b", None]),
-            r"pairs\.parquet, row 3, column 'pair_id': value None",
-        ),
+        ("pairs", set_column("pair_id", ["a", "b", "b"]), r"pairs\.parquet, row 3, column 'pair_id': value 'b'"),
+        ("pairs", set_column("pair_id", ["a", "b", None]), r"pairs\.parquet, row 3, column 'pair_id': value None"),
         ("pairs", set_column("context_audio", [[None], [], []]), "row 1, column 'context_audio': value None"),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "/etc/passwd"}] * 3),
-            "row 1, .*'/etc/passwd' leaves the",
-        ),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "../../x"}] * 3),
-            "row 1, .*'../../x' leaves the folder",
-        ),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "link.wav"}] * 3),
-            "row 1, .*'link.wav' leaves the folder",
-        ),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "gone.wav"}] * 3),
-            "row 1, .*'gone.wav': no such file",
-        ),
+        ("pairs", set_column("response_audio", [{"path": "/etc/passwd"}] * 3), "row 1, .*'/etc/passwd' leaves the"),
+        ("pairs", set_column("response_audio", [{"path": "../../x"}] * 3), "row 1, .*'../../x' leaves the folder"),
+        ("pairs", set_column("response_audio", [{"path": "link.wav"}] * 3), "row 1, .*'link.wav' leaves the folder"),
+        ("pairs", set_column("response_audio", [{"path": "gone.wav"}] * 3), "row 1, .*'gone.wav': no such file"),
         ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
         (
             "pairs",

@@ -134,10 +134,7 @@ def test_hold_out(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"by": ("group_id", "system_id")},
-            r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts",
-        ),
+        ({"by": ("group_id", "system_id")}, r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts"),
         ({"by": ("mood",)}, "split by 'mood'; expected group_id, context_speaker"),
         ({"by": ()}, "split by 'nothing'; expected group_id"),
         ({"by": ("context_speaker",)}, r"pairs\.parquet, row 1, column 'context_speaker': empty \(99 more\)"),

@@ -83,11 +83,7 @@ def test_tags_that_are_none_are_named(source: Any, tags: list[tuple[Any, Any]], 
 
 def imported(source: Any, name: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> PairDataset:
     mapping = TableMapping(columns, {}, CARD.dimensions)
-    tables = read_tables(
-        source.table(name, rows),
-        source.table("ratings.csv", source.ratings),
-        mapping,
-    )
+    tables = read_tables(source.table(name, rows), source.table("ratings.csv", source.ratings), mapping)
     return assemble(tables, source.out, overwrite=True, embed_audio=name.endswith("jsonl"))
 
 

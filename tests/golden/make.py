@@ -93,7 +93,7 @@ def scores(folder: Path) -> Any:
                 },
                 "warnings": [warning.code for warning in own.warnings],
             }
-            for pair, own in scorer.assess_pairs(pairs)
+            for pair, own in zip(pairs, scorer.assess_pairs(pairs), strict=True)
         }
     return found
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser as build_command_parser
-from empathy_judge.train.run import build_parser
+from empathy_judge.train.recipe import RecipeParser
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
@@ -45,7 +45,7 @@ def check_train(words: list[str], nodes: int, gpus: int) -> None:
     """What follows `train` is what the user said, and as many machines and GPUs as there are processes for."""
     given, resume = words[: words.index("--resume")], words[words.index("--resume") + 1]
     assert resume == "auto"
-    config = build_parser().parse_args(given)
+    config = RecipeParser().parse(given)
     assert (config.trainer.num_nodes, int(config.trainer.devices)) == (nodes, gpus)
     assert (config.data.path, config.run) == ("my data", "runs/first")
 
@@ -260,5 +260,4 @@ def test_kubernetes_gives_torchrun_what_it_needs():
     assert "persistentVolumeClaim" in volumes[mounts["/storage"]]
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
     assert container["command"] == ["launch/torchrun.sh"]
-    read = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
-    assert build_parser().parse_args(read).run == "/storage/runs/first"
+    assert RecipeParser().parse(words).run == "/storage/runs/first"

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.calibration import (
@@ -23,11 +21,11 @@ from empathy_judge.models.calibration import (
     Unmapped,
     from_json,
     no_calibration,
-    read_calibration,
     to_json,
-    write_calibration,
 )
 from empathy_judge.models.cautions import Domain
+from empathy_judge.models.description import read_json
+from empathy_judge.models.judge_calibration import store_calibration
 
 DIMENSIONS = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
@@ -52,9 +50,10 @@ def test_a_calibration_comes_back_as_it_was(tmp_path):
         one = replace(
             one, dimensions={**one.dimensions, "empathy": replace(one.dimensions["empathy"], mapping=mapping)}
         )
-        path = tmp_path / f"{number}.json"
-        write_calibration(path, one)
-        assert read_calibration(path, DIMENSIONS) == one
+        path = tmp_path / str(number) / "calibration.json"
+        path.parent.mkdir()
+        store_calibration(one, path.parent)
+        assert from_json(read_json(path), "here", DIMENSIONS) == one
     domain = Domain(12, {"response seconds": (0.5, 6.25), "turns of context": (1.0, 1.0)})
     everything = replace(example(), splits=None, abstain_share=None, domain=domain)
     assert from_json(to_json(everything), "here", DIMENSIONS) == everything
@@ -105,7 +104,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(where, value, text, tmp_path
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps(values))  # with NaN, as Python's parser takes it
     with pytest.raises(UserError) as found:
-        read_calibration(path, DIMENSIONS)
+        from_json(read_json(path), str(path), DIMENSIONS)
     assert text in str(found.value)
     assert str(path) in str(found.value)
     assert "\n" not in str(found.value)
@@ -127,7 +126,7 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
     for text in ("", "[", "[" * 100_000):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(UserError, match=r"bad\.json: not JSON"):
-            read_calibration(tmp_path / "bad.json", DIMENSIONS)
+            read_json(tmp_path / "bad.json")
 
 
 # ---------------------------------------------------------------- beside their weights
@@ -167,18 +166,17 @@ def test_a_judge_scores_as_its_calibration_says_before_and_after_saving(
     assert again.calibration == loaded.calibration
     assert plain.calibration is None
     raw, found, after = (
-        [scored for _, scored in PairScorer(one.judge, 3, one.calibration).score(pairs, 0.8)]
+        [scored.scores for scored in PairScorer(one.judge, 3, one.calibration).assess(pairs, 0.8)]
         for one in (plain, loaded, again)
     )
     for one, two, three in zip(raw, found, after, strict=True):
-        assert all(torch.equal(values, same) for values, same in zip(two, three, strict=True))
-        assert two.score[0] == one.score[0]  # not mapped: bit by bit
-        assert two.score[1] == pytest.approx(2 + 0.6 * one.score[1].item(), rel=1e-6)
-        assert two.standard_error.tolist() == [0.5, 0.25]
-        assert (two.high - two.score).numpy() == pytest.approx(np.array([0.8, 0.8]), abs=1e-6)
-        assert (two.score - two.low).numpy() == pytest.approx(np.array([0.8, 0.8]), abs=1e-6)
-        assert one.standard_error.isnan().all()
-        assert {values.dtype for values in two[:4]} == {torch.float32}
+        assert two == three
+        assert two["empathy"].score == one["empathy"].score  # not mapped: bit by bit
+        assert two["warmth"].score == pytest.approx(2 + 0.6 * one["warmth"].score, rel=1e-6)
+        assert [own.standard_error for own in two.values()] == [0.5, 0.25]
+        for own in two.values():
+            assert own.high - own.score == pytest.approx(own.score - own.low) == pytest.approx(0.8, abs=1e-6)
+        assert {own.standard_error for own in one.values()} == {None}
 
 
 def test_a_calibration_of_other_weights_is_refused(calibrated_folder, tmp_path):

@@ -13,12 +13,11 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, load_judge, save_judge
-from empathy_judge.models.ensemble import write_average, write_ensemble
-from empathy_judge.models.heads import Prediction
-from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.ensemble import average, likeness, write_average, write_ensemble
+from empathy_judge.models.heads import Prediction, combine
+from empathy_judge.models.judge import EmpathyJudge, Members
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings
-from empathy_judge.models.members import Members, average, combine, likeness
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import weights_hash
 from empathy_judge.scorer import Scorer
@@ -169,9 +168,9 @@ def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(ensemble, da
     store_calibration(calibration, copy)
     loaded = load_any(copy)
     _, deviations = predicted(loaded.judge, pairs)
-    scored = [found for _, found in PairScorer(loaded.judge, 4, loaded.calibration).score(pairs)]
+    scored = list(PairScorer(loaded.judge, 4, loaded.calibration).assess(pairs))
     factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
-    errors = torch.stack([found.standard_error for found in scored])
+    errors = torch.tensor([[own.standard_error for own in found.scores.values()] for found in scored])
     assert (errors / (deviations * factors) - 1).abs().max() < 1e-5
 
 

@@ -91,7 +91,7 @@ def test_the_scorer_of_pairs_gives_the_scores_of_the_judge(make_judge, pairs):
     for size in (1, 3, 8):
         scorer = PairScorer(judge, size)
         for _ in range(2):  # the second time every clip comes from the cache
-            found = {pair.pair_id: one.score for pair, one in scorer.score(pairs)}
+            found = {pair.pair_id: one.score for pair, one in scorer.predict(pairs)}
             assert difference(expected, found) <= 1e-5
 
 
@@ -100,7 +100,7 @@ def test_a_clip_that_cannot_be_used_does_not_touch_the_others(make_judge, pairs)
     expected = scores_of(judge, pairs, 1)
     silent = Pair("nan", Clip(np.full(8_000, np.nan, dtype=np.float32), 16_000), pairs[0].context)
     shared = Pair("missing", pairs[0].response, (Turn("user", "no such.wav"),))
-    found = list(PairScorer(judge, 3).score([silent, *pairs, shared]))
+    found = list(PairScorer(judge, 3).predict([silent, *pairs, shared]))
     assert [pair.pair_id for pair, _ in found] == ["nan", *expected, "missing"]
     assert isinstance(found[0][1], AudioError)
     assert isinstance(found[-1][1], AudioError)
@@ -114,7 +114,7 @@ def test_a_file_that_was_changed_is_heard_again(make_judge, pairs, tmp_path):
     expected = scores_of(scorer.judge, [Pair("a", pairs[0].response), Pair("b", pairs[4].response)], 1)
     for source, name in ((pairs[0].response, "a"), (pairs[4].response, "b")):
         path.write_bytes(source.read_bytes())
-        ((_, found),) = scorer.score([Pair(name, path)])
+        ((_, found),) = scorer.predict([Pair(name, path)])
         assert difference({name: expected[name]}, {name: found.score}) <= 1e-5
 
 

@@ -92,7 +92,7 @@ def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge, tmp_pat
     assert inputs.clips is None
     cached = judge(inputs)
     assert (direct - cached).abs().max() <= 1e-5
-    scored = torch.stack([found.score for _, found in PairScorer(judge, batch_size=1).score(pairs)])
+    scored = torch.stack([found.score for _, found in PairScorer(judge, batch_size=1).predict(pairs)])
     assert (direct - scored).abs().max() <= 1e-5
 
 

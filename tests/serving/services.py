@@ -16,10 +16,10 @@ import anyio.from_thread
 import httpx
 import numpy as np
 import soundfile
-from empathy_judge.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Dimension, Pair
+from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.serving.app import create_app, serve
 from empathy_judge.serving.decoding import decode_safely
 from empathy_judge.serving.settings import Settings
@@ -43,18 +43,18 @@ class FakeScorer:
         self.fails: Callable[[Pair], Exception | None] = lambda pair: None
         self.warnings: tuple[Caution, ...] = ()
 
-    def assess_pairs(self, pairs: Iterable[Pair], level: float) -> Iterator[tuple[Pair, Assessment | AudioError]]:
+    def assess_pairs(self, pairs: Iterable[Pair], level: float) -> Iterator[Assessment | AudioError]:
         some = list(pairs)
         self.batches.append((some, level))
         assert self.open.wait(30)
         for pair in some:
             error = self.fails(pair)
             if isinstance(error, AudioError):
-                yield pair, error
+                yield error
             elif error is not None:
                 raise error
             else:
-                yield pair, self._assess(pair, level)
+                yield self._assess(pair, level)
 
     def _assess(self, pair: Pair, level: float) -> Assessment:
         assert isinstance(pair.response, Clip)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.assessment import Caution
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
 from empathy_judge.serving.records import JsonLines
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.assessment import Assessment
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import LAST
 from empathy_judge.models.layers import compile_layers
@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
 STEPS, KILLED = 6, [1, 1]  # steps of a run; the epoch and batch in which one is killed
 SETTINGS = {
-    "model__dtype": "bfloat16",
-    "model__cache": "none",
-    "model__lora_dropout": 0.05,
-    "model__full_parts": "[projector]",
+    "judge__dtype": "bfloat16",
+    "cache__what": "none",
+    "judge__lora__dropout": 0.05,
+    "judge__lora__full_parts": "[projector]",
     "data__eval_batch_size": 2,
     "data__num_workers": 1,
     "trainer__precision": "bf16-mixed",
@@ -166,7 +166,7 @@ def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tenso
     """Of all pairs, by the exported judge `(pairs, dimensions)`."""
     assert main(["export", str(run), "--out", str(run / "judge")]) == 0
     scorer = Scorer.from_pretrained(run / "judge", device=device.type)
-    found = [own for _, own in scorer.assess_pairs(PairDataset.load(dataset_folder).pairs)]
+    found = list(scorer.assess_pairs(PairDataset.load(dataset_folder).pairs))
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 
@@ -207,8 +207,8 @@ def test_compiled_layers_are_what_training_computes_with(device, train_arguments
     torch._dynamo.reset()
     words = train_arguments(
         tmp_path / "run",
-        model__compile_layers="true",
-        model__cache="audio",
+        compile_layers="true",
+        cache__what="audio",
         trainer__max_epochs=1,
         trainer__logger="false",
         trainer__accelerator="cpu" if device.type == "cpu" else "gpu",

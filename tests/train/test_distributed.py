@@ -41,11 +41,11 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     common = {
         "trainer__max_epochs": 2,
-        "model__head_learning_rate": 0.001,
-        "model__learning_rate": 0.0005,
-        "model__full_parts": "[projector]",
-        "model__gradient_checkpointing": "true",
-        "model__losses": "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, margin_ranking: 0.5, soft_spearman: 0.2}",
+        "optimizer__head_learning_rate": 0.001,
+        "optimizer__learning_rate": 0.0005,
+        "judge__lora__full_parts": "[projector]",
+        "gradient_checkpointing": "true",
+        "objective__losses": "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, margin_ranking: 0.5, soft_spearman: 0.2}",
     }
     train(train_arguments(one, **common))
     said = run_command(train_arguments(

@@ -41,7 +41,7 @@ def embedded_folder(dataset_folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder: Any, dataset_folder: Any, judge_folder: Any):
     judge = load_judge(judge_folder).judge
     one, other = (
-        {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).score(PairDataset.load(folder).pairs)}
+        {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).predict(PairDataset.load(folder).pairs)}
         for folder in (dataset_folder, embedded_folder)
     )
     assert one.keys() == other.keys()

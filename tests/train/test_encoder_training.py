@@ -46,7 +46,7 @@ def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(judge, pairs) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).score(pairs)]).numpy()
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def run_on(train_arguments, hubert_folder, tmp_path):
     def run(name: str, *, cached: bool, epochs: int):
         words = train_arguments(
             tmp_path / name,
-            model__backbone=str(hubert_folder),
-            model__lora_parts="[]",
-            model__cache="audio" if cached else "none",
-            model__head_learning_rate=0.003,
+            judge__backbone=str(hubert_folder),
+            judge__lora__parts="[]",
+            cache__what="audio" if cached else "none",
+            optimizer__head_learning_rate=0.003,
             trainer__gradient_clip_val=1.0,
             trainer__max_epochs=epochs,
         )

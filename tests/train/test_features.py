@@ -23,7 +23,7 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from filelock import FileLock
 
-UPPER = {"model__lora_layers": "[-1, 4]"}  # of four
+UPPER = {"judge__lora__layers": "[-1, 4]"}  # of four
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_argument
         "data__num_workers": int(cache == "layers"),
         **options,
     }
-    plain = curve(losses, train_arguments(tmp_path / "plain", model__cache="none", **common))
-    kept = {"model__cache": cache, "model__cache_folder": tmp_path / "kept"}
-    for name, more in (("memory", {"model__cache": cache}), ("cold", kept), ("warm", kept)):
+    plain = curve(losses, train_arguments(tmp_path / "plain", cache__what="none", **common))
+    kept = {"cache__what": cache, "cache__folder": tmp_path / "kept"}
+    for name, more in (("memory", {"cache__what": cache}), ("cold", kept), ("warm", kept)):
         found = curve(losses, train_arguments(tmp_path / name, **common, **more))
         assert len(found) == len(plain) == 6
         assert np.abs(found - plain).max() < 1e-4 * plain.max(), name
@@ -83,20 +83,20 @@ def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_argument
 
 def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_folder, tmp_path, calls):
     pairs = PairDataset.load(dataset_folder).pairs
-    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "model__cache_folder": tmp_path / "kept"}
+    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "cache__folder": tmp_path / "kept"}
     train(train_arguments(tmp_path / "first", **common))
     assert calls["clips"] > 0
     calls["clips"] = 0
-    train(train_arguments(tmp_path / "second", **common, seed=3, model__lora_rank=2))
+    train(train_arguments(tmp_path / "second", **common, seed=3, judge__lora__rank=2))
     assert calls["clips"] == 0
     judge = load_run(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)
-    list(PairScorer(judge, 4, store=store).score(pairs))
+    list(PairScorer(judge, 4, store=store).predict(pairs))
     of_test_split = calls["clips"]
     assert 0 < of_test_split < 2 * len(pairs)
-    kept = [found.score for _, found in PairScorer(judge, 4, store=store).score(pairs)]
+    kept = [found.score for _, found in PairScorer(judge, 4, store=store).predict(pairs)]
     assert calls["clips"] == of_test_split
-    plain = [found.score for _, found in PairScorer(judge, 4).score(pairs)]
+    plain = [found.score for _, found in PairScorer(judge, 4).predict(pairs)]
     assert torch.allclose(torch.stack(kept), torch.stack(plain), atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monk
     def start(module: JudgeModule, batch, batch_idx):
         if not getattr(module, "counted", False):
             module.counted = True
-            for number, layer in enumerate(module.built.network.language_model.layers):
+            for number, layer in enumerate(module.judge.network.language_model.layers):
                 for name, inner in layer.named_modules():
                     if name == "mlp":
                         inner.register_forward_hook(lambda *_, number=number: ran.__setitem__(number, ran[number] + 1))
@@ -117,7 +117,7 @@ def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monk
         return plain(module, batch, batch_idx)
 
     monkeypatch.setattr(JudgeModule, "on_train_batch_start", start)
-    train(train_arguments(tmp_path / "run", model__cache="layers", **options))
+    train(train_arguments(tmp_path / "run", cache__what="layers", **options))
     assert [ran[number] for number in range(3)] == [0, 0, 0]
     assert ran[3] >= 9
 
@@ -125,14 +125,14 @@ def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monk
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model__cache": "layers"}, "LoRA from the first layer on"),
-        ({"model__cache": "layers", "model__lora_layers": "[0, 1]"}, "LoRA from the first layer on"),
-        ({"model__cache": "layers", "model__lora_parts": '["language_model", "projector"]', **UPPER}, "with projector"),
-        ({"model__cache": "layers", "model__full_parts": '["projector"]', **UPPER}, "with projector that is trained"),
-        ({"model__cache": "layers", "model__lora_parts": '["language_model", "audio_tower"]', **UPPER}, "audio_tower"),
-        ({"model__cache": "audio", "model__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
-        ({"model__cache": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),
-        ({"model__cache": "audio", "model__cache_folder": "kept", "model__cache_gigabytes": 0}, "more than 0"),
+        ({"cache__what": "layers"}, "LoRA from the first layer on"),
+        ({"cache__what": "layers", "judge__lora__layers": "[0, 1]"}, "LoRA from the first layer on"),
+        ({"cache__what": "layers", "judge__lora__parts": '["language_model", "projector"]', **UPPER}, "with projector"),
+        ({"cache__what": "layers", "judge__lora__full_parts": '["projector"]', **UPPER}, "projector that is trained"),
+        ({"cache__what": "layers", "judge__lora__parts": '["language_model", "audio_tower"]', **UPPER}, "audio_tower"),
+        ({"cache__what": "audio", "judge__lora__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
+        ({"cache__what": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),
+        ({"cache__what": "audio", "cache__folder": "kept", "cache__gigabytes": 0}, "more than 0"),
     ],
 )  # fmt: skip
 def test_what_changes_is_not_kept(options, message, train_arguments, tmp_path, monkeypatch):
@@ -220,8 +220,8 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "compiled", "run"),
     [
-        pytest.param({"model__cache": "none"}, 8, 8, marks=pytest.mark.long),
-        ({"model__cache": "layers", **UPPER}, 5, 1),
+        pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long),
+        ({"cache__what": "layers", **UPPER}, 5, 1),
     ],
 )
 def test_compiled_layers_make_the_same_curve(options, compiled, run, train_arguments, tmp_path, losses, monkeypatch):
@@ -242,9 +242,9 @@ def test_compiled_layers_make_the_same_curve(options, compiled, run, train_argum
         return found[-1]
 
     monkeypatch.setattr(module, "compile_layers", quickly)
-    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "model__gradient_checkpointing": "false", **options}
+    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "gradient_checkpointing": "false", **options}
     plain = curve(losses, train_arguments(tmp_path / "plain", **common))
-    same = curve(losses, train_arguments(tmp_path / "compiled", model__compile_layers="true", **common))
+    same = curve(losses, train_arguments(tmp_path / "compiled", compile_layers="true", **common))
     assert found == [compiled]
     assert len(same) == 3
     assert ran.count(0) == ran.count(1) == ran.count(2) == run
@@ -261,6 +261,6 @@ def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path
     seen = []
     monkeypatch.setattr(JudgeModule, "on_train_start", lambda _: seen.extend((tmp_path / "temporary").rglob("*.safe*")))
     with FileLock(other.with_suffix(".lock")):
-        train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", model__cache="audio"))
+        train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", cache__what="audio"))
     assert len(seen) == calls["clips"] == 28  # 21 responses, 7 contexts
     assert list((tmp_path / "temporary").glob("*[!k]")) == [other]

@@ -18,7 +18,8 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.run import build_parser, train
+from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.run import train
 
 
 def metrics(run: Path) -> pd.DataFrame:
@@ -33,7 +34,7 @@ def validation(run: Path) -> list[float]:
 
 
 def scores_of(judge, pairs) -> torch.Tensor:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).score(pairs)])
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)])
 
 
 def test_trainable_weights_change_and_frozen_ones_do_not(trained_run, backbone_folder):
@@ -60,21 +61,21 @@ def test_nothing_frozen_changes_in_memory_while_training(train_arguments, tmp_pa
     awake: set[str] = set()
 
     def start(module: JudgeModule) -> None:
-        before.update({name: weight.detach().clone() for name, weight in module.built.named_parameters()})
+        before.update({name: weight.detach().clone() for name, weight in module.judge.named_parameters()})
 
     def step(module: JudgeModule, *_: object) -> None:
-        awake.update(name for name, one in module.built.network.named_modules() if one.training and "lora" not in name)
+        awake.update(name for name, one in module.judge.network.named_modules() if one.training and "lora" not in name)
 
     def end(module: JudgeModule) -> None:
-        after.update({name: weight.detach().clone() for name, weight in module.built.named_parameters()})
+        after.update({name: weight.detach().clone() for name, weight in module.judge.named_parameters()})
 
     monkeypatch.setattr(JudgeModule, "on_train_start", start)
     monkeypatch.setattr(JudgeModule, "on_train_batch_start", step)
     monkeypatch.setattr(JudgeModule, "on_train_end", end)
     parts = '["language_model","projector","audio_tower"]'
     train(train_arguments(
-        tmp_path / "run", trainer__max_epochs=1, model__lora_parts=parts, model__cache="none",
-        model__pooling="attention", trainer__logger="false",
+        tmp_path / "run", trainer__max_epochs=1, judge__lora__parts=parts, cache__what="none",
+        judge__pooling="attention", trainer__logger="false",
     ))  # fmt: skip
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     trained = {name for name in before if "lora_" in name or name.startswith(("head.", "pooling."))}
@@ -140,18 +141,15 @@ def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp
 
 def test_the_resolved_configuration_can_be_run_again(trained_run, backbone_folder, dataset_folder):
     stored = yaml.safe_load((trained_run / "config.yaml").read_text())
-    assert stored["model"]["backbone"] == str(backbone_folder)
-    assert stored["model"]["lora_rank"] == 4  # from the command line
-    assert stored["model"]["learning_rate"] == 0.002  # from nano.yaml
-    assert stored["model"]["weight_decay"] == 0.01  # nobody said so
+    assert stored["judge"]["backbone"] == str(backbone_folder)
+    assert stored["judge"]["lora"]["rank"] == 4  # from the command line
+    assert stored["optimizer"]["learning_rate"] == 0.002  # from nano.yaml
+    assert stored["optimizer"]["weight_decay"] == 0.01  # nobody said so
+    assert "dry_run" not in stored
     assert stored["data"]["path"] == str(dataset_folder)
-    parser = build_parser()
-    again = parser.parse_args(["--config", str(trained_run / "config.yaml"), "--run", "elsewhere"])
-    assert again.model.as_dict() == {
-        **stored["model"],
-        **dict.fromkeys(("revision", "lora_layers", "expected_trainable", "cache_folder")),  # None is left out
-    }
-    assert yaml.safe_load(parser.dump(again))["data"] == stored["data"]  # where ranges are lists, not tuples
+    parser = RecipeParser()
+    again = parser.parse(["--config", str(trained_run / "config.yaml"), "--run", "elsewhere"])
+    assert yaml.safe_load(parser.text(again)) == {**stored, "run": "elsewhere"}
     assert again.trainer.max_epochs == 4
 
 
@@ -165,7 +163,7 @@ def test_the_same_seed_gives_the_same_weights(trained_run, train_arguments, tmp_
 
 
 def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments, tmp_path):
-    train(train_arguments(tmp_path / "run", model__cache="none", trainer__max_epochs=4))
+    train(train_arguments(tmp_path / "run", cache__what="none", trainer__max_epochs=4))
     assert validation(tmp_path / "run") == pytest.approx(validation(trained_run), abs=1e-6)
     one = metrics(trained_run)["train_loss"].dropna().tolist()
     two = metrics(tmp_path / "run")["train_loss"].dropna().tolist()
@@ -174,11 +172,11 @@ def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments,
 
 def test_the_audio_of_a_trained_tower_is_not_cached(train_arguments, tmp_path):
     with pytest.raises(UserError, match="cache: audio with an audio_tower that is trained"):
-        train(train_arguments(tmp_path / "run", model__lora_parts='["audio_tower"]'))
+        train(train_arguments(tmp_path / "run", judge__lora__parts='["audio_tower"]'))
 
 
 def test_lora_dropout_acts_in_training_and_not_in_validation(trained_run, train_arguments, tmp_path):
-    train(train_arguments(tmp_path / "run", model__lora_dropout=0.5, trainer__max_epochs=1))
+    train(train_arguments(tmp_path / "run", judge__lora__dropout=0.5, trainer__max_epochs=1))
     first, plain = metrics(tmp_path / "run"), metrics(trained_run)
     losses, without = first["train_loss"].dropna().tolist(), plain["train_loss"].dropna().tolist()
     assert losses[0] == pytest.approx(without[0], abs=1e-6)  # the adapter starts at zero
@@ -246,7 +244,7 @@ def test_a_dimension_that_nobody_rated_cannot_be_trained(train_arguments, datase
 def test_learning_rates_rise_and_then_fall_to_zero(overrides, steps, train_arguments, tmp_path):
     """Linear over the first half, then half a cosine: by hand for every step."""
     run = tmp_path / "run"
-    arguments = train_arguments(run, model__warmup=0.5, trainer__logger="false", **overrides)
+    arguments = train_arguments(run, optimizer__warmup=0.5, trainer__logger="false", **overrides)
     rates: list[float] = []
 
     def note(module: JudgeModule, *_: object) -> None:
@@ -275,6 +273,6 @@ def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
     train(train_arguments(
-        tmp_path / "run", trainer__max_epochs=6, patience=2, model__learning_rate=0, model__head_learning_rate=0
+        tmp_path / "run", trainer__max_epochs=6, patience=2, optimizer__learning_rate=0, optimizer__head_learning_rate=0
     ))  # fmt: skip
     assert len(validation(tmp_path / "run")) == 3  # the first, then two that are not better

@@ -18,7 +18,7 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 LOUD = {
-    "model__cache": "none",
+    "cache__what": "none",
     "data__augmentation.noise_probability": 0.7,
     "data__augmentation.noise_snr": "[0, 10]",
     "data__augmentation.shift_probability": 0.5,
@@ -117,7 +117,7 @@ def test_augmentation_with_kept_audio_states_is_refused(train_arguments, tmp_pat
 
 
 def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
-    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, model__cache="none")
+    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, cache__what="none")
     assert main(["train", *words]) == BAD_USAGE
     assert "augmentation: gain_probability 2.0; expected 0 to 1" in capsys.readouterr().err
 

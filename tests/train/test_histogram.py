@@ -45,17 +45,17 @@ def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
-    histogram = {"model__head": "histogram", "data__path": stepped}
+    histogram = {"judge__head": "histogram", "data__path": stepped}
     run = tmp_path / "run"
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
     loaded = load_run(run / "checkpoints" / "last.ckpt")
-    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).score(part.pairs)]).numpy()
+    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).predict(part.pairs)]).numpy()
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
     save_judge(loaded, tmp_path / "judge", "card")
     exported = load_judge(tmp_path / "judge")
-    again = torch.stack([found.score for _, found in PairScorer(exported.judge).score(part.pairs)]).numpy()
+    again = torch.stack([found.score for _, found in PairScorer(exported.judge).predict(part.pairs)]).numpy()
     assert (again == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"
@@ -63,7 +63,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
 
 
 def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
-    histogram = {"model__head": "histogram", "data__path": dataset_folder}
+    histogram = {"judge__head": "histogram", "data__path": dataset_folder}
     with pytest.raises(
         UserError, match="histogram head: dimension warmth goes from 0 to 10; expected a scale with steps"
     ):

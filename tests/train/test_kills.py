@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[1] / "kills"
 @pytest.mark.long
 def test_random_kills(train_arguments, tmp_path):
     """A few here; ``python tests/kills --kills 50`` for more."""
-    options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "model__lora_dropout": 0.2}
+    options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "judge__lora__dropout": 0.2}
     words = train_arguments(tmp_path / "unused", **options)
     at = words.index("--run")
     words = [*words[:at], *words[at + 2 :]]

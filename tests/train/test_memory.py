@@ -140,7 +140,7 @@ def test_audio_that_is_cached_leaves_out_what_the_tower_computes(backbone_folder
 def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ["train", "--dry-run", "--model.lora_rank", "4", "--data.path", "nowhere", "--data.batch_size", "16"]
+    words = ["train", "--dry-run", "--judge.lora.rank", "4", "--data.path", "nowhere", "--data.batch_size", "16"]
     assert main([*words, "--gpu-gib", "24"]) == 0
     out = capsys.readouterr().out
     trained = 4 * 4 * (4 * (192 + 192) + 3 * (192 + 416))
@@ -149,6 +149,6 @@ def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkey
     assert "of a GPU with 24 GiB: fits" in out
     assert main([*words, "--gpu-gib", "0.8"]) == 0
     assert "does not fit" in capsys.readouterr().out
-    assert main([*words, "--model.expected_trainable", "{language_model: 7}"]) == 2
+    assert main([*words, "--expected_trainable", "{language_model: 7}"]) == 2
     assert f"language_model has {trained} trainable parameters, expected 7" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -81,7 +81,7 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
     kept.unlink()
     words = train_arguments(
         tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
-        data__batch_size=2, model__cache="audio", model__head="gaussian", model__losses="{gaussian_nll: 1, ccc: 1}",
+        data__batch_size=2, cache__what="audio", judge__head="gaussian", objective__losses="{gaussian_nll: 1, ccc: 1}",
     )  # fmt: skip
     (tmp_path / "words.json").write_text(json.dumps(words))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -205,7 +205,7 @@ def assert_equal(one: Batch, other: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"model__cache": "none"}, {"model__cache": "layers", "model__lora_layers": "[2, 4]"}]
+    "options", [{"cache__what": "none"}, {"cache__what": "layers", "judge__lora__layers": "[2, 4]"}]
 )
 def test_batches_are_made_without_weights_and_trainer(options, train_arguments, tmp_path, monkeypatch):
     """As a process started by forkserver makes them, from what was pickled."""
@@ -220,13 +220,13 @@ def test_batches_are_made_without_weights_and_trainer(options, train_arguments, 
         made.append((module.collate(items), pickle.loads(data)(items), len(data)))
 
     monkeypatch.setattr(JudgeModule, "on_train_start", compare)
-    folder = {"model__cache_folder": str(tmp_path / "kept")} if options["model__cache"] != "none" else {}
+    folder = {"cache__folder": str(tmp_path / "kept")} if options["cache__what"] != "none" else {}
     arguments = {"trainer__max_epochs": 1, "trainer__logger": "false", **options, **folder}
     train(train_arguments(tmp_path / "run", **arguments), watching=[held])
     ((here, there, size),) = made
     assert_equal(here, there)
     assert size < 20_000
-    assert count_parameters(held.module.built.backbone, {})["language_model"].parameters > 1_000_000
+    assert count_parameters(held.module.judge.backbone, {})["language_model"].parameters > 1_000_000
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_the_trained_judge_is_freed(train_arguments, tmp_path, monkeypatch):
 
     def note(module: JudgeModule) -> None:
         start(module)
-        judges.append(weakref.ref(module.built))
+        judges.append(weakref.ref(module.judge))
 
     monkeypatch.setattr(JudgeModule, "on_train_start", note)
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))

@@ -51,7 +51,7 @@ class Killed(Exception):
     """Stands for SIGKILL: nothing is saved on the way out."""
 
 
-DROPOUT = {"model__lora_dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 3}
+DROPOUT = {"judge__lora__dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
 ):
     """Killed early, at the end of the first epoch, after it and late: what is read is what an uninterrupted run reads.
     Data-loader workers read ahead, so that the order must be right from the start."""
-    options = {"model__lora_dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
+    options = {"judge__lora__dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
     options["checkpoint-steps"] = 1
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
@@ -339,7 +339,7 @@ def refused(arguments: list[str], *texts: str) -> None:
 def test_a_checkpoint_of_another_rank_is_refused(run, train_arguments):
     before = (run / LAST).read_bytes()
     refused(
-        [*train_arguments(run, model__lora_rank=8), "--resume", "true"],
+        [*train_arguments(run, judge__lora__rank=8), "--resume", "true"],
         "lora_A.default.weight' has shape (4, 192), expected (8, 192)",
     )
     assert (run / LAST).read_bytes() == before
@@ -347,14 +347,14 @@ def test_a_checkpoint_of_another_rank_is_refused(run, train_arguments):
 
 def test_a_checkpoint_of_other_parts_is_refused(run, train_arguments):
     refused(
-        [*train_arguments(run, model__lora_parts='["projector"]'), "--resume", "true"],
+        [*train_arguments(run, judge__lora__parts='["projector"]'), "--resume", "true"],
         "missing 'judge.network.multi_modal_projector.linear.lora_A.default.weight'",
     )
 
 
 def test_a_checkpoint_of_another_backbone_is_refused(run, train_arguments, make_backbone, tmp_path):
     other = make_backbone(tmp_path / "other", 5)
-    refused([*train_arguments(run, model__backbone=other), "--resume", "true"], "trained with other backbone")
+    refused([*train_arguments(run, judge__backbone=other), "--resume", "true"], "trained with other backbone")
 
 
 def test_a_checkpoint_of_another_split_is_refused(run, train_arguments, dataset_folder, tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import BEST, LAST
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.options import ModelOptions
+from empathy_judge.train.recipe import Recipe, RecipeParser
 from empathy_judge.train.run import train
 from empathy_judge.train.strategies import ShardedStrategy, ZeroStrategy, check_strategy, started_by
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -49,7 +50,8 @@ pairs = every[:4]
 
 def gradients(dtype, trained_dtype, sharded):
     torch.manual_seed(0)
-    lora = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full_parts=["projector"], trained_dtype=trained_dtype)
+    parts = ["language_model", "audio_tower"]
+    lora = LoraSettings(parts, rank=4, full_parts=["projector"], trained_dtype=trained_dtype)
     judge = EmpathyJudge(JudgeSettings(backbone=backbone, dtype=dtype, lora=lora), [Dimension("any", 1, 5, 1)])
     with torch.no_grad():
         for name, weight in judge.trainable().items():
@@ -68,7 +70,7 @@ results["mixed"] = gradients("bfloat16", "float32", True)
 # each process scores every second pair, in batches of a size of its own
 scorer = PairScorer(load_judge(Path(judge_folder)).judge, 3 + rank)
 parts = [None, None]
-dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.score(every[rank::2])})
+dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.predict(every[rank::2])})
 results["scores"] = parts[0] | parts[1]
 if rank == 0:
     torch.save(results, out)
@@ -108,7 +110,7 @@ def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
     """Each process scores every second pair; put together, item by item, they are what one process gives."""
     scores = found["scores"]
     scorer = PairScorer(load_judge(judge_folder).judge, 8)
-    expected = {pair.pair_id: one.score for pair, one in scorer.score(PairDataset.load(dataset_folder).pairs)}
+    expected = {pair.pair_id: one.score for pair, one in scorer.predict(PairDataset.load(dataset_folder).pairs)}
     assert scores.keys() == expected.keys()
     assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5
     assert torch.stack(list(scores.values())).std(0).min() > 1e-3
@@ -123,7 +125,6 @@ from pathlib import Path
 import lightning.pytorch.strategies.deepspeed as lightning_deepspeed
 from lightning.pytorch.accelerators import CPUAccelerator
 from torch.distributed.tensor import DTensor
-from empathy_judge.train.options import ModelOptions
 from empathy_judge.train.run import train
 from empathy_judge.train.module import JudgeModule
 
@@ -166,8 +167,8 @@ SETTINGS = {
     "trainer__logger": "false",
     "data__batch_size": 2,
     "data__eval_batch_size": 2,
-    "model__full_parts": "[projector]",
-    "model__cache": "none",
+    "judge__lora__full_parts": "[projector]",
+    "cache__what": "none",
 }
 ALONE = {"trainer__devices": 1, "data__batch_size": 4}
 
@@ -286,35 +287,43 @@ def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, f
 # ---------------------------------------------------------------- what goes together
 
 
+def recipe(trainer: dict[str, Any], **values: str) -> Recipe:
+    """The recipe nano with other values, and arguments of the trainer as objects."""
+    words = [word for name, value in values.items() for word in (f"--{name.replace('__', '.')}", value)]
+    parser = RecipeParser()
+    return replace(parser.recipe(parser.parse(["--config", "nano", "--cache.what", "none", *words])), trainer=trainer)
+
+
 @pytest.mark.parametrize(
-    ("trainer", "model", "text"),
+    ("trainer", "values", "text"),
     [
         ({"strategy": "deepspeed_stage_2"}, {}, "deepspeed_stage_2: writes shards"),
         ({"strategy": "fsdp"}, {}, "fsdp: writes shards"),
         ({"strategy": ModelParallelStrategy()}, {}, "ModelParallelStrategy: writes shards"),
         ({"strategy": FSDPStrategy()}, {}, "FSDPStrategy: writes shards"),
         ({"strategy": ShardedStrategy(), "precision": "bf16-true"}, {}, "bf16-true with ShardedStrategy"),
-        ({"strategy": ShardedStrategy()}, {"quantization": "nf4"}, "quantization nf4 with ShardedStrategy"),
-        ({"strategy": ShardedStrategy()}, {"cache": "audio"}, "cache audio with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"judge__quantization": "nf4"}, "quantization nf4 with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"compile_layers": "true"}, "compile_layers with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"cache__what": "audio"}, "cache.what audio with ShardedStrategy"),
     ],
 )
-def test_what_does_not_go_together_is_refused(trainer, model, text):
+def test_what_does_not_go_together_is_refused(trainer, values, text):
     with pytest.raises(UserError, match=f"{text}.*expected "):
-        check_strategy(trainer, ModelOptions(**model))
+        check_strategy(recipe(trainer, **values))
 
 
 def test_zero_wants_one_dtype():
     pytest.importorskip("deepspeed")
     with pytest.raises(UserError, match=r"trained_dtype backbone with ZeroStrategy.*expected float32"):
-        check_strategy({"strategy": ZeroStrategy(2)}, ModelOptions(trained_dtype="backbone"))
+        check_strategy(recipe({"strategy": ZeroStrategy(2)}, judge__lora__trained_dtype="backbone"))
 
 
 def test_what_goes_together_is_accepted():
-    check_strategy({}, ModelOptions(quantization="nf4", cache="audio", trained_dtype="backbone"))
-    check_strategy({"strategy": "ddp", "precision": "16-mixed"}, ModelOptions(quantization="nf4", cache="audio"))
-    check_strategy(
-        {"strategy": ShardedStrategy(), "precision": "bf16-mixed"}, ModelOptions(trained_dtype="backbone", lora_rank=4)
-    )
+    small = {"judge__quantization": "nf4", "cache__what": "audio"}
+    check_strategy(recipe({}, **small, judge__lora__trained_dtype="backbone"))
+    check_strategy(recipe({"strategy": "ddp", "precision": "16-mixed"}, **small))
+    sharded = {"strategy": ShardedStrategy(), "precision": "bf16-mixed"}
+    check_strategy(recipe(sharded, judge__lora__trained_dtype="backbone"))
 
 
 def test_under_slurm_lightning_does_not_requeue(monkeypatch):

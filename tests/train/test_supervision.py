@@ -65,7 +65,7 @@ def opinions(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(judge, pairs) -> np.ndarray:
-    return torch.cat([found.score for _, found in PairScorer(judge, 4).score(pairs)]).numpy()
+    return torch.cat([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
 def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_path: Path):
@@ -101,7 +101,7 @@ def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opin
         with pytest.raises(DataError, match=message):
             train(train_arguments(tmp_path / "run", data__path=data, **overrides))
     with pytest.raises(UserError, match=r"rater_embedding 4 with data\.target mean; expected single"):
-        train(train_arguments(tmp_path / "run", data__path=opinions, model__rater_embedding=4))
+        train(train_arguments(tmp_path / "run", data__path=opinions, objective__rater_embedding=4))
 
 
 def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_arguments, tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_pairs_that_nobody_rated_are_no_training_items(opinions: Path, tmp_path:
 
 def test_single_raters_are_learned_and_left_behind(opinions: Path, train_arguments, tmp_path: Path):
     run = tmp_path / "run"
-    raters = {"data__target": "single", "model__rater_embedding": 4, "model__head": "gaussian"}
+    raters = {"data__target": "single", "objective__rater_embedding": 4, "judge__head": "gaussian"}
     train(train_arguments(run, data__path=opinions, trainer__max_epochs=2, **raters))
     weights = read_checkpoint(run / LAST)["state_dict"]
     assert {name for name in weights if not name.startswith("judge.")} == {

@@ -108,7 +108,7 @@ def test_flops_are_those_of_the_weights(seen, train_arguments, tmp_path, monkeyp
     counts: dict[str, int] = {}
 
     def note(module: JudgeModule) -> None:
-        names = dict(module.built.network.named_parameters())
+        names = dict(module.judge.network.named_parameters())
         linear = {name: weight for name, weight in names.items() if "language_model.layers" in name and weight.ndim > 1}
         counts["lora"] = sum(weight.numel() for name, weight in linear.items() if "lora_" in name)
         counts["frozen"] = sum(weight.numel() for name, weight in linear.items() if "lora_" not in name)
@@ -121,7 +121,7 @@ def test_flops_are_those_of_the_weights(seen, train_arguments, tmp_path, monkeyp
     assert seen.work.reachable == pytest.approx(seen.rate * seen.work.seconds)
     assert 0 < seen.work.flops < seen.work.reachable
     cached = seen.work.flops
-    train(train_arguments(tmp_path / "fresh", model__cache="none", **arguments))
+    train(train_arguments(tmp_path / "fresh", cache__what="none", **arguments))
     assert seen.work.flops > 1.1 * cached
 
 
@@ -191,7 +191,7 @@ def test_layers_are_compiled_from_the_first_step_on(train_arguments, tmp_path, m
     monkeypatch.setattr(
         JudgeModule, "on_train_batch_end", lambda *_: compiled.append(counters["frames"]["ok"]), raising=False
     )
-    extra = {"model__compile_layers": True, "model__gradient_checkpointing": True}
+    extra = {"compile_layers": True, "gradient_checkpointing": True}
     train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", **extra))
     torch._dynamo.reset()
     assert len(compiled) == 6

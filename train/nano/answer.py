@@ -17,9 +17,8 @@ from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 from ...data_modules.audio import Clip as AudioClip
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, Turn
-from ...models.backbones.audio_language_model import AudioLanguageModel
+from ...models.backbones.audio_language_model import AudioLanguageModel, messages
 from ...models.backbones.base import Clips, Inputs
-from ...models.backbones.prompt import messages
 from .corpus import ClipStore
 from .listen import Readouts, batches_by_length, normalisation
 from .questions import CLOSED, OPEN, Delivery, Question

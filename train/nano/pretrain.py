@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ...data_modules import sentences
+from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
-from ...models.backbones.prompt import QUESTION
 from ...models.backbones.qwen2_audio import Qwen2Audio
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor
@@ -87,7 +87,7 @@ def pretrain(
         tower.load_state_dict(load_file(kept))
     else:
         with clock.of("audio tower"):
-            train_tower(backbone, corpora["train"], held_out, tower_epochs, seed)
+            train_tower(backbone, corpora["train"], tower_epochs, seed)
         save_file(tower.state_dict(), kept)
     with clock.of("language model"):
         train_language_model(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -22,121 +21,102 @@ class Delivery:
     labels: Sequence[int]
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A measure in words: value below `edges[0]` is `words[0]`, and so on."""
-
-    measure: str
-    question: str
-    words: tuple[str, ...]
-    edges: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Which of two clips has more of a measure; closer than `margin` is the same."""
-
-    measure: str
-    question: str
-    margin: float
+Answer = Callable[[Delivery | None, Delivery], str | None]
+"""The right answer about context (None = there is none) and response; None where it is unknown."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its name in reports. `answer` gives None where the answer is unknown."""
+    """A question with its name in reports."""
 
     name: str
     text: str
-    answer: Callable[[Delivery | None, Delivery], str | None]
+    answer: Answer
 
 
-SCALES = (
-    Scale("pitch", "How high is the pitch of the {clip}?", _FIVE, (-0.5, -0.15, 0.25, 0.6)),
-    Scale("pitch_range", "How wide is the pitch range of the {clip}?",
-          ("flat", "narrow", "medium", "wide", "very wide"), (1.0, 2.0, 3.0, 4.2)),
-    Scale("rate", "How fast is the {clip}?",
-          ("very slow", "slow", "medium", "fast", "very fast"), (3.0, 4.3, 5.5, 6.7)),
-    Scale("level", "How loud is the {clip}?", ("very soft", "soft", "medium", "loud", "very loud"),
-          (-36.0, -31.0, -26.0, -21.0)),
-    Scale("pitch_shift", "Is the pitch of the {clip} lowered or raised for its speaker?",
-          ("lowered", "neutral", "raised"), (-1.7, 1.7)),
-)  # fmt: skip
+# Measure: question, words, and the edges between them (a value below the first edge is the first word)
+SCALES = {
+    "pitch": ("How high is the pitch of the {clip}?", _FIVE, (-0.5, -0.15, 0.25, 0.6)),
+    "pitch_range": ("How wide is the pitch range of the {clip}?",
+                    ("flat", "narrow", "medium", "wide", "very wide"), (1.0, 2.0, 3.0, 4.2)),
+    "rate": ("How fast is the {clip}?", ("very slow", "slow", "medium", "fast", "very fast"), (3.0, 4.3, 5.5, 6.7)),
+    "level": ("How loud is the {clip}?", ("very soft", "soft", "medium", "loud", "very loud"),
+              (-36.0, -31.0, -26.0, -21.0)),
+    "pitch_shift": ("Is the pitch of the {clip} lowered or raised for its speaker?",
+                    ("lowered", "neutral", "raised"), (-1.7, 1.7)),
+}  # fmt: skip
 LABEL_QUESTIONS = {
-    "quality": "What is the voice quality of the {clip}?",
-    "sex": "Is the speaker of the {clip} female or male?",
-    "recording": "How is the recording of the {clip}?",
+    "quality": ("What is the voice quality of the {clip}?", LABELS["quality"]),
+    "sex": ("Is the speaker of the {clip} female or male?", ("female", "male")),
+    "recording": ("How is the recording of the {clip}?", LABELS["recording"]),
 }
-LABEL_WORDS = {"quality": LABELS["quality"], "sex": ("female", "male"), "recording": LABELS["recording"]}
-COMPARISONS = (
-    Comparison("pitch", "Which is higher in pitch?", 0.1),
-    Comparison("pitch_range", "Which is wider in pitch range?", 0.6),
-    Comparison("rate", "Which is faster?", 0.6),
-    Comparison("level", "Which is louder?", 2.5),
-)
-DESCRIBE = "Describe the {clip}."
+# Measure: question, and the difference below which two clips are the same
+COMPARISONS = {
+    "pitch": ("Which is higher in pitch?", 0.1),
+    "pitch_range": ("Which is wider in pitch range?", 0.6),
+    "rate": ("Which is faster?", 0.6),
+    "level": ("Which is louder?", 2.5),
+}
 
 
-def _scale_answer(scale: Scale, of_context: bool, context: Delivery | None, response: Delivery) -> str | None:
-    clip = context if of_context else response
-    value = math.nan if clip is None else clip.measures[MEASURES.index(scale.measure)]
-    return None if math.isnan(value) else scale.words[int(np.searchsorted(scale.edges, value))]
-
-
-def _label_answer(name: str, of_context: bool, context: Delivery | None, response: Delivery) -> str | None:
-    clip = context if of_context else response
-    value = -1 if clip is None else clip.labels[list(LABELS).index(name)]
-    return None if value < 0 else LABEL_WORDS[name][value]
-
-
-def _comparison_answer(comparison: Comparison, context: Delivery | None, response: Delivery) -> str | None:
-    if context is None:
+def _in_words(name: str, clip: Delivery | None) -> str | None:
+    """A measure or label of a clip as a word; None where it is unknown."""
+    if clip is None:
         return None
-    column = MEASURES.index(comparison.measure)
-    difference = response.measures[column] - context.measures[column]
-    if math.isnan(difference):
-        return None
-    if abs(difference) < comparison.margin:
-        return "same"
-    return "response" if difference > 0 else "context"
-
-
-def _description(of_context: bool, context: Delivery | None, response: Delivery) -> str | None:
-    parts = [(scale.measure.replace("_", " "), _scale_answer(scale, of_context, context, response)) for scale in SCALES]
-    parts += [(name, _label_answer(name, of_context, context, response)) for name in LABELS]
-    known = [f"{name} {answer}" for name, answer in parts if answer is not None]
-    return ", ".join(known) if known else None
+    if name in SCALES:
+        _, words, edges = SCALES[name]
+        value = clip.measures[MEASURES.index(name)]
+        return None if math.isnan(value) else words[int(np.searchsorted(edges, value))]
+    label = clip.labels[list(LABELS).index(name)]
+    return None if label < 0 else LABEL_QUESTIONS[name][1][label]
 
 
 def _about(clip: str) -> list[Question]:
-    of_context = clip == "context"
-    made = [
-        Question(f"{s.measure} of {clip}", s.question.format(clip=clip), partial(_scale_answer, s, of_context))
-        for s in SCALES
-    ]
-    made += [
-        Question(f"{name} of {clip}", text.format(clip=clip), partial(_label_answer, name, of_context))
-        for name, text in LABEL_QUESTIONS.items()
-    ]
-    return made
+    def asked(name: str) -> Answer:
+        return lambda context, response: _in_words(name, context if clip == "context" else response)
+
+    texts = {name: own[0] for name, own in (SCALES | LABEL_QUESTIONS).items()}
+    return [Question(f"{name} of {clip}", text.format(clip=clip), asked(name)) for name, text in texts.items()]
 
 
-CLOSED = (
-    *_about("context"),
-    *_about("response"),
-    *(Question(f"more {c.measure}", c.question, partial(_comparison_answer, c)) for c in COMPARISONS),
-)
+def _comparing(measure: str) -> Question:
+    text, margin = COMPARISONS[measure]
+    column = MEASURES.index(measure)
+
+    def answer(context: Delivery | None, response: Delivery) -> str | None:
+        difference = math.nan if context is None else response.measures[column] - context.measures[column]
+        if math.isnan(difference):
+            return None
+        if abs(difference) < margin:
+            return "same"
+        return "response" if difference > 0 else "context"
+
+    return Question(f"more {measure}", text, answer)
+
+
+def _describing(clip: str) -> Question:
+    def answer(context: Delivery | None, response: Delivery) -> str | None:
+        own = context if clip == "context" else response
+        known = [
+            f"{name.replace('_', ' ')} {word}"
+            for name in (*SCALES, *LABELS)
+            if (word := _in_words(name, own)) is not None
+        ]
+        return ", ".join(known) if known else None
+
+    return Question(f"describe {clip}", f"Describe the {clip}.", answer)
+
+
+CLOSED = (*_about("context"), *_about("response"), *map(_comparing, COMPARISONS))
 """Questions with a small set of answers, on which accuracy is measured."""
-OPEN = tuple(
-    Question(f"describe {clip}", DESCRIBE.format(clip=clip), partial(_description, clip == "context"))
-    for clip in ("context", "response")
-)
+OPEN = (_describing("context"), _describing("response"))
 """Questions answered with a list of everything that is known."""
 
 
 def all_texts() -> list[str]:
     """Every question and every word of an answer, for the tokenizer to learn."""
-    words = [word for scale in SCALES for word in scale.words]
-    words += [word for values in LABEL_WORDS.values() for word in values] + ["same", "response", "context"]
-    names = [scale.measure.replace("_", " ") for scale in SCALES] + list(LABELS)
+    words = [word for _, values, _ in SCALES.values() for word in values]
+    words += [word for _, values in LABEL_QUESTIONS.values() for word in values] + ["same", "response", "context"]
+    names = [name.replace("_", " ") for name in SCALES] + list(LABELS)
     lists = [", ".join(f"{name} {word}" for name in names) for word in words]
     return [question.text for question in (*CLOSED, *OPEN)] + words + lists

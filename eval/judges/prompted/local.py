@@ -12,8 +12,8 @@ import torch
 
 from ....data_modules.errors import AudioError, UserError
 from ....models.backbones import NANO
+from ....models.backbones.audio_language_model import Message
 from ....models.backbones.base import Checkpoint, Quantization
-from ....models.backbones.prompt import Message
 from ....models.generate import AnsweringModel, Chat, identity
 from ....models.scoring import SPREAD, choose_device
 from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from empathy_judge.models.backbones.prompt import QUESTION
+from empathy_judge.models.backbones.audio_language_model import QUESTION
 from huggingface_hub import constants
 from packaging.version import Version
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

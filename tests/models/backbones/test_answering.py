@@ -15,8 +15,8 @@ import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity
 from empathy_judge.models.prefix_caching import kv_cache
 from safetensors.torch import load_file, save_file

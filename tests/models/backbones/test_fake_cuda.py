@@ -18,7 +18,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models import prefix_caching
+from empathy_judge.models import prefix_caching, scoring
 from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
@@ -225,9 +225,9 @@ def scorer(gpu: OnCuda) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if judge.backbone.reads_text:
             patch.setattr(prefix_caching, "_WORTHWHILE", 0)
-            plan = for_real(prefix_caching._plan, judge.backbone, inputs)
+            plan = for_real(prefix_caching.plan_of, judge.backbone, inputs)
             plan = plan._replace(prefixes=gpu.fake(plan.prefixes), suffixes=gpu.fake(plan.suffixes))
-            patch.setattr(prefix_caching, "_plan", lambda *_: plan)
+            patch.setattr(scoring, "plan_of", lambda *_: plan)
         patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
         found = PairScorer(judge)._forward(asked, states)
     assert len(found) == len(asked)

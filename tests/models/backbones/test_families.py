@@ -213,7 +213,7 @@ def test_what_several_pairs_begin_with_is_read_once_and_changes_no_score(
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{row}", response=responses[r]) for row, (first, r) in enumerate(rows)]
     alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in asked]).cpu()
-    together_whatever_the_padding = mock.patch("empathy_judge.models.auto_batch._PADDED", 10)
+    together_whatever_the_padding = mock.patch("empathy_judge.models.clip_encoder._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
         found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))

@@ -41,7 +41,7 @@ def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noi
         states = backbone.encode_audio(backbone.prepare_clips([noise(samples)]))
         assert backbone.real_audio_tokens(samples) == states.any(-1).sum(), samples
     states = backbone.encode_audio(backbone.prepare_clips([noise(RATE)])).reshape(1, 32, -1)
-    embedded = backbone.network.project(states[0])
+    embedded = backbone.project(states[0])
     assert (embedded[7:] == embedded[7]).all()
     assert (embedded[:7] != embedded[7]).any(-1).all()
 

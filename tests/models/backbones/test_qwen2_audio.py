@@ -13,8 +13,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Backbone, Checkpoint
-from empathy_judge.models.backbones.prompt import messages
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 RATE, WINDOW = 16_000, 160_000

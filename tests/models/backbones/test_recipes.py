@@ -41,7 +41,7 @@ from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.file_names import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.checkpointing import position_of
-from empathy_judge.train.run import build_parser
+from empathy_judge.train.recipe import RecipeParser
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("sweep_"))
@@ -183,9 +183,6 @@ def command_of(name: str, data: Path, run: Path) -> list[str]:
     words = shlex.split(
         (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# empathy-judge ")
     )
-    for at, word in enumerate(words):
-        if word.startswith("configs/"):
-            words[at] = str(ROOT / word)
     for option, folder in (("--data.path", data), ("--run", run)):
         words[words.index(option) + 1] = str(folder)
     return words
@@ -194,7 +191,7 @@ def command_of(name: str, data: Path, run: Path) -> list[str]:
 def family_of(backbone: str) -> str:
     """Its recipe is called as the family."""
     recipes = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "configs").glob("*.yaml")}
-    return next(name for name, recipe in recipes.items() if recipe.get("model", {}).get("backbone") == backbone)
+    return next(name for name, recipe in recipes.items() if recipe.get("judge", {}).get("backbone") == backbone)
 
 
 def killed(start: list[str], until: Path, folder: Path) -> None:
@@ -232,7 +229,7 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     situation = [] if pair.situation is None else ["--situation", pair.situation]
     assert main(["score", str(folder / "judge"), *clips, *situation, "--json"]) == 0
     exported = json.loads(capsys.readouterr().out)
-    (_, own), *_ = PairScorer(load_run(run).judge, 1).score([pair])
+    (_, own), *_ = PairScorer(load_run(run).judge, 1).predict([pair])
     return exported[SCALE.name], float(own.score[0])
 
 
@@ -245,14 +242,14 @@ def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the
     begun = time.monotonic()
     run = tmp_path / "run"
     words = command_of(name, rated, run)
-    config = build_parser().parse_args(words[1:])
+    config = RecipeParser().parse(words[1:])
     if config.trainer.accelerator == "gpu":
         words += ["--trainer.accelerator", "cpu"]
     if config.trainer.devices == "auto":
         words += ["--trainer.devices", "2"]
     processes = 2 if config.trainer.devices == "auto" else config.trainer.devices
-    if config.model.backbone != "nano":
-        on_the_hub(family_of(config.model.backbone), config.model.backbone, config.model.revision)
+    if config.judge.backbone != "nano":
+        on_the_hub(family_of(config.judge.backbone), config.judge.backbone, config.judge.revision)
     start = COMMAND
     if NEEDS.get(name) == "deepspeed":
         (tmp_path / "deepspeed_on_cpu.py").write_text(DEEPSPEED)
@@ -275,9 +272,9 @@ def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the
     exported, own = exported_scores(run, rated, tmp_path, capsys)
     assert SCALE.minimum <= exported <= SCALE.maximum
     # one pair alone or with the beginnings it shares: the same sums in another order
-    bound = 1e-5 if config.model.dtype == "float32" else 2**-8
+    bound = 1e-5 if config.judge.dtype == "float32" else 2**-8
     assert exported == pytest.approx(own, abs=bound * (SCALE.maximum - SCALE.minimum))
-    ran = f"{config.model.backbone}, {processes} x CPU, {config.trainer.precision or '32-true'}"
+    ran = f"{config.judge.backbone}, {processes} x CPU, {config.trainer.precision or '32-true'}"
     table(Found(name, ran, steps, epochs, step, exported, abs(exported - own), time.monotonic() - begun))
 
 

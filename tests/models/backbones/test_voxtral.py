@@ -15,8 +15,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.prompt import messages
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from transformers import AutoProcessor, VoxtralForConditionalGeneration
 

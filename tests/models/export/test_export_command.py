@@ -35,7 +35,7 @@ pairs = PairDataset.load(dataset).pairs
 found = {}
 for folder in folders:
     scored = Scorer.from_pretrained(folder, device="cpu").assess_pairs(pairs)
-    found[folder] = [list(one.points.values()) for _, one in scored]
+    found[folder] = [list(one.points.values()) for one in scored]
 print(json.dumps(found))
 """
 

@@ -178,7 +178,7 @@ def test_an_export_scores_on_every_device_as_its_judge_on_the_cpu(
     check = write(judge_folder, tmp_path / "out", "merged", quantization, device=device.type, accept_loss=True)
     assert check.pairs == len(tones.pairs)
     scorer = Scorer.from_pretrained(tmp_path / "out", device=device.type)
-    after = np.array([list(own.points.values()) for _, own in scorer.assess_pairs(tones.pairs)])
+    after = np.array([list(own.points.values()) for own in scorer.assess_pairs(tones.pairs)])
     before = scored(judge_folder)
     assert before.std(0).min() > 1e-3
     assert (np.abs(after - before) / WIDTHS).mean() < apart

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from torch import nn
 from transformers import (
     AutoModel,

@@ -6,7 +6,7 @@ import sys
 from unittest import mock
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
     AutoTokenizer,
     Gemma4AudioFeatureExtractor,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig
 from transformers import (
     AddedToken,

@@ -6,7 +6,7 @@ import copy
 import json
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (

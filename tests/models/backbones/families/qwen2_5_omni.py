@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
     AutoTokenizer,
     Qwen2_5OmniConfig,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from empathy_judge.models.backbones.prompt import QUESTION, messages
+from empathy_judge.models.backbones.audio_language_model import QUESTION, messages
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 

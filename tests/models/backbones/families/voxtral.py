@@ -10,7 +10,7 @@ import base64
 import json
 
 import torch
-from empathy_judge.models.backbones.prompt import messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
 IS_ENCODER = False

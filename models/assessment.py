@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .data_modules.errors import AudioError
-from .models.cautions import Caution, CautionCode
+from ..data_modules.errors import AudioError
+from .cautions import Caution, CautionCode
 
 __all__ = ["Assessment", "Caution", "CautionCode", "Ranked", "Scale", "Score", "in_order"]
 

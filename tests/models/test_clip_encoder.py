@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import pytest
 import torch
-from empathy_judge.models.auto_batch import AutoBatch
+from empathy_judge.models.clip_encoder import AutoBatch
+
+
+def run(batches: AutoBatch, items: list[int], fails=lambda batch: None) -> tuple[list[int | None], list[list[int]]]:
+    """What was computed of items, each as long as its value, and the batches."""
+    made, seen = [None] * len(items), []
+    for batch in batches.split(items):
+        with batch:
+            seen.append(items[batch.rows])
+            if (error := fails(items[batch.rows])) is not None:
+                raise error
+            made[batch.rows] = [2 * item for item in items[batch.rows]]
+    return made, seen
 
 
 def test_batches_become_smaller_where_memory_runs_out_and_stay_so():
-    batches, seen = AutoBatch(size=4), []
+    def fails(batch):
+        return MemoryError() if sum(batch) > 20 else None
 
-    def compute(batch):
-        seen.append(tuple(batch))
-        if sum(batch) > 20:
-            raise MemoryError
-        return [2 * item for item in batch]
-
-    items = [9, 9, 8, 8, 8, 7, 7, 7, 6]
-    assert batches.run(items, items, compute, lambda item: -1) == [2 * item for item in items]
-    assert seen[:2] == [(9, 9, 8, 8), (9, 9)]
+    batches, items = AutoBatch(size=4), [9, 9, 8, 8, 8, 7, 7, 7, 6]
+    made, seen = run(batches, items, fails)
+    assert made == [2 * item for item in items]
+    assert seen[:2] == [[9, 9, 8, 8], [9, 9]]
     assert all(len(batch) == 2 for batch in seen[1:-1])
-    seen.clear()
-    assert batches.run([9, 9, 8], [9, 9, 8], compute, lambda item: -1) == [18, 18, 16]
-    assert seen == [(9, 9), (8,)]  # it remembers
-    assert AutoBatch(4).run([30, 28], [30, 28], compute, lambda item: -1) == [-1, -1]
-    assert AutoBatch(4).run([], [], compute, lambda item: -1) == []
+    assert run(batches, [9, 9, 8], fails) == ([18, 18, 16], [[9, 9], [8]])  # it remembers
+    assert run(AutoBatch(4), [30, 28], fails)[0] == [None, None]
+    assert run(AutoBatch(4), [], fails) == ([], [])
 
 
 def test_short_items_do_not_wait_for_a_long_one():
-    seen = []
-
-    def compute(batch):
-        seen.append(list(batch))
-        return batch
-
-    lengths = [100, 41, 40, 40, 35, 10, 9]
-    assert AutoBatch(4).run(lengths, lengths, compute, lambda item: -1) == lengths
-    assert seen == [[100], [41, 40, 40, 35], [10, 9]]
+    assert run(AutoBatch(4), [100, 41, 40, 40, 35, 10, 9])[1] == [[100], [41, 40, 40, 35], [10, 9]]
 
 
 def accelerator_error(code: int) -> RuntimeError:
@@ -62,16 +60,9 @@ def accelerator_error(code: int) -> RuntimeError:
     ids=lambda error: f"{type(error).__name__}: {error}"[:50],
 )
 def test_every_way_to_say_that_memory_ran_out_makes_batches_smaller(error):
-    seen = []
-
-    def compute(batch):
-        seen.append(len(batch))
-        if len(batch) > 2:
-            raise error
-        return batch
-
-    assert AutoBatch(8).run([1] * 8, [1] * 8, compute, lambda item: -1) == [1] * 8
-    assert seen == [8, 4, 2, 2, 2, 2]
+    made, seen = run(AutoBatch(8), [1] * 8, lambda batch: error if len(batch) > 2 else None)
+    assert made == [2] * 8
+    assert list(map(len, seen)) == [8, 4, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -81,13 +72,11 @@ def test_every_way_to_say_that_memory_ran_out_makes_batches_smaller(error):
         RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
         RuntimeError("CUDA error: device-side assert triggered"),
         accelerator_error(700),  # an illegal address
+        KeyboardInterrupt(),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_other_errors_are_no_matter_of_memory(error):
-    def fail(batch):
-        raise error
-
-    with pytest.raises(RuntimeError) as raised:
-        AutoBatch(4).run([1, 1], [1, 1], fail, lambda item: -1)
+    with pytest.raises(type(error)) as raised:
+        run(AutoBatch(4), [1, 1], lambda batch: error)
     assert raised.value is error

@@ -1,0 +1,339 @@
+"""Workers, one process for each GPU of this machine: each scores its share of the chunks, then what others have left.
+One that dies is started again, an error ends the job."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError
+from .job import Chunk, Parts, audio_mark
+from .manifest import Manifest, Row, RowReader
+from .scores import ScoredRow, score_columns, score_rows
+
+if TYPE_CHECKING:  # torch: the process that starts workers needs none
+    from ..scorer import Scorer
+
+_MOST_DEATHS = 20
+"""Of workers, one after the other, without a chunk being finished."""
+_PATIENCE = 10.0  # seconds that a worker has to end
+_PAUSE = 1.0  # seconds between two looks at the workers
+_LOOK = 0.5  # seconds between two looks of a worker at its chunk
+_RETRIES = 2
+"""How often a chunk whose process died is tried again as a whole."""
+_ROW_DEATHS, _MOST_CULPRITS = 2, 3
+
+
+class Launch(NamedTuple):
+    """This process among those that torchrun, accelerate or `srun` started.
+
+    Attributes:
+        rank: From 0.
+        world: How many there are.
+        local_rank: Among those on this machine.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+
+
+ALONE = Launch()
+
+
+def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """What the environment says.
+
+    The variables of a SLURM step are read, not those of a job, which a batch script has too that starts one process.
+    """
+    for rank, world, local in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ):
+        if int(environment.get(world, "1")) > 1:
+            return Launch(int(environment.get(rank, "0")), int(environment[world]), int(environment.get(local, "0")))
+    return ALONE
+
+
+def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:
+    """The device of each worker that this process starts.
+
+    Args:
+        launch: One process of several has one worker, on the GPU of its local rank.
+        device: As the user has it; None = GPUs if there are some.
+        workers: As the user has it; None = one for each GPU, or one.
+
+    Raises:
+        UserError: If the workers would be in each other's way.
+    """
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers {workers}; expected at least 1")
+    if device not in (None, "cpu", "cuda"):
+        if launch.world > 1 or (workers or 1) > 1:
+            raise UserError(
+                f"--device {device} for several workers, each of which has a device of its own; expected no --device, "
+                "cuda, or cpu"
+            )
+        return [device]
+    gpus = 0
+    if device != "cpu":
+        import torch
+
+        gpus = torch.cuda.device_count()
+    if not gpus:
+        return [device] * (workers or 1)
+    first, count = (launch.local_rank, workers or 1) if launch.world > 1 else (0, workers or gpus)
+    return [f"cuda:{(first + worker) % gpus}" for worker in range(count)]
+
+
+class _Member(NamedTuple):
+    """A worker process. It says None when its judge is loaded, and text if there is an error."""
+
+    number: int
+    process: SpawnProcess
+    connection: Connection
+
+
+def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], look: Callable[[], int]) -> None:
+    """Score until every part is there.
+
+    Args:
+        parts: Of a job that was planned.
+        launch: This process.
+        devices: Of the workers.
+        look: Is called about once a second; says how many chunks are done, by whomever.
+
+    Raises:
+        UserError: If a worker says so, or workers die and nothing gets done.
+    """
+    count, context = len(devices), multiprocessing.get_context("spawn")
+    threads = max((os.cpu_count() or 1) // count, 1) if count > 1 else None
+    members: list[_Member] = []
+    ready: set[Connection] = set()
+
+    def start(number: int) -> None:
+        receiving, sending = context.Pipe(duplex=False)
+        share = (launch.rank * count + number, launch.world * count)
+        process = context.Process(target=_work, args=(parts, share, devices[number], threads, sending))
+        process.start()
+        sending.close()
+        members.append(_Member(number, process, receiving))
+
+    def goes_on(member: _Member) -> bool:
+        try:
+            while member.connection.poll():
+                error = member.connection.recv()
+                if error is not None:
+                    raise UserError(error)
+                ready.add(member.connection)
+        except (EOFError, ConnectionError):
+            return False
+        return True
+
+    deaths, done = 0, look()
+    try:
+        for number in range(count):
+            start(number)
+        while members:
+            wait([member.connection for member in members], timeout=_PAUSE)
+            before, done = done, look()
+            deaths = deaths if done == before else 0
+            for member in [member for member in members if not goes_on(member)]:
+                members.remove(member)
+                _end([member])
+                if code := member.process.exitcode:
+                    deaths += 1
+                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    if code > 0 and member.connection not in ready:
+                        raise UserError(f"a worker could not start: it {how}; what it said stands above")
+                    if deaths >= _MOST_DEATHS:
+                        raise UserError(
+                            f"{deaths} workers died and no part was finished meanwhile, the last one {how}; what is "
+                            "done is kept, and the same command goes on"
+                        )
+                    print(f"a worker {how}: its rows are tried again by another", file=sys.stderr)
+                    start(member.number)
+    finally:
+        for member in members:
+            member.process.terminate()
+        _end(members)
+
+
+def _end(members: Sequence[_Member]) -> None:
+    for member in members:
+        member.process.join(_PATIENCE)
+        if member.process.is_alive():
+            member.process.kill()
+            member.process.join()
+        member.connection.close()
+
+
+# In the process of a worker
+
+
+def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int | None, connection: Any) -> None:
+    """The main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started this process ends it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        worker = Worker(parts, parts.job.load(device), *share)
+        connection.send(None)
+        worker.run()
+    except UserError as error:
+        connection.send(str(error))
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(ASKED_TO_STOP)
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process was killed: nobody would start it again, or end it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class Worker:
+    """Scores chunks of a job that was planned."""
+
+    def __init__(self, parts: Parts, scorer: Scorer, rank: int = 0, world: int = 1, owner: str | None = None) -> None:
+        """Get ready.
+
+        Args:
+            parts: Of the job.
+            scorer: Its judge.
+            rank: Of this worker among all workers of all processes.
+            world: How many workers there are.
+            owner: Names this worker, and the one that is started in its place when it dies; None = its rank.
+        """
+        self._parts, self._scorer, self._rank, self._world = parts, scorer, rank, world
+        self._owner = owner or str(rank)
+        self._columns = score_columns(scorer)
+        self._manifest = Manifest(parts.job.manifest)
+        self._reader = RowReader(parts.job.manifest.parent)
+
+    def run(self) -> None:
+        """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.
+
+        Nobody waits for others or asks them. A worker that is done with its share takes chunks whose parts are missing,
+        each from another place of the list. At the end a chunk may be scored twice, in time that nobody needs; so a
+        process that died, or a slow machine, delays nothing.
+        """
+        for chunk in self._parts.chunks()[self._rank :: self._world]:
+            self.score(chunk)
+        while missing := self._parts.missing():
+            self.score(missing[self._rank * len(missing) // self._world])
+
+    def score(self, chunk: Chunk) -> None:
+        """Score a chunk and write its part, unless it is there or another worker is faster."""
+        if self._is_done(chunk):
+            return
+        self._scorer.forget()  # so that a part does not depend on what was scored before it
+        tries = Tries(self._parts, chunk, self._owner)
+        try:
+            tries.note("start")
+            rows = self._rows(chunk)
+            order, audio = range(chunk.rows), ""
+            if not self._manifest.embeds:  # the clips of a whole chunk are not held in memory
+                known = list(rows)
+                audio = audio_mark(known, self._parts.job.checksums)  # before they are heard: a later change is noticed
+                if not tries.careful:  # rows with the same context after one another: it is encoded and read once
+                    order = sorted(order, key=lambda number: _context(known[number]))
+                rows = (known[number] for number in order)
+            scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
+            found, looked = {}, time.monotonic()
+            for number, row in zip(order, scored, strict=True):
+                found[number] = row
+                if time.monotonic() - looked >= _LOOK:
+                    looked = time.monotonic()
+                    if self._is_done(chunk):
+                        return tries.end()
+        except (KeyboardInterrupt, SystemExit):
+            tries.note("stop")
+            raise
+        self._parts.write(chunk, self._columns, [found[number] for number in range(chunk.rows)], audio)
+        tries.end()
+
+    def _is_done(self, chunk: Chunk) -> bool:
+        return self._parts.path(chunk).exists() or not self._parts.under_way()
+
+    def _rows(self, chunk: Chunk) -> Iterator[Row]:
+        for record in self._manifest.read(chunk.first, chunk.rows):
+            yield self._reader.of_record(record, self._manifest.path)
+
+    def _scored(self, rows: Iterable[Row]) -> Iterator[ScoredRow]:
+        return score_rows(self._scorer, rows, self._columns, self._parts.job.level)
+
+    def _one_by_one(self, rows: Iterable[Row], tries: Tries) -> Iterator[ScoredRow]:
+        hopeless = len(tries.culprits) > _MOST_CULPRITS
+        for number, row in enumerate(rows):
+            if not isinstance(row.pair, AudioError) and (hopeless or number in tries.culprits):
+                whose = "this row" if number in tries.culprits else "several rows near this one"
+                row = Row(row.pair_id, AudioError(f"the process that scored {whose} died each time", "process died"))
+            tries.note(str(number))
+            yield from self._scored([row])
+
+
+def _context(row: Row) -> tuple[str, ...]:
+    if isinstance(row.pair, AudioError):
+        return ()
+    return (row.pair.situation or "", *(str(turn.audio) for turn in row.pair.context))
+
+
+class Tries:
+    """Notes beside a part: a row that kills whoever scores it must not stop a job.
+
+    A chunk whose process died is tried twice again. Then its rows are scored one by one, and one at which the process
+    died twice is passed over; where there are many of these, all rows of the chunk are. Each worker writes notes of its
+    own: "start", then one by one the rows, and "stop" if it was asked to stop, which is no death.
+
+    Attributes:
+        careful: Whether rows are to be scored one by one.
+        culprits: Positions of the rows in the chunk, from 0, that are passed over.
+    """
+
+    def __init__(self, parts: Parts, chunk: Chunk, owner: str) -> None:
+        """Read what the worker of this name and others have noted."""
+        notes = parts.path(chunk, "tries")
+        self._path = parts.folder / f"{notes.name}-{owner}"
+        deaths: list[list[str]] = []
+        for path in parts.folder.glob(f"{notes.name}-*"):
+            with suppress(FileNotFoundError):  # its worker has just finished
+                starts = [start.split() for start in path.read_text(encoding="utf-8").split("start")[1:]]
+                ended = starts if path == self._path else starts[:-1]  # the last start of another may go on
+                deaths += [rows for rows in ended if "stop" not in rows]
+        self.careful = len(deaths) > _RETRIES
+        last = Counter(int(rows[-1]) for rows in deaths if rows)
+        self.culprits = {row for row, count in last.items() if count >= _ROW_DEATHS}
+
+    def note(self, word: str) -> None:
+        """Write a line."""
+        with suppress(FileNotFoundError), open(self._path, "a", encoding="utf-8") as file:  # else the job is over
+            file.write(f"{word}\n")
+
+    def end(self) -> None:
+        """Forget all: the chunk is done."""
+        self._path.unlink(missing_ok=True)

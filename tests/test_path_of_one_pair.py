@@ -1,0 +1,112 @@
+"""Functions of ours that one pair passes from where it comes in to where it meets the network or the loss."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import empathy_judge
+import pytest
+import soundfile
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
+
+ROOT = Path(empathy_judge.__file__).parent
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def stack(frame: FrameType | None) -> list[str]:
+    """Functions of ours from the outermost to a frame: `file: function`; what libraries call in between is left out."""
+    found: list[str] = []
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in ("tests", ".venv"):
+            found.append(f"{path.relative_to(ROOT).as_posix()}: {frame.f_code.co_name}")
+        frame = frame.f_back
+    return found[::-1]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Keeps the stack of every call of a function."""
+    import sys
+
+    def watch(owner: object, name: str) -> list[list[str]]:
+        plain, seen = getattr(owner, name), []
+
+        def watched(*arguments: object, **options: object) -> object:
+            seen.append([*stack(sys._getframe()), f"{plain.__qualname__}"])
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+        return seen
+
+    return watch
+
+
+def written(kind: str) -> list[str]:
+    """The path as the page about the architecture has it."""
+    (lines,) = re.findall(rf"<!-- path: {kind} -->\n((?:\d+\. .*\n)+)", PAGE.read_text(encoding="utf-8"))
+    return [re.sub(r"^\d+\. `([^`]*)`.*", r"\1", line) for line in lines.splitlines()]
+
+
+def check(kind: str, path: list[str], most: int) -> None:
+    assert len(path) <= most
+    assert len({step.split(":")[0] for step in path[:-1]}) <= 6
+    assert path == written(kind), f"docs/architecture.md, path: {kind}; expected\n" + "\n".join(path)
+
+
+def test_from_score_to_the_network(judge_folder, dataset_folder, tmp_path, watch, capsys):
+    from empathy_judge.cli import main
+
+    manifest = dataset_folder / "one.csv"
+    manifest.write_text("response_audio,context_audio\np00.wav,context0.wav\n")
+    seen = watch(AudioLanguageModel, "hidden_states")
+    assert main(["score", str(judge_folder), "--manifest", str(manifest), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(",ok")
+    manifest.unlink()
+    (path,) = seen
+    check("score", path[path.index("commands/judges.py: score") :], 6)
+
+
+def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, watch):
+    from empathy_judge.batch_scoring.job import Job, Parts
+    from empathy_judge.batch_scoring.workers import Worker
+    from empathy_judge.scorer import Scorer
+
+    manifest = dataset_folder / "one.csv"
+    manifest.write_text("response_audio\np00.wav\n")
+    parts = Parts(Job(judge_folder, manifest, tmp_path / "scores.csv"))
+    parts.plan(1)
+    seen = watch(AudioLanguageModel, "hidden_states")
+    Worker(parts, Scorer.from_pretrained(judge_folder, device="cpu")).run()
+    manifest.unlink()
+    (path,) = seen
+    check("worker", path, 6)
+
+
+def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
+    from empathy_judge.scorer import Scorer
+
+    from .serving.services import in_process
+
+    scorer = Scorer.from_pretrained(judge_folder, device="cpu")
+    with in_process(scorer) as service:
+        seen = watch(AudioLanguageModel, "hidden_states")
+        file = io.BytesIO()
+        soundfile.write(file, *soundfile.read(dataset_folder / "p00.wav"), format="WAV")
+        assert service.score(file.getvalue()).status_code == 200
+    (path,) = seen
+    check("request", path, 6)
+
+
+@pytest.mark.slow
+def test_from_train_to_the_loss(train_arguments, tmp_path, watch):
+    from empathy_judge.commands.training import train
+    from empathy_judge.train import objective
+
+    seen = watch(objective, "huber" if "huber" in (ROOT / "configs" / "nano.yaml").read_text() else "mse")
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
+    check("train", seen[0], 10)  # the aim is 6

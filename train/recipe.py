@@ -1,0 +1,272 @@
+"""What a run is configured with: one tree, the same in YAML, on the command line and in Python."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import yaml
+from jsonargparse import ArgumentParser, Namespace, get_loader
+from rich.table import Table
+
+from ..data_modules.datamodule import PairDataModule
+from ..data_modules.errors import UserError
+from ..data_modules.folders import check_unique_keys
+from ..models.judge import JudgeSettings
+from .features import CacheSettings
+from .objective import ObjectiveSettings
+from .optimization import OptimizerSettings
+from .upgrade import new_name
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+# Values of Trainer that this program sets itself
+_OURS: set[str | int] = {
+    "callbacks",
+    "default_root_dir",
+    "enable_model_summary",
+    "num_sanity_val_steps",
+    "plugins",
+    "use_distributed_sampler",
+}
+_NOT_KEPT = ("dry_run", "clip_seconds", "gpu_gib")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run.
+
+    Attributes:
+        run: Folder of this run: checkpoints, logs, resolved configuration.
+        resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
+        seed: Of weights, order and dropout.
+        patience: Validations without better agreement before stopping.
+        checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
+        gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed: less
+            memory, about a third more time.
+        compile_layers: Compile each transformer layer (torch.compile): a minute or more at the start, then faster steps
+            on a GPU.
+        expected_trainable: How many parameters of each part are trained, as the table at the start shows them; training
+            refuses to start with others.
+        profile: Write where the time goes to RUN/profile: operations and a trace.
+        log_audio: Players of the items that validation scored worst: true = in every logger that has some, false = in
+            none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
+            machine, those of an offline run with `wandb sync`.
+        dry_run: Train nothing: say what would be trained and what memory a step needs.
+        clip_seconds: Length of every clip in a dry run.
+        gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
+        judge: What is built.
+        objective: What is minimised.
+        optimizer: AdamW and its learning rates.
+        cache: What frozen layers make of the data, computed once.
+        data: Arguments of `PairDataModule`.
+        trainer: Arguments of `lightning.Trainer`.
+    """
+
+    run: str | None = None
+    resume: bool | Literal["auto"] = False
+    seed: int = 0
+    patience: int = 3
+    checkpoint_steps: int = 200
+    gradient_checkpointing: bool = False
+    compile_layers: bool = False
+    expected_trainable: dict[str, int] | None = None
+    profile: bool = False
+    log_audio: bool | None = None
+    dry_run: bool = False
+    clip_seconds: float = 8.0
+    gpu_gib: float | None = None
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RecipeParser:
+    """Reads recipes: files, words of a command line, or a tree in Python."""
+
+    def __init__(self) -> None:
+        self.parser = ArgumentParser(
+            prog="empathy-judge train",
+            description="Train a judge on rated pairs. Recipes by name: empathy-judge train --list",
+            epilog="example: empathy-judge train --config nano --data.path my_data --run runs/first",
+            exit_on_error=False,
+        )
+        self.parser.add_argument(
+            "--config",
+            action="config",
+            help="YAML file or name of a recipe, repeatable; a later file overrides an earlier one, and arguments "
+            "override files",
+        )
+        self.parser.add_class_arguments(Recipe, skip={"data", "trainer"})
+        self.parser.add_class_arguments(PairDataModule, "data", skip={"seed", "start"}, instantiate=False)
+        self.parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
+        defaults = self.parser.get_defaults()
+        self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
+
+    def parse(self, arguments: Sequence[str] | Mapping[str, Any]) -> Namespace:
+        """All values of a run, checked.
+
+        Args:
+            arguments: Words of a command line, or the tree that a YAML file would hold.
+
+        Raises:
+            UserError: In one line, if a file or a setting does not exist or a value is not one of its kind.
+        """
+        try:
+            if isinstance(arguments, Mapping):
+                self._check_tree(arguments, "recipe", "")
+                return self.parser.parse_object(dict(arguments))
+            return self.parser.parse_args(self._words(arguments))
+        except ArgumentError as error:
+            raise UserError(_in_one_line(error.message)) from None
+
+    def overlaid(self, base: Namespace, values: Mapping[str, Any], where: str) -> Namespace:
+        """Values of a run with others laid over.
+
+        Args:
+            base: From `parse`; stays as it is.
+            values: Dotted name -> value.
+            where: Head of a message.
+
+        Raises:
+            UserError: As `parse`.
+        """
+        for name in values:
+            self._check_name(name, where)
+        try:
+            return self.parser.parse_object(nested(values), base.clone(), None, False)
+        except ArgumentError as error:
+            raise UserError(f"{where}: {_in_one_line(error.message)}") from None
+
+    def recipe(self, parsed: Namespace) -> Recipe:
+        """The values as objects."""
+        built = self.parser.instantiate(parsed)
+        values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
+        return Recipe(**{**values, "data": built.data.as_dict(), "trainer": built.trainer.as_dict()})
+
+    def text(self, parsed: Namespace) -> str:
+        """The values as the YAML of `config.yaml`, which can be run again."""
+        kept = parsed.clone(with_meta=False)
+        for name in _NOT_KEPT:
+            kept.pop(name, None)
+        return self.parser.dump(kept, skip_validation=True)
+
+    def _words(self, arguments: Sequence[str]) -> list[str]:
+        """Checked words: files before single values, so that a value counts wherever it stands."""
+        files, values = [], []
+        waiting = list(arguments)
+        while waiting:
+            word = waiting.pop(0)
+            name, equals, value = word.partition("=")
+            if name == "--config":
+                if not equals and not waiting:
+                    raise UserError("--config without a value; expected a YAML file or the name of a recipe")
+                path = find_recipe(value if equals else waiting.pop(0))
+                self._check_file(path)
+                files += ["--config", str(path)]
+            elif word.startswith("--") and word not in ("--help", "--print_config"):
+                key = name[2:].replace("-", "_")
+                self._check_name(key, name)
+                bare = key == "dry_run" and not equals and waiting[:1] not in (["true"], ["false"])
+                values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
+            else:
+                values.append(word)
+        return files + values
+
+    def _check_file(self, path: Path) -> None:
+        try:
+            text = path.read_bytes().decode("utf-8")
+            check_unique_keys(text)
+            tree = get_loader("yaml")(text)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise UserError(f"{path}: not readable as YAML ({error})") from None
+        if not isinstance(tree, Mapping | None):
+            raise UserError(f"{path}: expected settings and their values, as in a recipe")
+        self._check_tree(tree or {}, str(path), f"; `empathy-judge upgrade {path}` converts the file")
+
+    def _check_tree(self, tree: Mapping[str, Any], where: str, advice: str, group: str = "") -> None:
+        for key, value in tree.items():
+            name = f"{group}{key}"
+            if isinstance(value, Mapping) and (name == "model" or self._is_group(name)):
+                self._check_tree(value, where, advice, f"{name}.")
+            else:
+                self._check_name(name, where, advice)
+
+    def _is_group(self, name: str) -> bool:
+        return any(known.startswith(f"{name}.") for known in self._names)
+
+    def _check_name(self, name: str, where: str, advice: str = "") -> None:
+        """Refuse what is no setting; below some, such as a logger, there are further ones."""
+        if self._is_group(name) or any(name == known or name.startswith(f"{known}.") for known in self._names):
+            return
+        at = "" if where == f"--{name}" else f"{where}: "
+        if (new := new_name(name)) is not None:
+            raise UserError(f"{at}{name} is called {new} now{advice}")
+        ends = {known.rpartition(".")[2]: known for known in reversed(self._names)}
+        near = difflib.get_close_matches(name, self._names, 1)
+        near = near or [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, 1)]
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
+
+
+def find_recipe(name: str) -> Path:
+    """The YAML file of this path or, of a recipe that comes with the package, of this name.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    path, shipped = Path(name), CONFIGS / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if path.name == name and shipped.is_file():
+        return shipped
+    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+    raise UserError(f"--config {name}: no such file or recipe; expected a YAML file or one of {known}")
+
+
+def recipes_table() -> Table:
+    """Name and first words of every recipe that comes with the package."""
+    table = Table("recipe", "what it is")
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        command, about = path.read_text(encoding="utf-8").splitlines()[:2]
+        if command.startswith("# empathy-judge train"):
+            table.add_row(path.stem, about.removeprefix("# "))
+    return table
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names as mappings in mappings."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *groups, key = name.split(".")
+        inner = tree
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[key] = value
+    return tree
+
+
+def _in_one_line(message: str) -> str:
+    """What jsonargparse says of a wrong value, which it lays out over a page."""
+    name = re.search(r'Parser key "([^"]+)"', message)
+    value = re.search(r"(?:Given value|Got value): (.*)", message)
+    kinds = [_kind(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got value.*)?$", message, re.MULTILINE)]
+    if name and value and kinds:
+        return f"{name[1]} {value[1]}; expected {' or '.join(dict.fromkeys(kinds))}"
+    return " ".join(message.split())
+
+
+def _kind(text: str) -> str:
+    """A type as people write it."""
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+    return text.replace("typing.", "").replace("NoneType", "null").removeprefix("Literal").strip("[]").replace("'", "")

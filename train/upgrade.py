@@ -1,0 +1,203 @@
+"""`empathy-judge upgrade`: what earlier versions wrote, in the names of today: recipes, sweep files, runs, judges."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from ..data_modules.errors import UserError
+from ..data_modules.folders import replace_file
+from ..models.checkpoints import read_checkpoint
+from ..models.description import MEMBERS, read_json, upgraded
+from ..models.file_names import CHECKPOINTS, JUDGE_FILE
+from ..models.weight_files import file_hash
+
+CONFIG_FILE = "config.yaml"
+_OF_THE_JUDGE = (
+    "backbone", "revision", "dtype", "attention", "quantization", "pooling", "padding_side", "head", "long_clips",
+)  # fmt: skip
+_OF_LORA = ("parts", "rank", "alpha", "dropout", "method", "layers")
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"model.{name}": f"judge.{name}" for name in _OF_THE_JUDGE},
+        **{f"model.lora_{name}": f"judge.lora.{name}" for name in _OF_LORA},
+        "model.full_parts": "judge.lora.full_parts",
+        "model.trained_dtype": "judge.lora.trained_dtype",
+        "model.losses": "objective.losses",
+        "model.loss_settings": "objective.settings",
+        "model.rater_embedding": "objective.rater_embedding",
+        **{f"model.{n}": f"optimizer.{n}" for n in ("learning_rate", "head_learning_rate", "weight_decay", "warmup")},
+        "model.cache": "cache.what",
+        "model.cache_folder": "cache.folder",
+        "model.cache_gigabytes": "cache.gigabytes",
+        **{f"model.{name}": name for name in ("gradient_checkpointing", "compile_layers", "expected_trainable")},
+    }
+)
+"""Settings of earlier versions -> their names today."""
+
+
+def new_name(name: str) -> str | None:
+    """What a setting of an earlier version is called today; None if it is none."""
+    for old, new in RENAMED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
+
+
+def upgrade(path: Path) -> list[str]:
+    """Convert in place, each file as a whole or not at all.
+
+    Args:
+        path: A recipe or a sweep file (YAML), the folder of a run, or that of a judge.
+
+    Returns:
+        What was changed, one line for each; none if all is of today.
+
+    Raises:
+        UserError: If it is none of these, or cannot be read.
+    """
+    if path.is_file():
+        return _upgrade_yaml(path)
+    if (path / JUDGE_FILE).is_file():
+        return _upgrade_judge(path)
+    if (path / CONFIG_FILE).is_file() or (path / CHECKPOINTS).is_dir():
+        config = path / CONFIG_FILE
+        changed = _upgrade_yaml(config) if config.is_file() else []
+        for file in sorted((path / CHECKPOINTS).glob("*.ckpt")):
+            changed += _upgrade_checkpoint(file)
+        return changed
+    raise UserError(f"{path}: expected a recipe or sweep file (YAML), a run folder or a judge folder")
+
+
+def _upgrade_judge(folder: Path) -> list[str]:
+    file, changed = folder / JUDGE_FILE, []
+    description = read_json(file)
+    if not isinstance(description, dict):
+        raise UserError(f"{file}: expected an object")
+    before = json.dumps(description)
+    if description.get("schema_version") == 1:
+        description = upgraded(description)
+        changed.append(f"{file}: schema_version 1 -> {description['schema_version']}, settings.lora in today's names")
+    for name in description.get(MEMBERS) or ():  # folders of an ensemble, whose files it knows by their hashes
+        member = f"{name}/{JUDGE_FILE}"
+        changed += _upgrade_judge(folder / name)
+        if member in description.get("sha256", {}):
+            description["sha256"][member] = file_hash(folder / member)
+    if json.dumps(description) != before:
+        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+        replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return changed
+
+
+def _upgrade_checkpoint(file: Path) -> list[str]:
+    import torch
+
+    checkpoint = read_checkpoint(file)
+    description = checkpoint.get("description")
+    if not isinstance(description, dict) or description.get("schema_version") != 1:
+        return []
+    checkpoint["description"] = upgraded(description)
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    replace_file(file, lambda temporary: torch.save(checkpoint, temporary))
+    os.utime(file, ns=times)  # a run goes on from its newest
+    return [f"{file}: description of the judge in today's names"]
+
+
+def _upgrade_yaml(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+        root = yaml.compose(text, yaml.SafeLoader)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not readable as YAML ({error})") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise UserError(f"{path}: expected a recipe, a sweep file, a run folder or a judge folder")
+    blocks = {key.value: (key, value) for key, value in root.value}
+    if "search" in blocks:
+        made, changed = _with_new_names(text, [blocks[name][1] for name in ("overrides", "search") if name in blocks])
+    else:
+        try:
+            made, changed = _with_new_tree(text, root)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    if changed:
+        replace_file(path, lambda temporary: temporary.write_text(made, encoding="utf-8"))
+    return [f"{path}: {old} -> {new}" for old, new in changed]
+
+
+Changed = list[tuple[str, str]]
+
+
+def _with_new_names(text: str, groups: list[yaml.Node]) -> tuple[str, Changed]:
+    """A sweep file, whose settings are dotted names, with other names and nothing else changed."""
+    keys = [key for group in groups if isinstance(group, yaml.MappingNode) for key, _ in group.value]
+    changed = []
+    for key in sorted(keys, key=lambda key: -key.start_mark.index):  # from the end: places before stay as they are
+        if (new := new_name(key.value)) is not None:
+            text = text[: key.start_mark.index] + new + text[key.end_mark.index :]
+            changed.insert(0, (key.value, new))
+    return text, changed
+
+
+def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
+    """A recipe with `model` taken apart; comments stay with the lines that they follow."""
+    (found,) = [pair for pair in root.value if pair[0].value == "model"] or [None]
+    if found is None or not isinstance(found[1], yaml.MappingNode):
+        return text, []
+    key, model = found
+    lines = text.splitlines()
+    after = [other.start_mark.line for other, _ in root.value if other.start_mark.line > key.start_mark.line]
+    end = min(after, default=len(lines))
+    tree: dict[str, Any] = {}
+    changed: Changed = []
+    starts = [name.start_mark.line for name, _ in model.value] + [end]
+    for number, (name, value) in enumerate(model.value):
+        new = new_name(f"model.{name.value}")
+        if new is None:
+            raise UserError(f"there was never a setting model.{name.value}; expected a recipe that could be trained")
+        changed.append((f"model.{name.value}", new))
+        *groups, last = new.split(".")
+        inner = tree
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        if model.flow_style:
+            own = yaml.safe_dump({last: _plain(value)}, sort_keys=False, allow_unicode=True).splitlines()
+        else:
+            indent = name.start_mark.column
+            own = [
+                line[indent:] if line[:indent].isspace() else line
+                for line in lines[starts[number] : starts[number + 1]]
+            ]
+            own[0] = last + own[0][len(name.value) :]
+        inner[last] = own
+    merged = [*lines[: key.start_mark.line], *_written(tree, root), *lines[end:]]
+    return "\n".join(merged) + "\n", changed
+
+
+def _written(tree: Mapping[str, Any], root: yaml.MappingNode) -> Iterator[str]:
+    """Groups before what stands at the top; a key that the file has already would be one too many."""
+    taken = {key.value for key, _ in root.value}
+    for name, content in sorted(tree.items(), key=lambda item: isinstance(item[1], list)):
+        if name in taken:
+            raise UserError(f"{name} stands beside model; expected a file of one version")
+        yield from _indented(name, content, "")
+
+
+def _indented(name: str, content: Any, indent: str) -> Iterator[str]:
+    if isinstance(content, list):
+        yield from (f"{indent}{line}".rstrip() for line in content)
+        return
+    yield f"{indent}{name}:"
+    for inner, own in content.items():
+        yield from _indented(inner, own, f"{indent}  ")
+
+
+def _plain(node: yaml.Node) -> Any:
+    return yaml.safe_load(yaml.serialize(node))
