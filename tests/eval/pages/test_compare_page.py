@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
-from empathy_judge.eval.results import Report
+from empathy_judge.eval.results import COLUMNS, Report
 
 from ..conftest import Page
 
@@ -38,6 +39,12 @@ def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Compariso
     assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
     assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert list(results) == list(comparison.results.to_frame()) == list(COLUMNS)
+    assert len(results) == len(comparison.results.rows)
+    own = results.set_index(["judge", "statistic"]).loc[("first against second", "difference")]
+    pairs = {(one["first"], one["second"]): one for one in comparison.rankings["empathy"]["comparisons"]}
+    assert own["value"].item() == pytest.approx(pairs["first", "second"]["difference"]["value"])
 
 
 def test_the_page_boxes_clusters_and_compares_every_two(comparison: Comparison) -> None:
