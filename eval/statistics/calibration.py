@@ -262,8 +262,11 @@ def mapped_errors(
     if point.reason is not None:
         return MappedScores(point, point, point)
     mapped = mapped_scores(score, human, groups, mapping, seed)
-    errors = (estimate(of, mapped, human, resamples=resamples) for of in (mae, rmse))
-    return MappedScores(*errors, expected_calibration_error(mapped, human, resamples))
+    return MappedScores(
+        estimate(mae, mapped, human, resamples=resamples),
+        estimate(rmse, mapped, human, resamples=resamples),
+        expected_calibration_error(mapped, human, resamples),
+    )
 
 
 def mapped_scores(

@@ -79,40 +79,30 @@ class _Alpha:
         self._of_score = sparse.csr_array(counts.T)
         self.sizes = np.asarray(counts.sum(axis=1))
         if distance == "nominal":
-            self._within = (self.sizes**2 - np.asarray(counts.power(2).sum(axis=1))) / (self.sizes - 1)
+            self._within = self.sizes**2 - np.asarray(counts.power(2).sum(axis=1))
         elif distance == "ratio":
-            self._within = _ratio_within(values, counts) / (self.sizes - 1)
-        elif distance == "interval":
-            self._within = self._squared_within(values - values.mean())
+            self._within = _ratio_within(values, counts)
 
     def __call__(self, weights: np.ndarray) -> float:
         """With item i taken weights[i] times; NaN = the ratings are constant."""
         given = self._of_score @ weights  # how often each score
         if (given > 0).sum() < 2:
             return math.nan
-        n, values = given.sum(), self._values
-        # Squared distances over ordered pairs of ratings: of the same item, divided by its size - 1, and of all
-        within = self._within if self._distance != "ordinal" else None
+        n = given.sum()
+        # Squared distances over ordered pairs of ratings, of the same item and of all
         if self._distance == "nominal":
-            between = n**2 - given @ given
+            within, between = self._within, n**2 - given @ given
         elif self._distance == "ratio":
-            between = _ratio_between(values, given)
+            within, between = self._within, _ratio_between(self._values, given)
         else:
-            centred = values - values.mean()
-            if within is None:
-                centred = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
-                within = self._squared_within(centred)
-            between = 2 * (n * (given @ centred**2) - (given @ centred) ** 2)
-        return float(1 - (n - 1) * (weights @ within) / between)
-
-    def _squared_within(self, positions: np.ndarray) -> np.ndarray:
-        """For scores at these positions, shape (items,).
-
-        The squared differences over the ordered pairs of m numbers sum to 2 (m times their squares - their squared
-        sum).
-        """
-        totals, squares = self._counts @ positions, self._counts @ positions**2
-        return 2 * (self.sizes * squares - totals**2) / (self.sizes - 1)
+            positions = self._values - self._values.mean()
+            if self._distance == "ordinal":
+                positions = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
+            # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)
+            totals, squares = self._counts @ positions, self._counts @ positions**2
+            within = 2 * (self.sizes * squares - totals**2)
+            between = 2 * (n * (given @ positions**2) - (given @ positions) ** 2)
+        return float(1 - (n - 1) * (weights @ (within / (self.sizes - 1))) / between)
 
 
 def _ratio_within(values: np.ndarray, counts: sparse.csr_array) -> np.ndarray:

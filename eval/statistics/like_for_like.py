@@ -30,8 +30,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -152,7 +152,8 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
     whole = np.ones((1, resamples.counts.shape[1]), np.float32)
     counts = np.concatenate([whole, resamples.counts, halves(resamples)])
-    raters, rows, left_out, used = [], [], {}, []
+    raters, left_out, used = [], {}, []
+    rows = [np.empty((0, 3, len(counts)))]
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         own = rated[usable[rated]]
         items = table.items[own]
@@ -167,15 +168,13 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
         undefined = np.isnan(both).any(axis=0)
         weights = counts @ np.bincount(codes, minlength=counts.shape[1])
         raters.append(rater_id)
-        rows.append(np.stack([*np.where(undefined, np.nan, both), np.where(undefined, 0.0, weights)]))
+        rows.append(np.stack([*np.where(undefined, np.nan, both), np.where(undefined, 0.0, weights)])[None])
         used.append(own)
-    shape = (0, 3, len(counts))
-    judge, rater, weights = np.moveaxis(np.stack(rows) if rows else np.empty(shape), 1, 0)
-    ratings = np.concatenate(used) if used else np.empty(0, dtype=np.int64)
-    others = table.counts[table.items[ratings]] - 1
-    mean = float((1 / others).mean()) if len(ratings) else math.nan
-    items = np.unique(table.items[ratings])
-    return HeldOut(tuple(raters), judge, rater, weights, left_out, items, len(items), mean)
+    judge, rater, weights = np.moveaxis(np.concatenate(rows), 1, 0)
+    rated = table.items[np.concatenate(used)] if used else np.empty(0, dtype=np.intp)
+    one_over_others = float((1 / (table.counts[rated] - 1)).mean()) if used else math.nan
+    items = np.unique(rated)
+    return HeldOut(tuple(raters), judge, rater, weights, left_out, items, len(items), one_over_others)
 
 
 def halves(resamples: Resamples) -> np.ndarray:
@@ -221,37 +220,44 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     """
     groups = resamples.n_groups
     counted = found.n_items if n is None else n
+    verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
         nothing = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
-        return LikeForLike(
-            nothing, nothing, nothing, nothing, nothing, None, "too few items to tell", 0, 0, groups, found.left_out
-        )
+        return LikeForLike(nothing, nothing, nothing, nothing, nothing, None, verdict, 0, 0, groups, found.left_out)
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
-    spread = _spread(found, share, resamples)
-    difference = ratio = (None, None)
-    p = None
-    if isinstance(spread, _Spread):
-        error, apart = spread.error(), judge - rater
-        difference = apart - spread.half * error, apart + spread.half * error
-        ratio = _fieller(judge, rater, spread)
-        p = float(2 * stats.t.sf(abs(apart) / error, spread.freedom)) if error > 0 else float(apart == 0)
-    why = None if isinstance(spread, _Spread) else f"no interval: {spread}"
-    verdict: Verdict = "too few items to tell"
-    if difference[0] is not None and difference[1] is not None:
+    difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
+    if rater > 0:
+        ratio = replace(ratio, value=judge / rater)
+    else:
+        ratio = replace(ratio, reason=f"the raters do not agree (Spearman {rater:.3f})")
+    spread, p = _spread(found, share, resamples), None
+    if isinstance(spread, str):
+        difference = replace(difference, reason=f"no interval: {spread}")
+        ratio = replace(ratio, reason=ratio.reason or difference.reason)
+    else:
+        error = math.sqrt(_CONTRAST @ spread.items @ _CONTRAST + spread.raters)
+        half = float(stats.t.ppf((1 + _LEVEL) / 2, spread.freedom))
+        p = float(2 * stats.t.sf(abs(judge - rater) / error, spread.freedom)) if error > 0 else float(judge == rater)
+        low, high = judge - rater - half * error, judge - rater + half * error
+        difference = replace(difference, low=low, high=high)
         verdict = "not told apart from one rater"
-        if difference[0] > 0:
+        if low > 0:
             verdict = "better than one rater"
-        elif difference[1] < 0:
+        elif high < 0:
             verdict = "worse than one rater"
-    divided = _ratio(judge, rater, ratio, counted, why)
+        ends = _fieller(judge, rater, spread, half)
+        if ratio.value is not None and ends is None:
+            ratio = replace(ratio, reason="no interval: the agreement of the raters is not clearly above 0")
+        elif ratio.value is not None and ends is not None:
+            ratio = replace(ratio, low=ends[0], high=ends[1])
     return LikeForLike(
         Statistic(judge, n=counted),
         Statistic(rater, n=counted),
-        Statistic(judge - rater, *difference, n=counted, reason=why),
-        divided,
-        _effective_raters(divided, rater, found.one_over_others),
+        difference,
+        ratio,
+        _effective_raters(ratio, rater, found.one_over_others),
         p,
         verdict,
         found.n_items,
@@ -261,25 +267,18 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Spread:
+class _Spread(NamedTuple):
     """What tells judge - t x rater from 0.
 
     Attributes:
         items: Shape (2, 2), covariance of (judge, rater) that comes from the items.
         raters: Variance of judge - rater that comes from a further rater.
-        half: Standard errors between a value and the ends of its interval.
-        freedom: Degrees of freedom behind `half`.
+        freedom: Degrees of freedom of both together.
     """
 
     items: np.ndarray
     raters: float
-    half: float
     freedom: float
-
-    def error(self) -> float:
-        """Standard error of the difference."""
-        return float(np.sqrt(_CONTRAST @ self.items @ _CONTRAST + self.raters))
 
 
 _CONTRAST = np.array([1.0, -1.0])
@@ -299,25 +298,18 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     kept = weights.sum(axis=0) > 0
     if (~kept).sum() > MAX_UNDEFINED * len(kept):
         return f"undefined in {(~kept).sum()} of {len(kept)} resamples"
-    means = [
-        (np.nan_to_num(own[:, drawn]) * weights).sum(axis=0)[kept] / weights.sum(axis=0)[kept]
-        for own in (found.judge, found.rater)
-    ]
-    items = np.cov(np.stack(means)) * groups / (groups - 1)
-
-    concentration = float(share @ share)  # 1 / raters where all have as many items
-    apart = found.judge - found.rater
-    halves = apart[:, -2 * HALVINGS :]
-    genuine = [_covariance(halves[:, h], halves[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
-    defined = [own for own in genuine if not np.isnan(own)]
-    if not defined:
+    sums = [(np.nan_to_num(own[:, drawn]) * weights).sum(axis=0) for own in (found.judge, found.rater)]
+    items = np.cov(np.stack(sums)[:, kept] / weights.sum(axis=0)[kept]) * groups / (groups - 1)
+    halved = (found.judge - found.rater)[:, -2 * HALVINGS :]
+    genuine = [_covariance(halved[:, h], halved[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
+    if np.isnan(genuine).all():
         return "half of the groups hold too few items of each rater"
-    further = 1 + concentration
-    of_raters = max(0.0, float(np.mean(defined))) * further
+    concentration = float(share @ share)  # 1 / raters where all have as many items
+    of_raters = max(0.0, float(np.nanmean(genuine))) * (1 + concentration)
     of_items = float(_CONTRAST @ items @ _CONTRAST)
     squares = of_items**2 / (groups - 1) + of_raters**2 / (1 / concentration - 1)
     freedom = max(1.0, (of_items + of_raters) ** 2 / squares) if squares > 0 else groups - 1.0
-    return _Spread(items, of_raters, float(stats.t.ppf((1 + _LEVEL) / 2, freedom)), freedom)
+    return _Spread(items, of_raters, freedom)
 
 
 def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> float:
@@ -329,24 +321,15 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
     return float(share @ ((first - share @ first) * (second - share @ second)) / (1 - share @ share))
 
 
-def _fieller(judge: float, rater: float, spread: _Spread) -> tuple[float | None, float | None]:
-    """All t with |judge - t rater| <= half x its standard error; None, None where these have no two ends."""
-    squared, items = spread.half**2, spread.items
-    a = rater**2 - squared * items[1, 1]
-    b = judge * rater - squared * items[0, 1]
-    c = judge**2 - squared * (items[0, 0] + spread.raters)
+def _fieller(judge: float, rater: float, spread: _Spread, half: float) -> tuple[float, float] | None:
+    """All t with |judge - t rater| <= half x its standard error; None where these have no two ends."""
+    a = rater**2 - half**2 * spread.items[1, 1]
+    b = judge * rater - half**2 * spread.items[0, 1]
+    c = judge**2 - half**2 * (spread.items[0, 0] + spread.raters)
     root = b**2 - a * c
     if a <= 0 or rater <= 0 or root < 0:
-        return None, None
+        return None
     return float((b - math.sqrt(root)) / a), float((b + math.sqrt(root)) / a)
-
-
-def _ratio(judge: float, rater: float, ends: tuple[float | None, float | None], n: int, why: str | None) -> Statistic:
-    if rater <= 0:
-        return Statistic(None, n=n, reason=f"the raters do not agree (Spearman {rater:.3f})")
-    if ends[0] is None and why is None:
-        why = "no interval: the agreement of the raters is not clearly above 0"
-    return Statistic(judge / rater, *ends, n=n, reason=why)
 
 
 def _effective_raters(ratio: Statistic, rater: float, one_over_others: float) -> Statistic:

@@ -217,22 +217,6 @@ def test_many_groups_are_left_out_several_at_a_time() -> None:
     assert set(left_out.sum(axis=1)) == {2.0, 3.0}
 
 
-@pytest.mark.long
-def test_nominal_95_percent_intervals_cover() -> None:
-    """100 items in 40 clusters, half of the variance of both sides at the level of clusters."""
-    rng = np.random.default_rng(5)
-    rho, covered, simulations = 0.6, 0, 600
-    truth = 6 / np.pi * np.arcsin(rho / 2)  # Spearman of a bivariate normal distribution (Pearson, 1907)
-    for number in range(simulations):
-        groups = np.concatenate([np.arange(40), rng.integers(0, 40, 60)])
-        x = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
-        noise = rng.normal(size=40)[groups] * np.sqrt(0.5) + rng.normal(size=100) * np.sqrt(0.5)
-        y = rho * x + np.sqrt(1 - rho**2) * noise
-        found = estimate(spearman, x, y, resamples=Resamples.draw(groups.astype(str), 400, number))
-        covered += found.low <= truth <= found.high
-    assert 0.92 <= covered / simulations <= 0.975
-
-
 def test_alpha_is_covered_with_six_groups() -> None:
     """Percentiles hold it 82 % of the time: six drawn groups are more alike than six groups."""
     truth, held = 1 / (1 + 1.0), []

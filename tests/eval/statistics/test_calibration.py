@@ -254,21 +254,6 @@ def test_shares_and_widths_by_hand():
     assert nothing.reason is not None
 
 
-def test_the_interval_of_a_share_draws_whole_groups():
-    """Of 40 groups of five items four lie outside with all their items: as uncertain as 40 items, not as 200."""
-    groups = np.repeat(np.arange(40), 5)
-    human = np.where(groups < 4, 5.0, 3.0)
-    found = coverage(np.full(200, 2.5), np.full(200, 3.5), human, draws(groups, 2000))
-    assert found.value == pytest.approx(0.9)
-    assert found.low is not None
-    assert found.high is not None
-    spread = (found.high - found.low) / (2 * 1.96)
-    assert spread == pytest.approx(np.sqrt(0.9 * 0.1 / 40), rel=0.1)
-    alone = coverage(np.full(200, 2.5), np.full(200, 3.5), human, draws(np.arange(200), 2000))
-    assert alone.low is not None
-    assert alone.low > found.low + 0.03
-
-
 def test_errors_over_their_standard_errors_by_hand():
     score, error = HUMAN + np.array([0.3, -0.4, 0.0, 0.5, 1.0, 9.0]), np.array([0.3, 0.2, 1.0, 0.5, 1.0, np.nan])
     found = error_ratio(score, error, HUMAN, draws(np.arange(6)))

@@ -74,15 +74,6 @@ def test_top_1_by_hand():
     assert constant.mean.value == pytest.approx(constant.chance, abs=1e-12)
 
 
-def test_top_1_of_ties_by_loop():
-    x, y, groups = scores(seed=1)
-    x = x.round(0)
-    expected = chances(x, y, groups)
-    found = top_1(x, y, groups, no_draws(groups))
-    assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
-    assert found.groups == len(expected)
-
-
 @pytest.mark.parametrize("name", [*GROUP_CORRELATIONS, "top_1"])
 def test_draws_of_whole_groups_are_means_over_drawn_groups(name):
     """Two groups per cluster: a drawn cluster brings its groups as often as it is drawn."""

@@ -56,11 +56,11 @@ def one_more_rater(k: int, pool: int, simulations: int, n: int = 200) -> list[Li
     return found
 
 
-def check_one_more_rater(found: list[LikeForLike], ratio: float, most: float, least: float = 0.0) -> None:
+def check_one_more_rater(found: list[LikeForLike], ratio: float, most: float) -> None:
     judge, rater = (np.mean([getattr(own, side).value for own in found]) for side in ("judge", "rater"))
     assert judge / rater == pytest.approx(1, abs=ratio)
     p = np.array([own.p for own in found], dtype=float)
-    assert least <= (p < 0.05).mean() <= most
+    assert (p < 0.05).mean() <= most
     for own in found:
         told = own.verdict != "not told apart from one rater"
         assert told == (own.p is not None and own.p < 0.05)
@@ -72,17 +72,6 @@ def check_one_more_rater(found: list[LikeForLike], ratio: float, most: float, le
 def test_a_judge_that_is_one_more_rater_is_not_told_apart(k: int, pool: int) -> None:
     """With the mean of all raters as the judge's target the ratio would be 1.16 and 1.06."""
     check_one_more_rater(one_more_rater(k, pool, 120), ratio=0.04, most=0.12)
-
-
-@pytest.mark.long
-def test_400_judges_that_are_one_more_rater() -> None:
-    """In each design the share that is rejected has a standard error of 1.1 points."""
-    everywhere = []
-    for k, pool in ((2, 2), (3, 3), (5, 5), (8, 8), (2, 20), (3, 20), (5, 20)):
-        found = one_more_rater(k, pool, 400)
-        check_one_more_rater(found, ratio=0.01, most=0.08, least=0.02)
-        everywhere += [own.p is not None and own.p < 0.05 for own in found]
-    assert 0.03 <= np.mean(everywhere) <= 0.07
 
 
 def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out() -> None:

@@ -93,13 +93,6 @@ def test_single_reliability_inverts_spearman_brown() -> None:
     np.testing.assert_allclose(found.draws, [0.5, 0.2, 0.0], rtol=0, atol=1e-12)
 
 
-def test_nothing_is_expected_without_a_reliability() -> None:
-    table, resamples = table_of(panel(12, 4, seed=8)), Resamples.draw(np.arange(12), 2, 0)
-    none = estimate_of(None, [NAN, NAN], "the halves of the panel do not agree")
-    assert raters_ceiling(table, none, resamples, 1, seed=0).expected.value is None
-    assert raters_ceiling(table, none, resamples, 1, seed=0).measured.value is not None
-
-
 def test_one_rater_constant_ratings_and_no_ratings() -> None:
     for scores in (panel(20, 1, seed=9), np.full((3, 20), 4.0), np.full((3, 0), 4.0)):
         table, resamples = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 20, 0)

@@ -144,31 +144,6 @@ def test_williams_and_steiger_equal_printed_values(
         assert stats.norm.isf(steiger(*three, n) / 2) * ranks == pytest.approx(abs(z), abs=tolerance)
 
 
-def test_formulas_equal_hotellings_determinant_and_the_covariance_of_two_correlations() -> None:
-    first, second, human, _ = tied(50, 10, seed=6)
-    matrix = np.corrcoef([human, first, second])
-    (a, b), between, n = matrix[0, 1:], matrix[1, 2], 50
-    t = (a - b) * np.sqrt(
-        (n - 1)
-        * (1 + between)
-        / (2 * (n - 1) / (n - 3) * np.linalg.det(matrix) + ((a + b) / 2) ** 2 * (1 - between) ** 3)
-    )
-    assert williams(a, b, between, n) == pytest.approx(2 * stats.t.sf(abs(t), n - 3), rel=1e-9)
-    # Pearson and Filon (1898) by the general formula for cov(r_jk, r_jh), both correlations at their mean.
-    r = (a + b) / 2
-    pooled = np.array([[1, r, r], [r, 1, between], [r, between, 1]])
-    j, k, h, m = 0, 1, 0, 2
-    p = pooled
-    covariance = 0.5 * (
-        (p[j, h] - p[j, k] * p[k, h]) * (p[k, m] - p[k, h] * p[h, m])
-        + (p[j, m] - p[j, h] * p[h, m]) * (p[k, h] - p[k, j] * p[j, h])
-        + (p[j, h] - p[j, m] * p[m, h]) * (p[k, m] - p[k, j] * p[j, m])
-        + (p[j, m] - p[j, k] * p[k, m]) * (p[k, h] - p[k, m] * p[m, h])
-    )
-    z = (np.arctanh(a) - np.arctanh(b)) * np.sqrt((n - 3) / (2 - 2 * covariance / (1 - r**2) ** 2))
-    assert steiger(a, b, between, n) == pytest.approx(2 * stats.norm.sf(abs(z) / np.sqrt(1 + r**2 / 2)), rel=1e-9)
-
-
 def test_items_without_a_score_are_left_out_and_counted() -> None:
     first, second, human, codes = tied(60, 20, seed=7)
     first[:5], second[3:8], human[20] = NAN, NAN, NAN

@@ -181,13 +181,6 @@ def test_a_missing_answer_leaves_its_prompt_out_and_several_are_averaged():
     )
 
 
-def test_blocks_of_prompts_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    table = complete_table(4, 9, 8)
-    whole = soft_pairwise_accuracy(*table)
-    monkeypatch.setattr("empathy_judge.eval.statistics.systems._BLOCK_PROMPTS", 10)
-    assert soft_pairwise_accuracy(*table) == whole
-
-
 def test_undefined_soft_accuracy_has_a_reason():
     systems, prompts, judge, human = complete_table(2, 6, 9)
     assert soft_pairwise_accuracy(systems, prompts, np.ones(12), human).accuracy.reason == (
