@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .batch_scoring.scores import score_table
     from .data_modules.schema import PairDataset
     from .eval.compare import compare
     from .eval.evaluate import evaluate
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .scorer import Scorer
     from .train.run import train
 
-__all__ = ["EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "evaluate", "train"]
+__all__ = ["EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "evaluate", "score_table", "train"]
 __version__ = "0.1.0"
 _MODULES = {
     "EmpathyReward": "reward",
@@ -21,6 +22,7 @@ _MODULES = {
     "Scorer": "scorer",
     "compare": "eval.compare",
     "evaluate": "eval.evaluate",
+    "score_table": "batch_scoring.scores",
 }
 
 

@@ -19,8 +19,7 @@ from .models.feature_cache import DiskStore
 from .models.scoring import SPREAD, PairScorer, placed
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from datasets import Dataset, IterableDataset
+    pass
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -227,14 +226,6 @@ class Scorer:
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
         return self._scorer.assess(pairs, level)
-
-    def assess_table(
-        self, table: pd.DataFrame | Dataset | IterableDataset, level: float = DEFAULT_LEVEL
-    ) -> pd.DataFrame:
-        """Score each row of a DataFrame or of a Hugging Face data set; see `batch_scoring.scores.score_table`."""
-        from .batch_scoring.scores import score_table
-
-        return score_table(self, table, level)
 
     def check_clip(self, audio: Audio) -> None:
         """The judge can hear this clip.

@@ -189,14 +189,16 @@ def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None =
     return failed
 
 
-def score_table(scorer: Scorer, table: pd.DataFrame | Dataset | IterableDataset, level: float) -> pd.DataFrame:
+def score_table(
+    scorer: Scorer, table: pd.DataFrame | Dataset | IterableDataset, level: float | None = None
+) -> pd.DataFrame:
     """Score each row of a table in memory.
 
     Args:
         scorer: The judge.
         table: With `response_audio`, and optionally `pair_id`, `context_audio` and `situation`. A clip is whatever
             `Scorer.score` takes; missing values are no context, no situation.
-        level: Of the intervals of a calibrated judge.
+        level: Of the intervals of a calibrated judge; None = the usual one.
 
     Returns:
         A row for each row, with the index of a DataFrame: the columns of `row_columns`. Rows whose audio cannot be used

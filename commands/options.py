@@ -255,7 +255,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_interval_options(one)
     one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
-    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/report_schema.py)")
+    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/results.py)")
     add_device_options(one)
     add_cache_option(one)
     _add_asking_options(one)

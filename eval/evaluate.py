@@ -27,7 +27,7 @@ from .dimension_report import (
 from .frame import Frame, Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
-from .prompted_report import Answers, asking_report, effort_report
+from .prompted_report import Answers, effort_report, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, results_of
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
@@ -168,7 +168,7 @@ def evaluate(
         "effort": effort_report(answers, len(part.pairs), wall),
         "asking": None
         if answers is None
-        else asking_report(answers, [run.table for run in runs.values() if run.table is not None]),
+        else prompting_report(answers, [run.table for run in runs.values() if run.table is not None]),
         "dimensions": {
             dimension.name: dimension_report(
                 dimension,

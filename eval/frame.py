@@ -159,9 +159,9 @@ class Frame:
         return cls(rows[list(COLUMNS)], dataset.card.name)
 
     @property
-    def annotators(self) -> list[str]:
+    def annotators(self) -> tuple[str, ...]:
         """Everybody who gave a score, judges as well, in the order of the rows."""
-        return list(dict.fromkeys(self.rows["rater_id"]))
+        return tuple(dict.fromkeys(self.rows["rater_id"]))
 
     @property
     def has_systems(self) -> bool:

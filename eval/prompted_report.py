@@ -19,7 +19,7 @@ from .dimension_report import MISSING, status_counts
 from .judges import OK
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate
-from .statistics.repeats import Orders, orders, repeats
+from .statistics.repeats import orders, repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +46,8 @@ class Answers:
             [failed.get(pair.pair_id, OK if pair.pair_id in first else MISSING) for pair in pairs],
         )
 
-    def total(self, what: str) -> int:
-        """The sum of a count over the pairs."""
+    def total(self, what: str) -> float:
+        """The sum of a count or of seconds over the pairs."""
         return sum(told.get(what, 0) for told in self.told)
 
     def dimension_report(self, dimension: str, resamples: Resamples) -> dict[str, Any]:
@@ -57,34 +57,22 @@ class Answers:
             dimension: Its name.
             resamples: Draws over all pairs.
         """
-        return {
-            "repeats": repeats(self._of("samples", dimension), resamples),
-            "orders": self._orders(dimension, resamples),
-            "drift": self._drift(dimension, resamples),
-        }
-
-    def _of(self, what: str, dimension: str) -> list[list[Any]]:
-        """Per pair what stands under a name for a dimension."""
-        return [list(told.get(what, {}).get(dimension, [])) for told in self.told]
-
-    def _orders(self, dimension: str, resamples: Resamples) -> Orders:
-        by_pair = self._of("orders", dimension)
+        samples, versions, by_pair = (
+            [list(told.get(what, {}).get(dimension, [])) for told in self.told]
+            for what in ("samples", "sample_versions", "orders")
+        )
         positions = np.repeat(np.arange(len(by_pair)), [len(own) for own in by_pair])
         verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
-        return orders(verdicts, resamples.select(positions))
-
-    def _drift(self, dimension: str, resamples: Resamples) -> list[dict[str, Any]]:
-        means = [
-            _by_version(samples, versions)
-            for samples, versions in zip(
-                self._of("samples", dimension), self._of("sample_versions", dimension), strict=True
-            )
-        ]
-        versions = sorted({version for told in self.told for version in told.get("versions", [])})
-        return [
-            {"first": first, "second": second, "difference": _moved(means, first, second, resamples)}
-            for first, second in combinations(versions, 2)
-        ]
+        means = [_by_version(*own) for own in zip(samples, versions, strict=True)]
+        names = sorted({version for told in self.told for version in told.get("versions", [])})
+        return {
+            "repeats": repeats(samples, resamples),
+            "orders": orders(verdicts, resamples.select(positions)),
+            "drift": [
+                {"first": first, "second": second, "difference": _moved(means, first, second, resamples)}
+                for first, second in combinations(names, 2)
+            ],
+        }
 
 
 def _by_version(samples: Sequence[float], versions: Sequence[str | None]) -> dict[str, float]:
@@ -105,40 +93,38 @@ def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamp
     return estimate(np.mean, change, resamples=resamples.select(both))
 
 
-def asking_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:
     """Counts and cost.
 
     Args:
         answers: On the unchanged pairs.
         checks: Score tables of the listening checks.
     """
-    questions, requests = answers.total("questions"), answers.total("requests")
+    questions, pairs = answers.total("questions"), len(answers.told)
     failures: Counter[str] = Counter()
     for told in answers.told:
         failures.update(told.get("failures", {}))
     cost, reason = _cost(answers.told)
     versions = Counter(version for told in answers.told for version in told.get("versions", []))
     return {
-        "pairs": len(answers.told),
+        "pairs": pairs,
         "scored": sum(status == OK for status in answers.statuses),
         "without_score": status_counts(status for status in answers.statuses if status != OK),
         "questions": questions,
-        "requests": requests,
+        "requests": answers.total("requests"),
         "kept": answers.total("kept"),
         "failed": failures.total(),
         "failure_rate": failures.total() / questions if questions else None,
         "failures": {kind: {"count": count, "rate": count / questions} for kind, count in failures.most_common()},
         "cost": cost,
-        "cost_per_1000_pairs": None if cost is None else 1000 * cost / len(answers.told),
+        "cost_per_1000_pairs": None if cost is None else 1000 * cost / pairs,
         "cost_reason": reason,
         "versions": dict(versions.most_common()),
         "version_changed": len(versions) > 1,
-        "check_requests": sum(_requests(table) for table in checks),
+        "check_requests": sum(
+            told.get("requests", 0) for table in checks for told in table.drop_duplicates("pair_id")["meta"]
+        ),
     }
-
-
-def _requests(table: pd.DataFrame) -> int:
-    return sum(told.get("requests", 0) for told in table.drop_duplicates("pair_id")["meta"])
 
 
 def _cost(told: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:
@@ -162,5 +148,4 @@ def effort_report(answers: Answers | None, pairs: int, wall: float) -> dict[str,
     """
     if answers is None:
         return {"seconds_per_pair": wall / pairs, "measured": "wall_clock"}
-    seconds = sum(told.get("seconds", 0.0) for told in answers.told)
-    return {"seconds_per_pair": seconds / pairs, "measured": "requests"}
+    return {"seconds_per_pair": answers.total("seconds") / pairs, "measured": "requests"}

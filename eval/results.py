@@ -98,7 +98,7 @@ class Row(NamedTuple):
     """A statistic.
 
     Attributes:
-        judge: Whose; None = of people alone. ``FIRST against SECOND`` where two judges are compared.
+        judge: Whose; ``FIRST against SECOND`` where two judges are compared.
         dimension: On which dimension.
         slice: On which part of the items, ``COLUMN=VALUE``; None = all.
         check: After which listening check; None = of the unchanged pairs.
@@ -110,7 +110,7 @@ class Row(NamedTuple):
         reason: Why value or interval is missing.
     """
 
-    judge: str | None
+    judge: str
     dimension: str
     slice: str | None
     check: str | None
@@ -171,26 +171,13 @@ def _of_rankings(rankings: Mapping[str, Report]) -> Iterator[Row]:
             yield from _rows({"difference": own["difference"]}, f"{own['first']} against {own['second']}", dimension)
 
 
-def results_of_table(found: Report) -> Results:
-    """The statistics of what `agreement_table.measure_agreement` returns; datasets stand before their dimensions."""
-    rows: list[Row] = []
-    for one in found["dimensions"]:
-        dimension = one["dimension"] if one["dataset"] is None else f"{one['dataset']}/{one['dimension']}"
-        rows += _rows(one["people"], None, dimension)
-        for judge, own in one["judges"].items():
-            rows += _rows(own, judge, dimension)
-        if one["ranking"] is not None:
-            rows += _of_rankings({dimension: one["ranking"]})
-    return Results(tuple(rows))
-
-
 def _without_checks(found: Report) -> Report:
     return {name: own for name, own in found.items() if name != "checks"}
 
 
 def _rows(
     tree: Mapping[str, Any],
-    judge: str | None,
+    judge: str,
     dimension: str,
     part: str | None = None,
     check: str | None = None,

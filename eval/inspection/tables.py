@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...data_modules.inspection import Inspection
-from .. import rendering as numerals
+from ..rendering import number, percent, ranged, signed
 from ..statistics.agreement import as_report
 from ..statistics.icc import FORMS
 from ..statistics.krippendorff import DISTANCES
@@ -35,7 +35,11 @@ def inspection_tables(
     for fact in next(iter(found.counts.values())):
         counts.add_row(fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
     yield counts
-    yield _durations(found)
+    table = Table("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
+    for name, s in found.seconds.items():
+        spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
+        table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
+    yield table
     yield _ratings(found, agreement)
     for dimension, facts in raters.items():
         if facts:
@@ -43,37 +47,28 @@ def inspection_tables(
     yield _problems(found)
 
 
-def _durations(found: Inspection) -> Table:
-    table = Table("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
-    for name, s in found.seconds.items():
-        spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
-        table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
-    return table
-
-
 def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("ratings", *(escape(name) for name in found.scores))
-    facts: dict[str, list[str]] = {}
+    """A column per dimension."""
+    columns: list[dict[str, str]] = []
     for dimension, scores in found.scores.items():
-        panel, raters = agreement[dimension], found.raters_per_pair[dimension]
-        mean = "-" if scores["mean"] is None else f"{scores['mean']:.2f}"
-        each = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
-        for fact, value in (
-            ("scale", str(scores["scale"])),
-            ("mean score", mean),
-            ("raters per pair", each),
-            ("leave-one-out human agreement (Spearman)", numerals.ranged(panel["spearman"])),
-            ("noise ceiling of the panel mean", numerals.ranged(panel["panel_mean"])),
-            ("reliability of the panel mean (split halves)", numerals.ranged(panel["panel_reliability"])),
-            *((form, numerals.ranged(panel["icc"][form])) for form in FORMS),
-            *(
-                (f"Krippendorff's alpha ({distance})", numerals.ranged(panel["alpha"][distance]))
-                for distance in DISTANCES
-            ),
-        ):
-            facts.setdefault(fact, []).append(value)
-    for fact, values in facts.items():
-        table.add_row(fact, *values)
+        panel, each = agreement[dimension], found.raters_per_pair[dimension]
+        columns.append(
+            {
+                "scale": str(scores["scale"]),
+                "mean score": "-" if scores["mean"] is None else f"{scores['mean']:.2f}",
+                "raters per pair": "-"
+                if each.median is None
+                else f"{each.minimum:g} to {each.maximum:g}, median {each.median:g}",
+                "leave-one-out human agreement (Spearman)": ranged(panel["spearman"]),
+                "noise ceiling of the panel mean": ranged(panel["panel_mean"]),
+                "reliability of the panel mean (split halves)": ranged(panel["panel_reliability"]),
+                **{form: ranged(panel["icc"][form]) for form in FORMS},
+                **{f"Krippendorff's alpha ({distance})": ranged(panel["alpha"][distance]) for distance in DISTANCES},
+            }
+        )
+    table = Table("ratings", *(escape(name) for name in found.scores))
+    for fact in columns[0]:
+        table.add_row(fact, *(column[fact] for column in columns))
     return table
 
 
@@ -86,11 +81,11 @@ def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
         table.add_row(
             Text(rater.rater_id, overflow="fold"),
             str(rater.n_ratings),
-            numerals.number(rater.mean),
-            numerals.signed(rater.severity.value),
-            numerals.number(rater.spread),
-            numerals.ranged(as_report(rater.agreement)),
-            numerals.percent(rater.scale_share),
+            number(rater.mean),
+            signed(rater.severity.value),
+            number(rater.spread),
+            ranged(as_report(rater.agreement)),
+            percent(rater.scale_share),
         )
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")

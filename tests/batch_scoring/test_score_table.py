@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import soundfile
 from datasets import Audio, Dataset
-from empathy_judge import Scorer
+from empathy_judge import Scorer, score_table
 from empathy_judge.data_modules.errors import UserError
 
 RATE = 16_000
@@ -40,7 +40,7 @@ def test_a_data_frame_keeps_its_index_and_names_what_cannot_be_scored(scorer, cl
         },
         index=["a", "b", "c"],
     )
-    found = scorer.assess_table(table)
+    found = score_table(scorer, table)
     assert list(found.index) == ["a", "b", "c"]
     assert list(found["pair_id"]) == ["1", "2", "3"]
     assert list(found["status"][:2]) == ["ok", "ok"]
@@ -57,7 +57,7 @@ def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, 
     expected = [scorer.score(clips[2], clip)["warmth"] for clip in clips[:2]]
     with_audio = rows.cast_column("response_audio", Audio()).cast_column("context_audio", Audio(sampling_rate=8_000))
     for table in (rows, with_audio, with_audio.to_iterable_dataset()):
-        found = scorer.assess_table(table)
+        found = score_table(scorer, table)
         assert list(found["pair_id"]) == ["x", "y"]
         assert found["warmth"].tolist() == pytest.approx(expected, abs=1e-5)
 
@@ -65,4 +65,4 @@ def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, 
 def test_a_table_without_responses_is_refused(scorer, clips):
     for table in (pd.DataFrame({"audio": clips}), pd.DataFrame({"response_audio": [None]})):
         with pytest.raises(UserError, match="row 1: no response_audio; expected columns pair_id, context_audio"):
-            scorer.assess_table(table)
+            score_table(scorer, table)

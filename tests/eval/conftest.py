@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,71 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, Pair
 from empathy_judge.eval.judges import score_table
 
 RATE = 8000
+
+
+class Page(HTMLParser):
+    """Elements and text of a page; refuses tags that do not close.
+
+    Attributes:
+        source: The page.
+        elements: Tag and attributes of each.
+        raw: The text as it stands there.
+        text: The text with one space wherever there are any.
+    """
+
+    VOID = frozenset({"meta", "br", "link", "img", "input"})
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source, self.raw = source, ""
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self._open: list[str] = []
+        self.feed(source)
+        assert self._open == []
+        self.text = re.sub(r"\s+", " ", self.raw)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.raw += data + " "
+
+    @property
+    def tags(self) -> list[str]:
+        """Of all elements."""
+        return [tag for tag, _ in self.elements]
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        """Attributes of the elements of a tag."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def assert_alone(self) -> None:
+        """Refuses scripts, handlers, and addresses outside the page and its audio."""
+        assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(self.tags)
+        ids = {attributes["id"] for _, attributes in self.elements if "id" in attributes}
+        for _, attributes in self.elements:
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("src", "href", "xlink:href", "action", "poster"):
+                address = attributes.get(name, "#")
+                own = address == "#" or address.removeprefix("#") in ids
+                assert own or address.startswith(("audio/clip-", "data:audio/"))
+        assert "url(http" not in self.source
+        assert "@import" not in self.source
+
+
+def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> dict[str, Any]:
+    """As it stands in a report."""
+    own = {"value": value, "low": low, "high": high, "reason": reason}
+    return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
 
 
 def tone_clip(tone: float, samples: int = 800) -> Clip:

@@ -327,13 +327,6 @@ def test_a_tag_of_very_many_values_is_a_slice_on_demand_only(make_dataset: MakeD
     assert len(report["slices"]["tag:id"]) == 120
 
 
-def test_two_systems_have_no_system_level(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
-    report = evaluate(make_judge(), make_dataset(systems=2), split="test", resamples=10).report
-    level = report["dimensions"]["empathy"]["system_level"]
-    assert level["spearman"]["value"] is None
-    assert level["spearman"]["reason"] == "2 systems, at least 3 needed"
-
-
 def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(
     make_dataset: MakeDataset, make_judge: MakeJudge, tmp_path: Path
 ) -> None:

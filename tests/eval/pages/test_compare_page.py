@@ -5,37 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
-from empathy_judge.eval.results import Report
+from empathy_judge.eval.results import COLUMNS, Report
+
+from ..conftest import Page
 
 MakeDataset = Callable[..., PairDataset]
 HOSTILE = "<script>alert('1')</script>\"&"
-
-
-class Text(HTMLParser):
-    """Tags and text of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.raw = ""
-        self.feed(page)
-        self.text = re.sub(r"\s+", " ", self.raw)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.raw += data
 
 
 @pytest.fixture
@@ -54,14 +39,20 @@ def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Compariso
     assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
     assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
+    results = pd.read_csv(tmp_path / "out" / "results.csv")
+    assert list(results) == list(comparison.results.to_frame()) == list(COLUMNS)
+    assert len(results) == len(comparison.results.rows)
+    own = results.set_index(["judge", "statistic"]).loc[("first against second", "difference")]
+    pairs = {(one["first"], one["second"]): one for one in comparison.rankings["empathy"]["comparisons"]}
+    assert own["value"].item() == pytest.approx(pairs["first", "second"]["difference"]["value"])
 
 
 def test_the_page_boxes_clusters_and_compares_every_two(comparison: Comparison) -> None:
-    page = Text(render_comparison(comparison.reports, comparison.rankings))
+    page = Page(render_comparison(comparison.reports, comparison.rankings))
     ranking = comparison.rankings["empathy"]
     assert [judge["cluster"] for judge in ranking["judges"]] == [1, 1, 2, None]
     assert page.tags.count("svg") == 1
-    assert not {"script", "link", "img"} & set(page.tags)
+    page.assert_alone()
     assert page.text.count("Cluster ") == 2
     assert page.text.index("Cluster 1") < page.text.index("Cluster 2") < page.text.index("Without a rank")
     table = page.text[page.text.index("Judge against judge") : page.text.index("Differences of Spearman")]
@@ -73,7 +64,7 @@ def test_the_page_boxes_clusters_and_compares_every_two(comparison: Comparison) 
 
 
 def test_the_difference_is_shown_from_the_better_judge(comparison: Comparison) -> None:
-    page = Text(render_comparison(comparison.reports, comparison.rankings))
+    page = Page(render_comparison(comparison.reports, comparison.rankings))
     table = page.text[page.text.index("Judge against judge") : page.text.index("Differences of Spearman")]
     assert "\N{MINUS SIGN}" not in table.split(HOSTILE)[1]  # after a clear difference: value and interval above 0
 

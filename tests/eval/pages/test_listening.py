@@ -20,14 +20,10 @@ from empathy_judge.eval.listening import Listening, listening_sentence
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.results import Report
 
+from ..conftest import statistic
+
 FULL = 0.8
 TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
-
-
-def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> Report:
-    return {
-        "value": value, "low": low, "high": high, "n": 60, "dropped": 0, "undefined_resamples": 0, "reason": reason,
-    }  # fmt: skip
 
 
 def check(

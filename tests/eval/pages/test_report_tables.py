@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
@@ -118,10 +116,3 @@ def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any
     assert [row[1:3] for row in panel[::2]] == [[name, "items"] for name in ("constant", "noisy", "good")]
     assert panel[0][4:6] == [rendering.NONE, rendering.NONE]
     assert panel[4][4] == rendering.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
-
-
-def test_numbers_come_back_from_csv(evaluation: Evaluation, tmp_path: Any) -> None:
-    table = evaluation.results.to_frame()
-    table.to_csv(tmp_path / "results.csv", index=False)
-    back = pd.read_csv(tmp_path / "results.csv")
-    np.testing.assert_array_equal(back["value"], table["value"].astype(float))

@@ -18,7 +18,7 @@ from empathy_judge.eval.rendering import dollars, seconds, sentences
 from empathy_judge.eval.views import comparison_views, notes, prompted_rows
 from rich.console import Console
 
-from .test_asked_report import ANSWERS, Asked, Comparing, LongIsGood, told
+from .test_prompted_report import ANSWERS, Asked, Comparing, LongIsGood, told
 
 MakeDataset = Callable[..., PairDataset]
 
