@@ -98,12 +98,12 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
         UserError: If one has other names than `response`, `context` and `situation`, or no response.
     """
     for number, question in enumerate(questions):
-        if not isinstance(question, Mapping):
-            question = dict(zip(("context", "response"), question, strict=True))
-        unknown = [name for name in question if name not in _NAMES]
-        if unknown or question.get("response") is None:
+        values: Mapping[str, Any] = (
+            question if isinstance(question, Mapping) else dict(zip(("context", "response"), question, strict=True))
+        )
+        unknown = [name for name in values if name not in _NAMES]
+        if unknown or values.get("response") is None:
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
-        context = question.get("context")
-        heard = None if context is None else clip(context)
-        yield make_pair(f"{number}", heard, clip(question["response"]), question.get("situation"))
+        context = None if values.get("context") is None else clip(values["context"])
+        yield make_pair(f"{number}", context, clip(values["response"]), values.get("situation"))

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from .commands import BAD_USAGE, choosing, data, judges, measuring, serving, training
+from .commands import BAD_USAGE, data, judges, making, measuring, training
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
@@ -58,11 +58,11 @@ COMMANDS: Mapping[str, Command] = {
     "challenge": measuring.challenge,
     "agreement": measuring.agreement,
     "score": judges.score,
-    "rank": choosing.rank,
-    "serve": serving.serve,
-    "calibrate": judges.calibrate,
-    "export": judges.export,
-    "ensemble": judges.ensemble,
+    "rank": judges.rank,
+    "serve": judges.serve,
+    "calibrate": making.calibrate,
+    "export": making.export,
+    "ensemble": making.ensemble,
     "doctor": doctor,
 }
 """Beside `train` and `import`."""

@@ -135,19 +135,14 @@ class ScoreBatch:
         scored = [row.values for row in score_rows(self._scorer, rows, self._columns, self._level)]
         added = list(zip(*scored, strict=True))[1:]
         columns = (*self._columns, Column("status", "text"))
-        return {
-            **batch,
-            **{column.name: _array(column, values) for column, values in zip(columns, added, strict=True)},
+        made = {
+            column.name: np.array(values, dtype=np.float64 if column.kind == "number" else object)  # None becomes NaN
+            for column, values in zip(columns, added, strict=True)
         }
+        return {**batch, **made}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _array(column: Column, values: tuple[Any, ...]) -> np.ndarray:
-    if column.kind == "number":
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array(values, dtype=object)

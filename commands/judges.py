@@ -1,21 +1,26 @@
-"""Commands that score with a judge or make one. Heavy imports stand inside them, so that help is instant."""
+"""Commands that use a judge: score, rank, serve. Heavy imports stand inside them, so that help is instant."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import AudioError, UserError
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
-    from ..models.artifact import LoadedJudge
+    from rich.table import Table
+
+    from ..models.assessment import Ranked
     from ..scorer import Scorer
+
+_SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
 def score(options: argparse.Namespace) -> int:
@@ -102,184 +107,99 @@ def _score_into_file(options: argparse.Namespace) -> int:
     return FAILED_CHECKS if summary.failed else DONE
 
 
-def calibrate(options: argparse.Namespace) -> int:
-    """Fit standard errors and intervals to rated pairs that the judge was not trained on.
+def rank(options: argparse.Namespace) -> int:
+    """Put several responses to one context in order, the best first.
 
-    Training does this on the validation split, which also chose the checkpoint: the errors there look a little too
-    small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json,
-    that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
+    The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
+    Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places.
     """
-    from ..data_modules.schema import PairDataset
-    from ..models.artifact import Placement, load_any
-    from ..models.calibration import to_json
-    from ..models.file_names import CHECKPOINTS, JUDGE_FILE
-    from ..models.judge_calibration import calibrate_judge, store_calibration
-    from ..models.scoring import SPREAD
+    from rich.console import Console
 
-    folder = Path(options.judge)
-    if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
-        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
-    dataset = PairDataset.load(options.data)
-    spread = options.device == SPREAD
-    calibration = calibrate_judge(
-        load_any(folder, Placement(options.backbone, options.quantization, spread)),
-        dataset,
-        None if options.split == "all" else [options.split],
-        method=options.method,
-        abstain=options.abstain,
-        device=options.device,
+    from ..scorer import Scorer
+
+    scorer = Scorer.from_pretrained(
+        options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
     )
-    stored = store_calibration(calibration, folder)
+    context = None if options.context in ("", "-") else options.context
+    ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
     if options.json:
-        print(json.dumps(to_json(calibration), indent=2, allow_nan=False))
-        return DONE
-    for name, own in calibration.dimensions.items():
-        print(f"{name}: {own.in_words()}")
-    print(f"calibration: {stored}")
-    return DONE
+        rows = [_ranked_row(options.responses[own.index], place, own) for place, own in enumerate(ranked, start=1)]
+        print(json.dumps(rows))
+    else:
+        names = [dimension.name for dimension in scorer.dimensions]
+        Console().print(_ranked_table(options.responses, ranked, names), markup=False)
+    return DONE if all(own.merit is not None for own in ranked) else FAILED_CHECKS
 
 
-def export(options: argparse.Namespace) -> int:
-    """Write the judge folder of a run, or another form of a judge folder.
+def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
+    """For machines."""
+    if isinstance(own.found, AudioError):
+        return {"place": None, "response": response, "merit": None, "status": str(own.found)}
+    scores = {
+        name: {"score": one.score, "low": one.low, "high": one.high, "label": one.label}
+        for name, one in own.found.scores.items()
+    }
+    warnings = [{"code": caution.code, "text": caution.text} for caution in own.found.warnings]
+    values = {"place": place, "response": response, "merit": own.merit, "scores": scores, "warnings": warnings}
+    return {**values, "status": "ok"}
 
-    small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
-    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved. huggingface:
-    another name for merged.
 
-    --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
-    (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
-    with the same scores on each kind, but unpack them anew in every pass.
+def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
+    """For people."""
+    from ..eval.rendering import new_table
 
-    What merging and quantizing do to the scores is measured on pairs, printed, and kept in judge.json and on the card.
-    Beyond the bounds nothing is written and the exit code is 1: differences of 1e-5 of the width of the scale where
-    weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
-    with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
+    table = new_table()
+    table.add_column("place", justify="right")
+    table.add_column("response", overflow="fold")
+    for column in (*names, "remarks"):
+        table.add_column(column)
+    for place, own in enumerate(ranked, start=1):
+        if isinstance(own.found, AudioError):
+            table.add_row("—", responses[own.index], *("—" for _ in names), str(own.found))
+        else:
+            remarks = "; ".join(caution.text for caution in own.found.warnings)
+            scores = []
+            for one in (own.found.scores[name] for name in names):
+                between = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
+                scores.append(f"{one.score:.2f}{between} {one.label or ''}".rstrip())
+            table.add_row(str(place), responses[own.index], *scores, remarks)
+    return table
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve a judge over HTTP, with a page to try it.
+
+    POST /v1/score takes a form with the files `response` and `context` and answers with JSON; /openapi.json describes
+    it and all the rest. Requests that come together are scored together. A full queue refuses (429), a slow or large
+    upload is cut (408, 413). SIGTERM lets in nobody new (503) and ends when all the others have their answers.
+    If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token: printable ASCII.
     """
-    from ..models.artifact import Placement, load_judge, load_run, save_judge
-    from ..models.file_names import JUDGE_FILE
-    from ..models.hub import check_hub_name
-    from ..models.model_card import render_card
+    for name in _SERVING_EXTRA:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'") from None
+    from ..serving.settings import Settings, read_settings, return_memory
 
-    source, out = Path(options.checkpoint), Path(options.out)
-    _check_export(options)
-    if options.push_to_hub is not None:
-        check_hub_name(options.push_to_hub)
-    report = None if options.report is None else _read_report(Path(options.report))
-    load = load_judge if (source / JUDGE_FILE).is_file() else load_run
-    loaded = load(source, Placement(options.backbone))
-    if report is not None:
-        _check_report(report, loaded)
-    if options.form != "small":
-        if not _export_whole(options, loaded, report):
-            return FAILED_CHECKS
-    else:
-        save_judge(loaded, out, render_card(loaded.description, report))
-    print(f"judge: {out}")
-    if options.push_to_hub is not None:
-        print(f"hub: {_push(options)}")
-    return DONE
+    return_memory()  # before threads have heaps
+    folder = Path(options.judge)
+    limits = {name: getattr(options, name) for name in Settings.model_fields if hasattr(options, name)}
+    settings = read_settings(name=folder.resolve().name, **limits)
+    from ..scorer import Scorer
+    from ..serving.app import create_app, run
+    from ..serving.records import log_json
 
-
-def _check_export(options: argparse.Namespace) -> None:
-    """Options that would do nothing are refused."""
-    if options.form == "small":
-        given = {
-            "--quantization": options.quantization != "none",
-            "--check-data": options.check_data is not None,
-            "--accept-loss": options.accept_loss,
-        }
-        for name, there in given.items():
-            if there:
-                raise UserError(
-                    f"export: {name} with --form small, which has no backbone; expected merged, huggingface"
-                )
-    if options.private and options.push_to_hub is None:
-        raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
-
-
-def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> bool:
-    """False if scores changed too much."""
-    from ..data_modules.schema import PairDataset
-    from ..models.export.check import rated_set, synthetic_set
-    from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
-
-    if options.check_data is None:
-        chosen = synthetic_set(loaded)
-    else:
-        chosen = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
-    try:
-        check = write_whole(
-            loaded,
-            Path(options.out),
-            options.form,
-            WEIGHT_FORMS[options.quantization],
-            chosen,
-            report=report,
+    def load() -> Scorer:
+        return Scorer.from_pretrained(
+            folder,
+            backbone=options.backbone,
             device=options.device,
-            accept_loss=options.accept_loss,
+            quantization=options.quantization,
+            batch_size=options.batch_size,
+            cache=options.cache,
+            kept_bytes=options.kept_bytes,
         )
-    except LossTooLarge as lost:
-        print("\n".join(lost.check.lines()))
-        print(f"not written: {lost}; --accept-loss writes it all the same", file=sys.stderr)
-        return False
-    print("\n".join(check.lines()))
-    for loss in check.beyond:
-        print(f"accepted: {loss}", file=sys.stderr)
-    return True
 
-
-def _check_report(report: Mapping[str, Any], loaded: LoadedJudge) -> None:
-    """What is measured of one judge does not go on the card of another, nor what an older version measured."""
-    from ..eval.results import SCHEMA_VERSION
-
-    judged = (report.get("provenance") or {}).get("provenance")
-    if judged != loaded.description["provenance"]:
-        raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
-    if report.get("schema_version") != SCHEMA_VERSION:
-        raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
-
-
-def _push(options: argparse.Namespace) -> str:
-    from ..models.hub import push_to_hub
-
-    return push_to_hub(Path(options.out), options.push_to_hub, options.private)
-
-
-def ensemble(options: argparse.Namespace) -> int:
-    """Make one judge of several that share a frozen backbone.
-
-    The judges must agree in backbone, dimensions and all settings that scores depend on: say, runs with several seeds
-    or the folds of a cross-validation. Every command that takes a judge takes what is written. Its score is the mean of
-    the members' scores; how far these lie apart goes into the standard error once the ensemble is calibrated. The
-    backbone is loaded once, and clips are encoded once unless the audio tower was trained; the rest of the work is done
-    for each member.
-
-    --average writes a single judge with the mean of the trained weights instead, as fast as one (model soup). That
-    means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
-    same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
-    """
-    from ..models.ensemble import ALIKE, write_average, write_ensemble
-
-    paths, out = [Path(path) for path in options.judges], Path(options.out)
-    if options.average:
-        likeness = write_average(paths, out, options.backbone)
-        if likeness is not None and likeness < ALIKE:
-            print(
-                f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means something "
-                "only where all were trained from the same initial adapters, an ensemble has no such condition",
-                file=sys.stderr,
-            )
-    else:
-        write_ensemble(paths, out, options.backbone)
-    print(f"judge: {out}")
+    log_json()
+    run(create_app(load, settings), options.host, options.port)
     return DONE
-
-
-def _read_report(path: Path) -> Mapping[str, Any]:
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not an agreement report: {error}") from None
-    if not isinstance(report, dict) or "dimensions" not in report:
-        raise UserError(f"{path}: not an agreement report: it has no dimensions")
-    return report

@@ -205,18 +205,15 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
         return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * level
     if codec == "mp3" and rate not in MP3_RATES:
         codec = "ogg"
-    return _through_file(scaled, rate, codec, _draw(settings.codec_compression, rng)) * level
-
-
-def _through_file(samples: torch.Tensor, rate: int, codec: Codec, compression: float) -> torch.Tensor:
     memory = io.BytesIO()
     kind = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
-    soundfile.write(memory, samples.numpy(), rate, kind[1], format=kind[0], compression_level=compression)
+    compression = _draw(settings.codec_compression, rng)
+    soundfile.write(memory, scaled.numpy(), rate, kind[1], format=kind[0], compression_level=compression)
     memory.seek(0)
     decoded, _ = soundfile.read(memory, dtype="float32")
     result = torch.zeros_like(samples)
     result[: len(decoded)] = torch.from_numpy(decoded[: len(samples)])
-    return result
+    return result * level
 
 
 def _shift(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:

@@ -106,8 +106,13 @@ class _Engine:
         # A worker process ends without atexit, so TemporaryDirectory would stay behind; multiprocessing's own
         # finalizers run in workers and in the main process
         multiprocessing.util.Finalize(self, shutil.rmtree, (folder, True), exitpriority=0)
-        data = _link_data(Path(espeakng_loader.get_data_path()), folder)
+        # A data folder that links to the installed one but has a writable folder of voice variants
+        data = folder / "espeak-ng-data"
         self._voice_files = data / "voices" / "!v"
+        self._voice_files.mkdir(parents=True)
+        for entry in Path(espeakng_loader.get_data_path()).iterdir():
+            if entry.name != "voices":
+                os.symlink(entry, data / entry.name)
         # A copy of its own: a library that is loaded once more under the same name keeps the state of the first
         library = shutil.copy(espeakng_loader.get_library_path(), folder)
         self._library = ctypes.CDLL(str(library))
@@ -140,17 +145,6 @@ class _Engine:
         self._library.espeak_Synth(encoded, len(encoded), 0, 0, 0, 1, None, None)
         samples = np.concatenate(self._chunks).astype(np.float32) / 32768.0
         return samples
-
-
-def _link_data(installed: Path, folder: Path) -> Path:
-    """A data folder that links to the installed one but has a writable folder of voice variants."""
-    data = folder / "espeak-ng-data"
-    variants = data / "voices" / "!v"
-    variants.mkdir(parents=True)
-    for entry in installed.iterdir():
-        if entry.name != "voices":
-            os.symlink(entry, data / entry.name)
-    return data
 
 
 @cache

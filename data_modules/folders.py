@@ -44,7 +44,11 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     stage, old = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
     if old.exists() and not out.exists():  # killed between the two renames below
         old.rename(out)
-    _check_replaceable(out, overwrite)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        if not (out / CARD_FILE).is_file():
+            raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
+        if not overwrite:
+            raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
     notes = stage / STAGE_NOTES
     try:
         notes.mkdir(parents=True, exist_ok=True)
@@ -72,16 +76,6 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
         if old.exists() and not out.exists():
             old.rename(out)
         raise
-
-
-def _check_replaceable(out: Path, overwrite: bool) -> None:
-    if not out.exists():
-        return
-    is_empty = out.is_dir() and not any(out.iterdir())
-    if not is_empty and not (out / CARD_FILE).is_file():
-        raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
-    if not is_empty and not overwrite:
-        raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
 
 
 def _begin(stage: Path, key: str | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -130,8 +130,20 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
     with _remembered(dataset) as (known, notes):
 
         def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
+            """Hash of what the clip holds by now, and the measures of that."""
+            fingerprint, source = item
             try:
-                return _measure(*item, known)
+                if isinstance(source, StoredClip):
+                    data, name = source.read(), source.name
+                else:
+                    assert isinstance(source, Path)  # a loaded dataset holds nothing else
+                    try:
+                        data, name = source.read_bytes(), str(source)
+                    except OSError as error:
+                        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
+                content = hashlib.sha256(data).hexdigest()
+                measured = known.get(content) or _measure(data, name)
+                return content, replace(measured, changed=content != fingerprint)
             except AudioError as error:
                 return "", error
 
@@ -147,25 +159,12 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
         return found
 
 
-def _measure(fingerprint: str, source: AudioSource, known: Mapping[str, Measured]) -> tuple[str, Measured]:
-    """Hash of what the clip holds by now, and the measures of that."""
-    if isinstance(source, StoredClip):
-        data, name = source.read(), source.name
-    else:
-        assert isinstance(source, Path)  # a loaded dataset holds nothing else
-        try:
-            data, name = source.read_bytes(), str(source)
-        except OSError as error:
-            raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
-    content = hashlib.sha256(data).hexdigest()
-    measured = known.get(content)
-    if measured is None:
-        rate = probe(data, name).rate
-        samples = decode(data, rate, name=name)
-        power = float(np.var(samples, dtype=np.float64))
-        clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
-        measured = Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
-    return content, replace(measured, changed=content != fingerprint)
+def _measure(data: bytes, name: str) -> Measured:
+    rate = probe(data, name).rate
+    samples = decode(data, rate, name=name)
+    power = float(np.var(samples, dtype=np.float64))
+    clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
+    return Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
 
 
 @contextmanager

@@ -115,7 +115,11 @@ def bit_error_rate(first: Fingerprint, second: Fingerprint) -> float | None:
     """Share of bits that differ at the best shift; None where nothing suggests a shift or too little overlaps."""
     best: float | None = None
     longer = max(np.count_nonzero(first.counts), np.count_nonzero(second.counts))
-    for shift in _shifts(first, second):
+    # the shifts (windows) at which most sub-fingerprints are equal, with their neighbours
+    _, here, there = np.intersect1d(first.bits, second.bits, return_indices=True)
+    shifts, votes = np.unique(here - there, return_counts=True)
+    frequent = shifts[np.argsort(-votes, kind="stable")[:_SHIFTS]]
+    for shift in sorted({int(shift) + step for shift in frequent for step in (-1, 0, 1)}):
         start, stop = max(0, shift), min(len(first.bits), len(second.bits) + shift)
         here, there = slice(start, stop), slice(start - shift, stop - shift)
         both = first.counts[here] & second.counts[there]
@@ -126,14 +130,6 @@ def bit_error_rate(first: Fingerprint, second: Fingerprint) -> float | None:
         rate = wrong / (32 * overlap)
         best = rate if best is None else min(best, rate)
     return best
-
-
-def _shifts(first: Fingerprint, second: Fingerprint) -> list[int]:
-    """The shifts (windows) at which most sub-fingerprints are equal, with their neighbours."""
-    _, here, there = np.intersect1d(first.bits, second.bits, return_indices=True)
-    shifts, votes = np.unique(here - there, return_counts=True)
-    frequent = shifts[np.argsort(-votes, kind="stable")[:_SHIFTS]]
-    return sorted({int(shift) + step for shift in frequent for step in (-1, 0, 1)})
 
 
 def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .audio import AudioSource
-from .errors import DataError, bad_value, place
+from .errors import DataError, Locate, bad_value, place
 from .folders import replace_file, resolve_inside, resolve_remote
 from .ratings import is_name
 from .rows import (
@@ -193,7 +193,6 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
     """
     files = _pairs_files(root)
     splits = _stored_splits(root, files)
-    finder = _Finder(root)
     pairs: list[Pair] = []
     prints: dict[str, tuple[str, ...]] = {}
     starts: list[int] = []  # position of the first row of each file
@@ -207,6 +206,7 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
         number = bisect.bisect_right(starts, position) - 1
         return place(files[number], position - starts[number] + 1, column)
 
+    finder = _Finder(root, locate)
     foreign = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
     for position, row in enumerate(checked_pairs(rows(), files[0], locate)):
         if splits is not None:
@@ -216,12 +216,11 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
         context, response = row[CONTEXT] or (), row[RESPONSE]
         if response is None:
             raise bad_value(locate(position, RESPONSE), None, "either a path or bytes")
-        where = locate(position, CONTEXT)
-        turns = [Turn(turn["role"], finder.find(turn, row[_AT], where, n)) for n, turn in enumerate(context)]
+        turns = [Turn(turn["role"], finder.find(turn, row[_AT], position, n)) for n, turn in enumerate(context)]
         pairs.append(
             Pair(
                 pair_id=row["pair_id"],
-                response=finder.find(response, row[_AT], locate(position, RESPONSE), None),
+                response=finder.find(response, row[_AT], position, None),
                 context=tuple(turns),
                 group_id=row["group_id"],
                 **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
@@ -293,11 +292,14 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
                     group += 1
                 clips = [clip for clip in (*(row[CONTEXT] or ()), row[RESPONSE]) if clip is not None]
                 for values in (row, *clips):
-                    values |= {name: known.setdefault(v, v) for name, v in values.items() if isinstance(v, str)}
+                    for name, value in values.items():
+                        if value.__class__ is str:
+                            values[name] = known.setdefault(value, value)
                 tags = tuple((tag["name"], tag["value"]) for tag in row.get(TAGS) or ())
                 embedded[0] += sum(turn is not None and turn["path"] is None for turn in row[CONTEXT] or ())
                 embedded[1] += row[RESPONSE] is not None and row[RESPONSE]["path"] is None
-                yield {**row, TAGS: known.setdefault(tags, tags), _AT: (file, group, number - file.starts[group])}
+                row[TAGS], row[_AT] = known.setdefault(tags, tags), (file, group, number - file.starts[group])
+                yield row
                 number += 1
         for leaf, found in zip(audio, embedded, strict=True):
             if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
@@ -331,20 +333,22 @@ def _clip_without_content(file: pq.ParquetFile, path: DataPath) -> DataError:
 class _Finder:
     """Finds the audio of clips; each path is looked up once."""
 
-    def __init__(self, root: DataPath) -> None:
+    def __init__(self, root: DataPath, locate: Locate) -> None:
         self._root = root if isinstance(root, RemotePath) else root.resolve()
+        self._locate = locate
         self._found: dict[str, Path | StoredFile] = {}
         self._folders: dict[Path, Path] = {}
         self._files: frozenset[str] | None = None
 
     def find(
-        self, clip: Mapping[str, Any], at: tuple[StoredFile, int, int], where: str, turn: int | None
+        self, clip: Mapping[str, Any], at: tuple[StoredFile, int, int], position: int, turn: int | None
     ) -> Path | StoredClip:
         path = clip["path"]
         if path is None:
             file, group, row = at
             return StoredClip(clip["sha256"], file, group, row, turn)
         if path not in self._found:
+            where = self._locate(position, RESPONSE if turn is None else CONTEXT)
             if isinstance(self._root, RemotePath):
                 self._files = frozenset(self._root.files()) if self._files is None else self._files
                 self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")

@@ -129,7 +129,16 @@ def onto_first_scale(
         float64. Scores from a scale with the same ends and direction are not touched.
     """
     scale = dimensions[0]
-    mapped = [_onto(scale, own, values) for own, values in zip(dimensions, scores, strict=True)]
+
+    def onto(own: Dimension, values: np.ndarray) -> np.ndarray:
+        values = values.astype(np.float64)
+        if same_range(own, scale):
+            return values
+        share = (values - own.minimum) / (own.maximum - own.minimum)
+        share = share if own.higher_is_better == scale.higher_is_better else 1 - share
+        return np.clip(scale.minimum + (scale.maximum - scale.minimum) * share, scale.minimum, scale.maximum)
+
+    mapped = [onto(own, values) for own, values in zip(dimensions, scores, strict=True)]
     if scale.step is None:
         return scale, mapped
     steps = [(values - scale.minimum) / scale.step for values in mapped]
@@ -145,15 +154,6 @@ def same_range(one: Dimension, other: Dimension) -> bool:
     """Whether the same number means the same on both: ends and direction, whatever the steps."""
     ends = (one.minimum, one.maximum) == (other.minimum, other.maximum)
     return ends and one.higher_is_better == other.higher_is_better
-
-
-def _onto(scale: Dimension, own: Dimension, scores: np.ndarray) -> np.ndarray:
-    scores = scores.astype(np.float64)
-    if same_range(own, scale):
-        return scores
-    share = (scores - own.minimum) / (own.maximum - own.minimum)
-    share = share if own.higher_is_better == scale.higher_is_better else 1 - share
-    return np.clip(scale.minimum + (scale.maximum - scale.minimum) * share, scale.minimum, scale.maximum)
 
 
 @dataclass(frozen=True, eq=False)

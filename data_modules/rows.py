@@ -192,8 +192,14 @@ def checked_pairs(
         for column in TEXT_COLUMNS:
             if row[column] is not None and not (is_text(row[column]) and row[column]):
                 raise bad_value(locate(position, column), row[column], "text, not empty")
-        if row[TAGS]:
-            _check_tags(row[TAGS], locate(position, TAGS), names)
+        for text in (text for tag in row[TAGS] for text in tag):
+            if text not in names and not is_name(text):
+                expected = "text without line breaks, not empty, as name and value"
+                raise bad_value(locate(position, TAGS), text, expected)
+            names.add(text)
+        tags = [name for name, _ in row[TAGS]]
+        if len(tags) > 1 and sorted(set(tags)) != tags:
+            raise bad_value(locate(position, TAGS), tags, "each name once, sorted")
         for turn in row["context_audio"] or ():
             if turn is None or not is_name(turn["role"]):
                 raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
@@ -204,16 +210,6 @@ def checked_pairs(
         yield row
     if not first:
         raise DataError(f"{file}: the table holds no pairs")
-
-
-def _check_tags(tags: Tags, where: str, names: set[object]) -> None:
-    for tag in tags:
-        for text in tag:
-            if text not in names and not is_name(text):
-                raise bad_value(where, text, "text without line breaks, not empty, as name and value")
-            names.add(text)
-    if sorted(dict(tags)) != [name for name, _ in tags]:
-        raise bad_value(where, [name for name, _ in tags], "each name once, sorted")
 
 
 def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
@@ -230,16 +226,6 @@ def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
 def hash_order(pair_id: str) -> str:
     """Sorts pairs as their lines in `content_hash` are sorted: a line begins with this."""
     return json.dumps(pair_id)
-
-
-def _pair_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Texts of pairs without the split, roles of turns, hashes of clips; tags where there are some."""
-    columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
-    for row in rows:
-        turns = row["context_audio"] or ()
-        hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
-        tags = [row[TAGS]] if row[TAGS] else []
-        yield json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes, *tags])
 
 
 def content_hash(
@@ -263,8 +249,13 @@ def content_hash(
         [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
+    columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
     last = ""
-    for line in _pair_lines(rows):
+    for row in rows:
+        turns = row["context_audio"] or ()
+        hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
+        tags = [row[TAGS]] if row[TAGS] else []
+        line = json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes, *tags])
         if line < last:
             raise ValueError("content_hash: the pairs are not sorted")
         digest.update(line.encode() + b"\n")

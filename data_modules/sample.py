@@ -61,6 +61,11 @@ SYSTEMS = {f"house-style-{tone}": tone for tone in RESPONSE_TONES}
 RATERS = 8
 _MISSING = 0.25
 _SHARD = 100  # groups that one fresh process makes; espeak-ng keeps state between sentences
+_DESCRIPTION = (
+    "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit between the tone of the "
+    "context and the tone of the response. No person rated anything; it shows that the pipeline works and says nothing "
+    "about how well a judge agrees with people."
+)
 _SEX = {"f": "female", "m": "male"}
 _SHAPES = {"context_variant": (5, 3), "tone_variant": (3, 5)}  # context tones and response tones of one script
 
@@ -102,7 +107,15 @@ def make_sample(
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])
         preferred = prefer(rows, seed, preferences) if preferences else None
-        write_dataset(staged, _card(groups, seed), pairs, ratings, preferred)
+        card = DatasetCard(
+            name="espeak-sample",
+            dimensions=(DIMENSION,),
+            source=f"synthesised by espeak-ng: {groups} scripts, seed {seed}",
+            licence="CC0-1.0",
+            synthetic=True,
+            description=_DESCRIPTION,
+        )
+        write_dataset(staged, card, pairs, ratings, preferred)
     return key
 
 
@@ -165,21 +178,6 @@ def prefer(rows: pd.DataFrame, seed: int, raters: int) -> pd.DataFrame:
             "strength": strength,
         },
         columns=list(PREFERENCE_COLUMNS),
-    )
-
-
-def _card(groups: int, seed: int) -> DatasetCard:
-    return DatasetCard(
-        name="espeak-sample",
-        dimensions=(DIMENSION,),
-        source=f"synthesised by espeak-ng: {groups} scripts, seed {seed}",
-        licence="CC0-1.0",
-        synthetic=True,
-        description=(
-            "Neutral sentences in many tones, rated by a simulated panel under a fixed rule: the fit between the tone "
-            "of the context and the tone of the response. No person rated anything; it shows that the pipeline works "
-            "and says nothing about how well a judge agrees with people."
-        ),
     )
 
 

@@ -267,7 +267,10 @@ def complete_dataset(
         write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)
     else:
         (root / PREFERENCES_FILE).unlink(missing_ok=True)
-    _write_card(card, root / CARD_FILE)
+    values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
+    values["dimensions"] = list(values["dimensions"])
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    replace_file(root / CARD_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return card
 
 
@@ -316,10 +319,3 @@ def _read_card(root: DataPath) -> DatasetCard:
         raise DataError(f"{path}: {first_problem(error)}; expected schema_version, {fields}") from None
     except (TypeError, ValueError, OverflowError) as error:  # a date, say, which JSON does not have
         raise DataError(f"{path}: {error}; expected text, numbers, true or false") from None
-
-
-def _write_card(card: DatasetCard, path: Path) -> None:
-    values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
-    values["dimensions"] = list(values["dimensions"])
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -56,17 +56,12 @@ def assign(
     known = [0.0 if math.isnan(score) else score for score in scores]
     weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
-    strata = _strata(scores)
+    order = np.argsort(scores, kind="stable").tolist()
+    rated = np.array([number for number in order if not math.isnan(scores[number])], int)
+    strata = [third.tolist() for third in np.array_split(rated, 3)]
+    strata.append([number for number, score in enumerate(scores) if math.isnan(score)])
     candidates = [_assign_once(strata, sizes, fractions, rng) for _ in range(trials)]
     return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, known, weights))
-
-
-def _strata(scores: Sequence[float]) -> list[list[int]]:
-    """Numbers of the components in thirds by score; those of unknown score (NaN) are a stratum at the end."""
-    order = np.argsort(scores, kind="stable").tolist()
-    known = [number for number in order if not math.isnan(scores[number])]
-    thirds = [third.tolist() for third in np.array_split(np.array(known, int), 3)]
-    return [*thirds, [number for number, score in enumerate(scores) if math.isnan(score)]]
 
 
 def _assign_once(

@@ -211,7 +211,7 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place(path, row, line=line)}: not readable as JSON ({error})") from None
         if not isinstance(values, dict):
-            raise DataError(f"{place(path, row, line=line)}: value {shown(values)}; expected one JSON object per line")
+            raise bad_value(place(path, row, line=line), values, "one JSON object per line")
         yield line, values
 
 

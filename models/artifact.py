@@ -196,8 +196,13 @@ def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     judge = _build(path, parsed, placement)
     if parsed.members is None:
         read_weights(judge, folder, parsed.sha256)
-    else:
-        _add_members(LoadedJudge(judge, description), folder, parsed)
+    for name in parsed.members or ():  # an ensemble: its weights are theirs
+        file = folder / name / JUDGE_FILE
+        if not file.is_file():
+            raise UserError(f"{file}: missing; {path} names this member")
+        check_hash(file, parsed.sha256.get(f"{name}/{JUDGE_FILE}"))
+        read_into(LoadedJudge(judge, description), folder / name)
+        judge.members.add(judge.trained())
     judge.eval().requires_grad_(False)
     if description.get("calibration") is None:
         return LoadedJudge(judge, description)
@@ -280,17 +285,6 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
     check_alike(loaded.description, file, description)
     _load_state(loaded.judge, file, state)
     return description
-
-
-def _add_members(loaded: LoadedJudge, folder: Path, ensemble: Description) -> None:
-    """Give a judge the weights of all members of an ensemble."""
-    for name in ensemble.members or ():
-        file = folder / name / JUDGE_FILE
-        if not file.is_file():
-            raise UserError(f"{file}: missing; {folder / JUDGE_FILE} names this member")
-        check_hash(file, ensemble.sha256.get(f"{name}/{JUDGE_FILE}"))
-        read_into(loaded, folder / name)
-        loaded.judge.members.add(loaded.judge.trained())
 
 
 def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:

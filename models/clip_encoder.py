@@ -106,10 +106,12 @@ class ClipEncoder:
 
     def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
         """Put what is known of a clip into `found`; its samples if it must be encoded."""
-        known, facts = self._known(source, (member, key)), self._facts.get(key)
-        wanted = self._measures and facts is None
-        windows = self.judge.decode(source) if known is None or wanted else None
-        if wanted and windows is not None:
+        known, facts = self._states.get((member, key)), self._facts.get(key)
+        if known is None and self._store is not None and (known := self._store.get(source)) is not None:
+            self._cache((member, key), known)
+        measured = not self._measures or facts is not None
+        windows = None if known is not None and measured else self.judge.decode(source)
+        if windows is not None and not measured:
             facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
             if len(self._facts) > _KEPT_FACTS:
                 self._facts.popitem(last=False)
@@ -119,15 +121,6 @@ class ClipEncoder:
             return windows
         found.states[source] = known
         return None
-
-    def _known(self, source: AudioSource, key: Hashable) -> EncodedClip | None:
-        """Cached audio states, in memory or in the store."""
-        if key in self._states:
-            return self._states[key]
-        cached = None if self._store is None else self._store.get(source)
-        if cached is not None:
-            self._cache(key, cached)
-        return cached
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
         if key not in self._states:

@@ -171,7 +171,11 @@ class AnsweringModel:
         clips = [decode(clip, backbone.sampling_rate, backbone.max_seconds) for clip in chat.clips]
         counts = [backbone.audio_tokens(len(clip)) for clip in clips]
         ids = backbone.prepare_chat(chat.messages, counts)
-        self._check_length(ids.shape[1])
+        if ids.shape[1] > (longest := self._language_model.config.max_position_embeddings):
+            raise UserError(
+                f"backbone {backbone.name!r}: a question of {ids.shape[1]:,} tokens; expected at most {longest:,}, "
+                "with shorter clips or fewer examples"
+            )
         inputs = replace(
             _continued(ids),
             audio_index=torch.arange(sum(counts)),
@@ -179,14 +183,6 @@ class AnsweringModel:
             clips=backbone.prepare_clips(clips) if clips else None,
         ).to(self._device)
         return _Read(inputs, ids.shape[1] - sum(counts), sum(counts))
-
-    def _check_length(self, tokens: int) -> None:
-        config: Any = self._language_model.config
-        if tokens > config.max_position_embeddings:
-            raise UserError(
-                f"backbone {self._backbone.name!r}: a question of {tokens:,} tokens; expected at most "
-                f"{config.max_position_embeddings:,}, with shorter clips or fewer examples"
-            )
 
 
 def _continued(ids: Tensor) -> Inputs:
@@ -216,7 +212,13 @@ def identity(checkpoint: Checkpoint) -> str:
     found = _here(checkpoint)
     folder = Path(found.name)
     if folder.is_dir():
-        return _folder_hash(folder)
+        digest = hashlib.sha256()
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
+                with open(path, "rb") as file:
+                    digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
     require_hub(found.name, found.revision)
     try:
         config = cached_file(found.name, "config.json", revision=found.revision)
@@ -226,16 +228,6 @@ def identity(checkpoint: Checkpoint) -> str:
     commit = extract_commit_hash(config, None)
     assert commit is not None, config
     return commit
-
-
-def _folder_hash(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
-            with open(path, "rb") as file:
-                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 def _here(checkpoint: Checkpoint) -> Checkpoint:
@@ -281,7 +273,9 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
     language_model = backbone.language_model
     weight = _stored(checkpoint)
     if weight is None:
-        if not _tied(checkpoint, language_model.config):
+        whole: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+        # a configuration says it for the whole model or for its language model
+        if not (whole.tie_word_embeddings or language_model.config.tie_word_embeddings):
             raise UserError(f"backbone {checkpoint.name!r}: no LM head among its weights: it cannot answer in words")
         weight = language_model.get_input_embeddings().weight.detach()
     if weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
@@ -290,12 +284,6 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
             f"{backbone.hidden_size})"
         )
     return LMHead(weight.to(checkpoint.dtype), language_model.config)
-
-
-def _tied(checkpoint: Checkpoint, text_config: Any) -> bool:
-    """A configuration says it for the whole model or for its language model."""
-    whole: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-    return bool(whole.tie_word_embeddings or text_config.tie_word_embeddings)
 
 
 def _stored(checkpoint: Checkpoint) -> Tensor | None:

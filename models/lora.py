@@ -65,7 +65,9 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     """
     for name in [*settings.parts, *settings.full_parts]:
         if name not in backbone.parts:
-            raise UserError(f"train {name!r}: backbone {backbone.name} has no such part; expected {_names(backbone)}")
+            raise UserError(
+                f"train {name!r}: backbone {backbone.name} has no such part; expected {', '.join(backbone.parts)}"
+            )
     if both := set(settings.parts) & {*settings.full_parts, JOINER}:
         raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
@@ -156,10 +158,6 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
     if foreign := [layer for layer in matched if part_of(backbone, layer) != name]:
         raise RuntimeError(f"{pattern} of {name} matches {foreign[0]}, which belongs to another part")
     return pattern
-
-
-def _names(backbone: Backbone) -> str:
-    return ", ".join(backbone.parts)
 
 
 @dataclass(frozen=True)

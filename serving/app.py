@@ -211,7 +211,9 @@ class Page:
     """
 
     def __init__(self, needs_token: bool) -> None:
-        template, style, script = (_read(name) for name in ("page.html", "page.css", "page.js"))
+        folder = Path(__file__).parent / "page"
+        names = ("page.html", "page.css", "page.js")
+        template, style, script = ((folder / name).read_text(encoding="utf-8") for name in names)
         self.html: str = render(
             template,
             style,
@@ -234,10 +236,6 @@ class Page:
             "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
             "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
         }
-
-
-def _read(name: str) -> str:
-    return (Path(__file__).parent / "page" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -152,7 +152,9 @@ class Batcher:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._waiting:
                     left = self._waiting[0].entered + self._max_wait - time.monotonic()
-                    self._changed.wait_for(lambda: self._enough(size), max(0.0, left))
+                    self._changed.wait_for(
+                        lambda: len(self._waiting) >= size or not self._coming or self._closed, max(0.0, left)
+                    )
                 taken, closed = self._take(size), self._closed
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
@@ -164,6 +166,3 @@ class Batcher:
         some = [job for job in self._waiting if job.is_long == self._takes_long][: 1 if self._takes_long else size]
         self._waiting = deque(job for job in self._waiting if job not in some)
         return some
-
-    def _enough(self, size: int) -> bool:
-        return len(self._waiting) >= size or not self._coming or self._closed

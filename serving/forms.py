@@ -157,19 +157,15 @@ async def receive(request: Request, form: type[FormT], settings: Settings) -> tu
             elsewhere = ", or several at /v1/rank" if name == "response" else ""
             raise Problem("invalid", f"{name}: sent {len(contents)} times; expected once{elsewhere}")
         else:
-            values[name] = contents[0] if name in _FILES else _text(name, contents[0])
+            try:
+                values[name] = contents[0] if name in _FILES else contents[0].decode()
+            except UnicodeDecodeError:
+                raise Problem("invalid", f"{name}: not UTF-8; expected text") from None
     try:
         return form.model_validate(values), chunks.size
     except ValidationError as error:
         name, reason = reason_of(error)
         raise Problem("invalid", f"{name}: {reason}") from None
-
-
-def _text(name: str, content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise Problem("invalid", f"{name}: not UTF-8; expected text") from None
 
 
 def _too_large(settings: Settings) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -237,32 +238,33 @@ class Objective(nn.Module):
         losses = dict(self._rated(prediction, labels))
         if len(labels.chosen):
             losses |= self._compared(prediction, labels)
-        return {name: weight * losses[name]() for name, weight in self.weights.items() if name in losses}
+        terms = {}
+        for name, weight in self.weights.items():
+            if name in losses:
+                terms[name] = weight * losses[name]()
+        return terms
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
         score, target, mask = self.normalised(prediction.score), self.normalised(labels.targets), labels.weights
         settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
-        yield "mse", lambda: mse(score, target, mask)
-        yield "huber", lambda: huber(score, target, mask, settings.huber_delta)
-        yield "ccc", lambda: ccc(score, target, mask)
-        yield "margin_ranking", lambda: margin_ranking(score, target, mask, groups, settings.margin, settings.tie)
-        yield (
-            "logistic_ranking",
-            lambda: logistic_ranking(score, target, mask, groups, settings.temperature, settings.tie),
-        )
-        yield "soft_spearman", lambda: soft_spearman(score, target, mask, settings.temperature)
+        yield "mse", partial(mse, score, target, mask)
+        yield "huber", partial(huber, score, target, mask, settings.huber_delta)
+        yield "ccc", partial(ccc, score, target, mask)
+        yield "margin_ranking", partial(margin_ranking, score, target, mask, groups, settings.margin, settings.tie)
+        soft = settings.temperature
+        yield "logistic_ranking", partial(logistic_ranking, score, target, mask, groups, soft, settings.tie)
+        yield "soft_spearman", partial(soft_spearman, score, target, mask, soft)
         if (deviation := prediction.deviation) is not None:
             variance = (deviation / self._range.span).square()
-            yield "gaussian_nll", lambda: faithful_nll(score, variance, target, mask)
+            yield "gaussian_nll", partial(faithful_nll, score, variance, target, mask)
         if (counts := labels.counts) is None:
             return
         if (logits := prediction.thresholds) is not None:
-            ordinal = coral if self.head == "coral" else corn
-            yield "ordinal", lambda: ordinal(logits, counts, mask, self._exists)
+            yield "ordinal", partial(coral if self.head == "coral" else corn, logits, counts, mask, self._exists)
         if (log_probabilities := prediction.log_probabilities) is not None:
-            yield "histogram", lambda: histogram_cross_entropy(log_probabilities, counts, mask)
-            yield "squared_emd", lambda: squared_emd(log_probabilities, counts, mask, self._exists)
+            yield "histogram", partial(histogram_cross_entropy, log_probabilities, counts, mask)
+            yield "squared_emd", partial(squared_emd, log_probabilities, counts, mask, self._exists)
 
     def _compared(self, prediction: Prediction, labels: Labels) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
@@ -272,6 +274,6 @@ class Objective(nn.Module):
         strengths = labels.strengths.nan_to_num()
         temperature, margin = self.settings.preference_temperature, self.settings.strength_margin
         return {
-            "bradley_terry": lambda: bradley_terry(first, second, strengths, mask, temperature, margin),
-            "centring": lambda: centring(first, second, mask),
+            "bradley_terry": partial(bradley_terry, first, second, strengths, mask, temperature, margin),
+            "centring": partial(centring, first, second, mask),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
@@ -74,6 +73,9 @@ class ShardedStrategy(ModelParallelStrategy):
         shards: Mesh that weights are sharded over, once processes are set up.
     """
 
+    # one file, written by the first process and read by all
+    save_checkpoint, load_checkpoint = Strategy.save_checkpoint, Strategy.load_checkpoint
+    lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore[reportIncompatibleMethodOverride]
     shards_weights = True
     shards: DeviceMesh
 
@@ -105,14 +107,6 @@ class ShardedStrategy(ModelParallelStrategy):
         """State of the optimizer as one process would have it. A collective of all processes."""
         return _mapped(optimizer.state_dict(), lambda _, value: whole(value))
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
-        """One file, written by the first process."""
-        Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
-
-    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the file, in every process."""
-        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
-
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Keep the shard of each whole weight; `JudgeModule.on_load_checkpoint` has compared names and shapes."""
         assert self.lightning_module is not None
@@ -120,11 +114,6 @@ class ShardedStrategy(ModelParallelStrategy):
         with torch.no_grad():
             for name, value in checkpoint["state_dict"].items():
                 weights[name].copy_(like(value, weights[name]))
-
-    @property
-    def lightning_restore_optimizer(self) -> bool:
-        """Lightning shall call `load_optimizer_state_dict`."""
-        return True
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Keep the shard of each whole state."""
@@ -168,6 +157,11 @@ class ZeroStrategy(DeepSpeedStrategy):
     bfloat16. A checkpoint is one file of whole trained weights and AdamW states, where DeepSpeed writes a folder of
     shards for one number of devices; any strategy and number of devices continues it.
     """
+
+    # one file, written by the first process and read by all
+    save_checkpoint, load_checkpoint = Strategy.save_checkpoint, Strategy.load_checkpoint
+    load_model_state_dict = Strategy.load_model_state_dict
+    lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, stage: Literal[2, 3] = 2) -> None:
         """Set DeepSpeed up.
@@ -277,23 +271,6 @@ class ZeroStrategy(DeepSpeedStrategy):
             sharded: Any = self.optimizers[0]
             sharded._hp_optimizer_states_linked = False
             sharded._lazy_init_hp_params_optimizer_state()
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
-        """One file, written by the first process."""
-        Strategy.save_checkpoint(self, checkpoint, filepath, storage_options)
-
-    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read the file, in every process."""
-        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Put the trained weights in their places."""
-        Strategy.load_model_state_dict(self, checkpoint, strict)
-
-    @property
-    def lightning_restore_optimizer(self) -> bool:
-        """Lightning shall call `load_optimizer_state_dict`."""
-        return True
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Keep this process's share of the states of AdamW."""

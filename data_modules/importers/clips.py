@@ -66,8 +66,7 @@ def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = No
         where: The cell, for messages.
         root: Another folder in which audio may lie, such as the target of a link in `folder`.
     """
-    if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
-        value = value["path"] if value["bytes"] is None else value["bytes"]
+    value = path_or_bytes(value)
     if isinstance(value, EmbeddedClip):
         return ClipCell(value, where)
     if isinstance(value, str) and value:
@@ -76,6 +75,13 @@ def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = No
         except DataError as error:
             return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
     return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
+
+
+def path_or_bytes(value: Any) -> Any:
+    """The path in a value as Hugging Face datasets store audio, or its bytes; any other value as it is."""
+    if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
+        return value["path"] if value["bytes"] is None else value["bytes"]
+    return value
 
 
 class AudioFolder:
@@ -95,7 +101,8 @@ class AudioFolder:
             root: As `find_clip` takes it.
         """
         self._folder, self._root = folder.resolve(), root
-        paths = {PurePosixPath(value).parts for value in values if isinstance(value, str)}
+        found = (path_or_bytes(value) for value in values)
+        paths = {PurePosixPath(value).parts for value in found if isinstance(value, str)}
         inside = [path for path in paths if ".." not in path and path[:1] != ("/",)]
         levels = zip(*(path[:-1] for path in inside), strict=False)
         shared = tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
@@ -110,6 +117,7 @@ class AudioFolder:
 
     def find(self, value: Any, where: str) -> ClipCell:
         """The clip that a value refers to: all that `find_clip` takes."""
+        value = path_or_bytes(value)
         if isinstance(value, str) and self._left_off:
             parts = PurePosixPath(value).parts
             if parts[: len(self._left_off)] == self._left_off:

@@ -28,7 +28,7 @@ from ..storage import path_version
 from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported
-from .clips import ClipCell, find_clip
+from .clips import ClipCell, find_clip, path_or_bytes
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -170,8 +170,7 @@ def _version(folder: Path) -> str:
 
 def _find(value: Any, folder: Path, root: Path, where: str, audio_root: str | None) -> ClipCell:
     """The clip of a cell. The library writes absolute paths for files of the folder."""
-    if isinstance(value, Mapping) and set(value) == {"bytes", "path"}:
-        value = value["path"] if value["bytes"] is None else value["bytes"]
+    value = path_or_bytes(value)
     if isinstance(value, str) and value and "\0" not in value:
         path = Path(os.path.realpath(folder / value))
         for allowed in (root, *([Path(audio_root).resolve()] if audio_root else [])):

@@ -69,7 +69,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
             chats = [_turns(row, field, folder) for field in _FIELDS]
             spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
             pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
-            links = {link for turns in spoken for link in _links(turns, found)}
+            links = {f"clip {found.digest(clip)}" for turns in spoken for turn in turns for clip in turn.clips}
+            links |= {f"text {text}" for turns in spoken if (text := _transcript(turns[:-1]))}
             # Not the chosen one first: its place in the dataset would tell it.
             order = sorted((0, 1), key=lambda n, pairs=pairs: found.digest(pairs[n]["response_audio"]))
             ids = {number: found.add_pair(pairs[number], links) for number in order}
@@ -86,13 +87,6 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         f"Left out: {system_turns} system turns. Context turns without a clip: {without_clip}.",
     )
     return found.imported(card, compared=True)
-
-
-def _links(turns: list[_Turn], found: Collector) -> Iterator[str]:
-    for turn in turns:
-        yield from (f"clip {found.digest(clip)}" for clip in turn.clips)
-    if text := _transcript(turns[:-1]):
-        yield f"text {text}"
 
 
 def _pair(row: Record, field: str, turns: list[_Turn]) -> dict[str, Any]:

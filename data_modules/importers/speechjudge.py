@@ -62,7 +62,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     found = Collector()
     counts: Counter[str] = Counter()
     for row, folder in source_rows(
-        path, ["*.parquet", "*.jsonl"], _FIELDS, lambda row: (_path(row.values.get(field)) for field in _AUDIO_FIELDS)
+        path, ["*.parquet", "*.jsonl"], _FIELDS, lambda row: (row.values.get(field) for field in _AUDIO_FIELDS)
     ):
         with found.skipping(row.place()):
             raters, entries = _annotations(row)
@@ -116,10 +116,3 @@ def _annotations(row: Record) -> tuple[list[Any], list[Any]]:
     if not isinstance(entries, list) or len(entries) != len(raters):
         raise row.error("naturalness_annotation", f"a list of {len(raters)} entries, one per rater")
     return raters, entries
-
-
-def _path(audio: Any) -> Any:
-    """The path in an audio value, as text or as Hugging Face datasets store it."""
-    if isinstance(audio, Mapping):
-        return audio.get("path") if audio.get("bytes") is None else None
-    return audio

@@ -12,28 +12,22 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMModel
+from transformers import HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from ...data_modules.errors import UserError
 from .base import Checkpoint, Clips
-from .loading import load_feature_extractor
 from .padding import padding_mask
-from .pair_encoder import PairEncoder, load_tower, pack
+from .pair_encoder import PairEncoder, pack
 
 _CONVOLUTIONS = "feature_extractor"
 """Over the waveform: in float32 whatever the precision of the rest is, weights and samples."""
-
-
-def _config(checkpoint: Checkpoint) -> Any:
-    return AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
 
 
 class WaveEncoder(PairEncoder):
@@ -44,6 +38,7 @@ class WaveEncoder(PairEncoder):
     """
 
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "intermediate_dense", "output_dense")
+    float32_parts = (_CONVOLUTIONS,)
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`.
@@ -95,18 +90,12 @@ class WaveEncoder(PairEncoder):
 class Wav2Vec2(WaveEncoder):
     """wav2vec 2.0 (Baevski et al., 2020), XLS-R and other checkpoints of this type."""
 
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Wav2Vec2:
-        """See `Backbone`."""
-        config = _config(checkpoint)
-        config.add_adapter = False  # it follows the states that are read
-        # of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
-        ignored = (
-            r"^(?:quantizer|project_q|project_hid|lm_head|projector|classifier)\.|masked_spec_embed$"
-            r"|^(?:wav2vec2\.)?adapter\."
-        )
-        tower = load_tower(Wav2Vec2Model, checkpoint, config, ignored_keys=ignored, float32_parts=[_CONVOLUTIONS])
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
+    tower_class = Wav2Vec2Model
+    # of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
+    ignored_keys = (
+        r"^(?:quantizer|project_q|project_hid|lm_head|projector|classifier)\.|masked_spec_embed$"
+        r"|^(?:wav2vec2\.)?adapter\."
+    )
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         """See `WaveEncoder`."""
@@ -116,18 +105,7 @@ class Wav2Vec2(WaveEncoder):
 class Hubert(WaveEncoder):
     """HuBERT (Hsu et al., 2021), trained to predict clusters of sound."""
 
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Hubert:
-        """See `Backbone`.
-
-        Raises:
-            UserError: Also if its positions go through a batch norm.
-        """
-        config = _config(checkpoint)
-        if config.conv_pos_batch_norm:
-            raise UserError(f"backbone {checkpoint.name!r}: conv_pos_batch_norm lets padding in; expected false")
-        tower = load_tower(HubertModel, checkpoint, config, float32_parts=[_CONVOLUTIONS])
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
+    tower_class = HubertModel
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         """See `WaveEncoder`."""
@@ -137,21 +115,20 @@ class Hubert(WaveEncoder):
 class WavLM(WaveEncoder):
     """WavLM (Chen et al., 2022): HuBERT with noise and second speakers in training, and gated relative positions."""
 
+    tower_class = WavLMModel
+
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> WavLM:
+    def load(cls, checkpoint: Checkpoint) -> Self:
         """See `Backbone`.
 
         Raises:
             UserError: Also if another attention kernel than eager or sdpa is asked for: both mean the one below.
         """
-        config = _config(checkpoint)
-        config.add_adapter = False  # it follows the states that are read
         kernel = "eager" if checkpoint.attention == "sdpa" else checkpoint.attention
-        tower = load_tower(WavLMModel, replace(checkpoint, attention=kernel), config, float32_parts=[_CONVOLUTIONS])
-        for layer in tower.encoder.layers:
-            attention: Any = layer.attention
-            attention.torch_multi_head_self_attention = partial(_attend, attention)
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
+        encoder = super().load(replace(checkpoint, attention=kernel))
+        for layer in encoder.tower.encoder.layers:
+            layer.attention.torch_multi_head_self_attention = partial(_attend, layer.attention)
+        return encoder
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         """See `WaveEncoder`."""
@@ -170,16 +147,9 @@ class Wav2Vec2Bert(PairEncoder):
     and masks it: it is no state here either. The tower masks padding in attention, and its convolutions look back only.
     """
 
+    tower_class = Wav2Vec2BertModel
     linears = ("linear_q", "linear_k", "linear_v", "linear_out", "intermediate_dense", "output_dense")
     _WINDOW, _HOP = 400, 160  # samples of a frame and between two, which `SeamlessM4TFeatureExtractor` fixes
-
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Wav2Vec2Bert:
-        """See `Backbone`."""
-        config = _config(checkpoint)
-        config.add_adapter = config.use_intermediate_ffn_before_adapter = False  # both follow all layers
-        tower = load_tower(Wav2Vec2BertModel, checkpoint, config)
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`."""
@@ -207,13 +177,9 @@ class Whisper(PairEncoder):
 
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
     list_of_layers = "encoder.layers"
-
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Whisper:
-        """See `Backbone`."""
-        decoder, prefix = r"^(model\.)?decoder\.|^proj_out\.", {r"^(model\.)?encoder\.": ""}
-        tower = load_tower(WhisperEncoder, checkpoint, _config(checkpoint), ignored_keys=decoder, key_mapping=prefix)
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
+    tower_class = WhisperEncoder
+    ignored_keys = r"^(model\.)?decoder\.|^proj_out\."
+    key_mapping = {r"^(model\.)?encoder\.": ""}
 
     def __init__(self, tower: Any, extractor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(tower, extractor, checkpoint)

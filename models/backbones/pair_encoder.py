@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
-from .loading import load_model
+from .loading import load_feature_extractor, load_model
 from .padding import without_padding
-
-Tower = TypeVar("Tower", bound=PreTrainedModel)
 
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token is part of: nothing, a context turn of the user, a context turn of anybody else, the response."""
@@ -44,9 +42,45 @@ class PairEncoder(Backbone):
     layout = Layout({"encoder.": ""})  # no checkpoint of an encoder has fusion weights
     reads_text = False
     max_seconds = MAX_SECONDS
-    linears: tuple[str, ...]
+    tower_class: ClassVar[Any]
+    """The official class of the encoder without a head."""
+    linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
-    list_of_layers = "encoder.encoder.layers"
+    list_of_layers: ClassVar[str] = "encoder.encoder.layers"
+    ignored_keys: ClassVar[str] = _IGNORED_KEYS
+    key_mapping: ClassVar[dict[str, str] | None] = None
+    float32_parts: ClassVar[tuple[str, ...]] = ()
+    """These three as for `load_model`; by default, heads of recognizers and classifiers are ignored."""
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self:
+        """See `Backbone`.
+
+        Raises:
+            UserError: Also if 4 bits are asked for, or positions go through a batch norm.
+        """
+        name = checkpoint.name
+        if checkpoint.quantization != "none":
+            raise UserError(
+                f"backbone {name!r}: quantization {checkpoint.quantization} is for language models, and this is an "
+                "encoder alone; expected none"
+            )
+        config: Any = AutoConfig.from_pretrained(name, revision=checkpoint.revision)
+        if getattr(config, "conv_pos_batch_norm", False):
+            raise UserError(f"backbone {name!r}: conv_pos_batch_norm lets padding in; expected false")
+        config.mask_time_prob = config.mask_feature_prob = 0.0  # else there is a weight that only masked training reads
+        for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):  # the states that are read
+            if hasattr(config, follows):
+                setattr(config, follows, False)
+        tower = load_model(
+            cls.tower_class,
+            checkpoint,
+            config=config,
+            ignored_keys=cls.ignored_keys,
+            key_mapping=cls.key_mapping,
+            float32_parts=cls.float32_parts,
+        )
+        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
 
     def __init__(self, tower: Any, extractor: Any, checkpoint: Checkpoint) -> None:
         """Put an encoder and new fusion weights together.
@@ -152,44 +186,6 @@ class CrossAttentionFusion(nn.Module):
         fused = tokens + attended
         fused = self.output_norm(fused + self.feed_forward(fused))
         return torch.where((segments == RESPONSE)[..., None], fused, tokens.to(fused))
-
-
-def load_tower(
-    model_class: type[Tower],
-    checkpoint: Checkpoint,
-    config: PreTrainedConfig,
-    *,
-    ignored_keys: str = _IGNORED_KEYS,
-    key_mapping: dict[str, str] | None = None,
-    float32_parts: Sequence[str] = (),
-) -> Tower:
-    """Load an encoder; by default, heads of recognizers and classifiers on top of it are ignored.
-
-    Args:
-        model_class: The encoder without a head.
-        checkpoint: What to load and how.
-        config: Of the encoder.
-        ignored_keys: See `load_model`.
-        key_mapping: See `load_model`.
-        float32_parts: See `load_model`.
-
-    Raises:
-        UserError: As `load_model`; also if 4 bits are asked for.
-    """
-    if checkpoint.quantization != "none":
-        raise UserError(
-            f"backbone {checkpoint.name!r}: quantization {checkpoint.quantization} is for language models, and this "
-            "is an encoder alone; expected none"
-        )
-    config.mask_time_prob = config.mask_feature_prob = 0.0  # else there is a weight that only masked training reads
-    return load_model(
-        model_class,
-        checkpoint,
-        config=config,
-        ignored_keys=ignored_keys,
-        key_mapping=key_mapping,
-        float32_parts=float32_parts,
-    )
 
 
 def pack(layers: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data_modules.errors import UserError, shown
 from ..backbones import read_config
-from ..backbones.base import Backbone, Layout
+from ..backbones.base import Backbone
 from ..description import BACKBONE
 from ..file_names import JUDGE_FILE
 from ..weight_files import check_hash, file_hash
@@ -43,7 +43,13 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     backbone.save_processor(str(folder))
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
-    _write_weights(dict(_stored(backbone.network.state_dict(), backbone.layout)), quantization, folder)
+    weights = {}  # under the names that they have in a checkpoint
+    for name, weight in backbone.network.state_dict().items():
+        starts = [start for start in backbone.layout.names if name.startswith(start)]
+        if starts:
+            start = max(starts, key=len)
+            weights[backbone.layout.names[start] + name.removeprefix(start)] = weight.detach()
+    _write_weights(weights, quantization, folder)
 
 
 def _quantization(backbone: Backbone) -> dict[str, Any]:
@@ -53,15 +59,6 @@ def _quantization(backbone: Backbone) -> dict[str, Any]:
         if settings is not None:
             return json.loads(settings.to_json_string(use_diff=False))
     raise RuntimeError(f"backbone {backbone.name}: transformers does not say how it was quantized")
-
-
-def _stored(weights: Mapping[str, Tensor], layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """Weights under the names that they have in a checkpoint."""
-    for name, weight in weights.items():
-        begins = [start for start in layout.names if name.startswith(start)]
-        if begins:
-            start = max(begins, key=len)
-            yield layout.names[start] + name.removeprefix(start), weight.detach()
 
 
 def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] | None, folder: Path) -> None:

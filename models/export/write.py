@@ -112,6 +112,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         What `judge.json` says.
     """
     judge, revision = loaded.judge.cpu(), loaded.judge.settings.revision
+    libraries = ("transformers", "safetensors", *_LIBRARIES[quantization])  # that write the weights
     merge_adapter(judge)
     settings = judge.settings
     frozen, written = fingerprints(judge), write_weights(judge, folder)
@@ -129,7 +130,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
                 "backbone_fingerprint": loaded.description["backbone_fingerprint"],
                 "trained_in_full": loaded.description.get("trained_in_full", []),
             },
-            "versions": _versions(quantization),
+            "versions": {name: importlib.metadata.version(name) for name in libraries},
         },
     }
     if loaded.calibration is not None:  # of the same scores, which now come of fewer trained weights
@@ -145,13 +146,6 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         shutil.rmtree(folder / _WHOLE)
     description["sha256"] = {**written, **hashes(folder)}
     return description
-
-
-def _versions(quantization: WeightForm) -> dict[str, str]:
-    """Of the libraries that wrote the weights."""
-    return {
-        name: importlib.metadata.version(name) for name in ("transformers", "safetensors", *_LIBRARIES[quantization])
-    }
 
 
 @torch.no_grad()

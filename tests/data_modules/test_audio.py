@@ -167,6 +167,16 @@ def test_a_header_that_says_less_than_there_is(kind: str) -> None:
         decode(data, 16_000)
 
 
+@pytest.mark.parametrize(("rate", "compression"), [(16_000, 0.5), (16_000, 0.99), (24_000, 0.9)])
+def test_opus_is_counted_in_all_its_modes(rate: int, compression: float) -> None:
+    """For music, for speech at low bit rates, and both."""
+    stream = io.BytesIO()
+    soundfile.write(stream, sine(3.0, rate), rate, "OPUS", format="OGG", compression_level=compression)
+    assert len(decode(stream.getvalue(), rate)) == 3 * rate
+    with pytest.raises(AudioError, match=r"declares 96000 samples and holds at least 1[34]"):
+        decode(with_granules(stream.getvalue(), 96_000), rate)
+
+
 def test_mp3_that_was_joined_without_its_headers() -> None:
     data = ENCODED["MP3"]
     second = data.index(data[:2], 10)

@@ -303,3 +303,6 @@ def test_folds_by_the_command_line(folder: Path, capsys: pytest.CaptureFixture[s
     assert main(["split", str(folder), "--leave-out", "system_id"]) == BAD_USAGE
     assert "it has splits already; expected --overwrite" in capsys.readouterr().err
     assert main(["split", str(folder), "--leave-out", "system_id", "--overwrite"]) == DONE
+    said = capsys.readouterr().out
+    assert f"Split by system_id. In several splits: {GROUPS} of group_id, " in said
+    assert "{" not in said

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import torch
-from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.augmentation import (
     Augmentation,
     augment_clip,
@@ -52,19 +51,6 @@ def test_noise_has_the_stated_snr(snr: float) -> None:
     clip = speechlike()
     noisy = augment_clip(clip, only("noise", noise_snr=(snr, snr)), np.random.default_rng(1))
     assert level(clip.samples) - level(noisy.samples - clip.samples) == pytest.approx(snr, abs=1e-3)
-
-
-def test_snr_is_uniform_over_its_range() -> None:
-    clip = speechlike(0.2)
-    settings = only("noise", noise_snr=(10, 30))
-    drawn = [
-        level(clip.samples) - level(augment_clip(clip, settings, np.random.default_rng(n)).samples - clip.samples)
-        for n in range(300)
-    ]
-    assert min(drawn) >= 10 - 1e-3
-    assert max(drawn) <= 30 + 1e-3
-    assert np.mean(drawn) == pytest.approx(20, abs=1)
-    assert np.std(drawn) == pytest.approx(20 / np.sqrt(12), abs=0.6)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
@@ -218,15 +204,6 @@ def test_nothing_happens_by_default(dataset: PairDataset) -> None:
         item = RatedPairs(dataset)[key]
         assert item.pair is dataset.pairs[key[1]]
         assert isinstance(item.pair.response, Path)
-
-
-def test_augmented_samples_come_from_the_file(dataset: PairDataset) -> None:
-    quiet = RatedPairs(dataset, only("gain", gain_db=(-20, -20)))[0, 1].pair.response
-    assert isinstance(quiet, Clip)
-    assert torch.allclose(
-        torch.from_numpy(quiet.samples), 0.1 * torch.from_numpy(decode(dataset.pairs[1].response, RATE)), atol=1e-7
-    )
-    assert quiet.name == str(dataset.pairs[1].response)
 
 
 @pytest.mark.parametrize(

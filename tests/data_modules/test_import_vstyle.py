@@ -220,3 +220,11 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
     assert "leaves the folder" in reasons[2]
     assert "no such file" in reasons[3]
     assert "not a sound file" in reasons[4]
+
+
+def test_other_folders_are_an_error(source: VStyle) -> None:
+    file = source.write() / "VStyle-responses/metadata.jsonl"
+    with pytest.raises(DataError, match="a file; expected the folder that holds human_eval_res"):
+        vstyle.read(source.folder, argparse.Namespace(ratings=str(file), category=None))
+    with pytest.raises(DataError, match=r"holds no file metadata\.jsonl"):
+        vstyle.read(source.folder / "VStyle-eval-results", argparse.Namespace(ratings=None, category=None))

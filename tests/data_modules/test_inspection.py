@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -104,10 +103,3 @@ def test_full_scale_of_8_bit_files_is_seen(source: Any) -> None:
     soundfile.write(source.folder / "clips/000-0.wav", square, 16_000, subtype="PCM_U8")
     source.load()
     assert [problem.kind for problem in inspect_dataset(PairDataset.load(source.out)).problems] == ["clipped"]
-
-
-def test_json(source: Any) -> None:
-    source.load()
-    stored = json.loads(json.dumps(inspect_dataset(PairDataset.load(source.out)).to_dict()))
-    assert stored["seconds"]["response"]["count"] == 4
-    assert stored["crossings"] == {}

@@ -310,7 +310,7 @@ def test_a_key_that_stands_twice_is_refused(written: Path) -> None:
         PairDataset.load(written)
 
 
-@pytest.mark.parametrize("text", ["&a [*a]", "- 1", "when: 2020-13-45", "[" * 10_000, "a: *b", ""])
+@pytest.mark.parametrize("text", ["&a [*a]", "- 1", "when: 2020-13-45", "[" * 2_000, "a: *b", ""])
 def test_other_yaml_is_refused(written: Path, text: str) -> None:
     (written / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=r"dataset\.yaml: (schema_version; expected 1|not readable as YAML)"):

@@ -96,13 +96,6 @@ def test_split_file(folder: Path) -> None:
     assert stored["audit"]["crossings"]["group_id"] == {"refused": True, "count": 0, "first": {}}
 
 
-def test_existing_splits_are_kept(folder: Path) -> None:
-    first = split_dataset(folder)
-    with pytest.raises(DataError, match="it has splits already; expected --overwrite"):
-        split_dataset(folder, seed=1)
-    assert PairDataset.load(folder).split_hash() == first.split_hash
-
-
 def test_by_system_lets_groups_cross_and_says_so(folder: Path) -> None:
     audit = split_dataset(folder, by=("system_id",), fractions=HALVES)
     assert audit.crossings["system_id"] == {}
@@ -162,13 +155,6 @@ def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
         check_splits(dataset)
     row = 1 + [pair.pair_id for pair in dataset.pairs].index("001-1")
     assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(caught.value)
-
-
-def test_a_group_in_two_splits_of_the_source_is_refused(source: Any) -> None:
-    for row, split in zip(source.pairs, ["train", "train", "train", "test"], strict=True):
-        row["split"] = split
-    with pytest.raises(DataError, match=r"row 4, column 'split': group_id 'g1' is in test and train; expected"):
-        check_splits(source.load())
 
 
 def test_split_file_of_other_splits_is_refused(folder: Path) -> None:

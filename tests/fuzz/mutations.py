@@ -44,15 +44,9 @@ def mutate(name: str, data: bytes, rng: random.Random) -> tuple[bytes, str]:
         return data, f"{name}: {what}"
     done = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        change = rng.choice(_BYTES)
-        data = change(data or b"\0", rng)
-        done.append(change.__name__.strip("_"))
+        done.append(rng.choice(_ANYWHERE))
+        data = _change_bytes(data or b"\0", done[-1], rng)
     return data, f"{name}: {', '.join(done)}"
-
-
-def _span(data: bytes, rng: random.Random) -> tuple[int, int]:
-    start = rng.randrange(len(data))
-    return start, min(len(data), start + rng.choice([1, 2, 4, 8, 64, 512, 4_096]))
 
 
 def _flip_bits(data: bytes, rng: random.Random) -> bytes:
@@ -60,35 +54,6 @@ def _flip_bits(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice([1, 2, 8, 32])):
         changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)
-
-
-def _overwrite(data: bytes, rng: random.Random) -> bytes:
-    start, end = _span(data, rng)
-    return data[:start] + rng.randbytes(end - start) + data[end:]
-
-
-def _truncate(data: bytes, rng: random.Random) -> bytes:
-    return data[: rng.randrange(len(data))]
-
-
-def _insert(data: bytes, rng: random.Random) -> bytes:
-    start = rng.randrange(len(data))
-    return data[:start] + rng.randbytes(rng.choice([1, 2, 3, 16, 300])) + data[start:]
-
-
-def _duplicate(data: bytes, rng: random.Random) -> bytes:
-    start, end = _span(data, rng)
-    return data[:end] + data[start:end] * rng.choice([1, 1, 20]) + data[end:]
-
-
-def _zero(data: bytes, rng: random.Random) -> bytes:
-    start, end = _span(data, rng)
-    return data[:start] + bytes(end - start) + data[end:]
-
-
-def _delete(data: bytes, rng: random.Random) -> bytes:
-    start, end = _span(data, rng)
-    return data[:start] + data[end:]
 
 
 def _edit_header(data: bytes, rng: random.Random) -> bytes:
@@ -102,9 +67,27 @@ def _edit_header(data: bytes, rng: random.Random) -> bytes:
     return data[:start] + field + data[start + len(field) :]
 
 
-_BYTES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _flip_bits, _overwrite, _truncate, _insert, _duplicate, _zero, _delete, _edit_header, _edit_header,
-)  # fmt: skip
+_PARTS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "overwrite": lambda part, rng: rng.randbytes(len(part)),
+    "insert": lambda part, rng: rng.randbytes(rng.choice([1, 2, 3, 16, 300])) + part,
+    "duplicate": lambda part, rng: part + part * rng.choice([1, 1, 20]),
+    "zero": lambda part, rng: bytes(len(part)),
+    "delete": lambda part, rng: b"",
+}
+"""What becomes of some bytes in the middle of a file."""
+_ANYWHERE = ("flip bits", "truncate", "edit header", "edit header", *_PARTS)
+
+
+def _change_bytes(data: bytes, what: str, rng: random.Random) -> bytes:
+    if what == "flip bits":
+        return _flip_bits(data, rng)
+    if what == "edit header":
+        return _edit_header(data, rng)
+    start = rng.randrange(len(data))
+    if what == "truncate":
+        return data[:start]
+    end = min(len(data), start + rng.choice([1, 2, 4, 8, 64, 512, 4_096]))
+    return data[:start] + _PARTS[what](data[start:end], rng) + data[end:]
 
 
 def _in_json(data: bytes, rng: random.Random) -> tuple[bytes, str]:

@@ -131,6 +131,7 @@ def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monk
         ({"cache__what": "layers", "judge__lora__full_parts": '["projector"]', **UPPER}, "projector that is trained"),
         ({"cache__what": "layers", "judge__lora__parts": '["language_model", "audio_tower"]', **UPPER}, "audio_tower"),
         ({"cache__what": "audio", "judge__lora__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
+        ({"cache__what": "audio", "judge__lora__parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
         ({"cache__what": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),
         ({"cache__what": "audio", "cache__folder": "kept", "cache__gigabytes": 0}, "more than 0"),
     ],

@@ -162,19 +162,6 @@ def test_the_same_seed_gives_the_same_weights(trained_run, train_arguments, tmp_
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_cached_audio_states_train_like_fresh_ones(trained_run, train_arguments, tmp_path):
-    train(train_arguments(tmp_path / "run", cache__what="none", trainer__max_epochs=4))
-    assert validation(tmp_path / "run") == pytest.approx(validation(trained_run), abs=1e-6)
-    one = metrics(trained_run)["train_loss"].dropna().tolist()
-    two = metrics(tmp_path / "run")["train_loss"].dropna().tolist()
-    assert one == pytest.approx(two, rel=1e-3)
-
-
-def test_the_audio_of_a_trained_tower_is_not_cached(train_arguments, tmp_path):
-    with pytest.raises(UserError, match="cache: audio with an audio_tower that is trained"):
-        train(train_arguments(tmp_path / "run", judge__lora__parts='["audio_tower"]'))
-
-
 def test_lora_dropout_acts_in_training_and_not_in_validation(trained_run, train_arguments, tmp_path):
     train(train_arguments(tmp_path / "run", judge__lora__dropout=0.5, trainer__max_epochs=1))
     first, plain = metrics(tmp_path / "run"), metrics(trained_run)

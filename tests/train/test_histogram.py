@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
@@ -60,11 +59,3 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Pat
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"
     assert description["provenance"]["target"] == "mean"
-
-
-def test_a_scale_without_steps_is_refused(dataset_folder: Path, train_arguments, tmp_path: Path) -> None:
-    histogram = {"judge__head": "histogram", "data__path": dataset_folder}
-    with pytest.raises(
-        UserError, match="histogram head: dimension warmth goes from 0 to 10; expected a scale with steps"
-    ):
-        train(train_arguments(tmp_path / "run", **histogram))

@@ -141,8 +141,8 @@ def test_comparisons_count_on_the_dimensions_compared_and_towards_the_better_end
 @pytest.mark.parametrize(
     ("weights", "head", "message"),
     [
-        ({"mse": -1.0}, "regression", r"model\.losses\.mse -1; expected 0 or more"),
-        ({"huber": float("nan")}, "regression", r"model\.losses\.huber nan; expected 0 or more"),
+        ({"mse": -1.0}, "regression", r"objective\.losses\.mse -1; expected 0 or more"),
+        ({"huber": float("nan")}, "regression", r"objective\.losses\.huber nan; expected 0 or more"),
         ({"gaussian_nll": 1.0}, "regression", "gaussian_nll with judge.head regression; expected head gaussian"),
         ({"ordinal": 1.0}, "histogram", "ordinal with judge.head histogram; expected head coral or corn"),
         ({"squared_emd": 1.0}, "gaussian", "expected head coral or corn or histogram"),

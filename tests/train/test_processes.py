@@ -96,7 +96,7 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
     finally:
         kept.write_bytes(before)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert (first["compared"], second["compared"]) == (32, 0)
+    assert sorted([first["compared"], second["compared"]]) == [0, 32]  # by the one that came first
     assert len(list((tmp_path / "cache" / "empathy-judge").glob("*near_identical.json"))) == 1
     # 21 responses of training and validation with their contexts, each in one of the two
     assert first["encoded"] + second["encoded"] == first["files"] == second["files"]

@@ -109,34 +109,26 @@ def test_an_index_that_leads_out_of_the_folder(place, folder, edit):
     refused(folder, "model.safetensors.index.json: weights in ", "expected files beside it")
 
 
-@pytest.mark.parametrize("backbone", ["../other", "/srv/other", "nano", "Qwen/Qwen2-Audio-7B", "backbone/..", None, 3])
-def test_a_backbone_outside_the_folder(backbone, folder, edit):
-    edit(folder / "judge.json", lambda it: it["settings"].update(backbone=backbone))
-    refused(folder, "judge.json: ", "settings.backbone")
+BACKBONES = ["../other", "/srv/other", "nano", "Qwen/Qwen2-Audio-7B", "backbone/..", None, 3]
+FORMS = [("form", "pickled"), ("form", None), ("quantization", "gptq"), ("quantization", ["int8"])]
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("form", "pickled"), ("form", None), ("quantization", "gptq"), ("quantization", ["int8"])]
+    ("change", "texts"),
+    [
+        *((lambda it, name=name: it["settings"].update(backbone=name), ["settings.backbone"]) for name in BACKBONES),
+        *(
+            (lambda it, own=own: it["export"].update([own]), [f"judge.json: export.{own[0]} {own[1]!r}; expected "])
+            for own in FORMS
+        ),
+        *((lambda it, value=value: it.update(export=value), ["export", "expected"]) for value in (None, "merged", [])),
+        (lambda it: it.update(sha256=["backbone/config.json"]), ["sha256", "expected an object"]),
+        (lambda it: it["dimensions"][1].update(maximum=7), ["head.safetensors: trained for", "must be the same"]),
+    ],
 )
-def test_a_form_that_there_is_not(field, value, folder, edit):
-    edit(folder / "judge.json", lambda it: it["export"].update({field: value}))
-    refused(folder, f"judge.json: export.{field} {value!r}; expected ")
-
-
-@pytest.mark.parametrize("value", [None, "merged", []])
-def test_an_export_that_is_none(value, folder, edit):
-    edit(folder / "judge.json", lambda it: it.update(export=value))
-    refused(folder, "judge.json: export", "expected")
-
-
-def test_hashes_that_are_none(folder, edit):
-    edit(folder / "judge.json", lambda it: it.update(sha256=["backbone/config.json"]))
-    refused(folder, "sha256", "expected an object")
-
-
-def test_another_scale(folder, edit):
-    edit(folder / "judge.json", lambda it: it["dimensions"][1].update(maximum=7))
-    refused(folder, "head.safetensors: trained for", "scales must be the same")
+def test_a_judge_file_that_was_changed(change, texts, folder, edit):
+    edit(folder / "judge.json", change)
+    refused(folder, "judge.json", *texts)
 
 
 def test_another_backbone_is_not_taken_in_its_place(folder, backbone_folder):

@@ -1,0 +1,69 @@
+"""Imports run downward only, from commands to data; nobody imports from above, not even inside a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from .pages import ROOT
+
+# From the bottom up; what shares a line may import each other
+STOREYS = (
+    {"__version__", "third_party"},
+    {"data_modules"},
+    {"models"},
+    {"audio_inputs", "scorer"},
+    {"eval"},
+    {"train"},
+    {"batch_scoring", "reward", "serving"},
+    {"demo"},
+    {"commands"},
+    {"cli"},
+)
+LEVEL = {name: level for level, names in enumerate(STOREYS) for name in names}
+
+
+def _modules() -> Iterator[tuple[Path, list[str]]]:
+    """Each file of the package with its name as parts, without that of the package."""
+    for top in sorted(LEVEL):
+        single = ROOT / f"{top}.py"
+        files = [single] if single.is_file() else sorted((ROOT / top).rglob("*.py"))
+        for file in files:
+            parts = [*file.relative_to(ROOT).with_suffix("").parts]
+            yield file, parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def _imported(file: Path, name: list[str]) -> Iterator[tuple[int, str]]:
+    """Line and top part of what a file imports of ours."""
+    package = name if file.name == "__init__.py" else name[:-1]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = package[: len(package) - node.level + 1]
+            elif (node.module or "").partition(".")[0] == "empathy_judge":
+                base = []
+            else:
+                continue
+            module = (node.module or "").split(".") if node.level else (node.module or "").split(".")[1:]
+            path = [part for part in (*base, *module) if part]
+            for top in [path[0]] if path else [alias.name for alias in node.names]:
+                yield node.lineno, top
+        elif isinstance(node, ast.Import):
+            ours = [alias.name for alias in node.names if alias.name.partition(".")[0] == "empathy_judge"]
+            yield from ((node.lineno, one.split(".")[1]) for one in ours if "." in one)
+
+
+def test_every_part_has_a_storey():
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "docs", "examples", "benchmarks"}
+    assert folders | {path.stem for path in ROOT.glob("*.py")} - {"__init__"} <= LEVEL.keys()
+
+
+def test_nothing_is_imported_from_above():
+    upward = [
+        f"{file.relative_to(ROOT)}:{line} imports {top}"
+        for file, name in _modules()
+        for line, top in _imported(file, name)
+        if LEVEL[top] > LEVEL[name[0]] or (LEVEL[top] == LEVEL[name[0]] and top != name[0] and top != "audio_inputs")
+    ]
+    assert upward == []
