@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from empathy_judge.eval.commonality import LEAST_UNIQUE, voice_and_words
+from empathy_judge.eval.statistics.agreement import as_report
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 N = 4000
@@ -110,8 +111,7 @@ def test_what_is_undefined_says_why() -> None:
     }
     for reason, sides in cases.items():
         found = voice_and_words(*sides, resamples_of(12))
-        assert {one.value for one in vars(found).values()} == {None}
-        assert {one.reason for one in vars(found).values()} == {reason}
+        assert {(one["value"], one["reason"]) for one in as_report(found).values()} == {(None, reason)}
     assert found.voice.dropped == 3
     for n in range(4):
         empty = np.arange(float(n))

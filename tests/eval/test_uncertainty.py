@@ -100,8 +100,8 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     console.print(next(evaluation_views(report)))
     (line,) = [line for line in console.file.getvalue().splitlines() if "intervals cover" in line]  # pyright: ignore
     assert covered in line
-    card = render_card(_DESCRIPTION, report)
-    assert f"- empathy: 90 % intervals cover {covered} of the mean ratings there" in card
+    on_card = covered.replace("[", "(").replace(", ", " to ").replace("]", ")")
+    assert f"- empathy: 90 % intervals cover {on_card} of the mean ratings there" in render_card(_DESCRIPTION, report)
 
 
 def test_a_judge_that_states_nothing_has_no_such_section(make_dataset: MakeDataset, make_judge: Any):

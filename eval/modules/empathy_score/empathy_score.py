@@ -7,6 +7,7 @@ from typing import Any
 
 import datasets
 import evaluate
+from empathy_judge.audio_inputs import Audio
 from empathy_judge.scorer import Scorer
 
 _DESCRIPTION = """Scores of vocal empathy (how a reply sounds, not what it says) by a trained judge, on the scale of its
@@ -44,6 +45,7 @@ class EmpathyScore(evaluate.Measurement):
         device: str | None = None,
     ) -> dict[str, Any]:
         scorer = Scorer.from_pretrained(judge, backbone=backbone, device=device)
-        found = scorer.score([None] * len(data) if contexts is None else list(contexts), list(data))
+        heard: list[Audio | None] = [None] * len(data) if contexts is None else list(contexts)
+        found = scorer.score(heard, list(data))
         scores = {dimension.name: [own[dimension.name] for own in found] for dimension in scorer.dimensions}
         return {"scores": scores, "mean": {name: sum(own) / len(own) for name, own in scores.items()}}
