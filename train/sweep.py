@@ -40,15 +40,7 @@ try:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
-    from pydantic import (
-        BaseModel,
-        ConfigDict,
-        Field,
-        NonNegativeInt,
-        PositiveInt,
-        ValidationError,
-        model_validator,
-    )
+    from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 except ImportError:
     raise UserError("sweep: Optuna or pydantic is not installed; pip install 'empathy-judge[sweep]'") from None
 
