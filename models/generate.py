@@ -219,12 +219,13 @@ def identity(checkpoint: Checkpoint) -> str:
                 with open(path, "rb") as file:
                     digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
-    require_hub(found.name, found.revision)
+    what = f"backbone {checkpoint.name!r}: expected {NANO!r}, a hub id or a folder"
+    require_hub(found.name, found.revision, what)
     try:
         config = cached_file(found.name, "config.json", revision=found.revision)
     except OSError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"backbone {checkpoint.name!r}: expected {NANO!r}, a hub id or a folder: {reason}") from None
+        raise UserError(f"{what}: {reason}") from None
     commit = extract_commit_hash(config, None)
     assert commit is not None, config
     return commit

@@ -40,7 +40,7 @@ ANSWER_SECONDS = 2.0
 """How long the hub may take to answer the first request."""
 
 
-def require_hub(name: str, revision: str | None, file: str = "config.json") -> None:
+def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
     """A model on the hub can be had: the hub answers, or the cache has a copy.
 
     Libraries try six times for each file, half a minute in all. Here one attempt is made, at most `ANSWER_SECONDS`
@@ -50,6 +50,7 @@ def require_hub(name: str, revision: str | None, file: str = "config.json") -> N
     Args:
         name: A folder, which needs no hub, or ``OWNER/NAME``.
         revision: Commit, tag or branch on the hub.
+        what: How the error begins.
         file: What every such model has.
 
     Raises:
@@ -68,7 +69,7 @@ def require_hub(name: str, revision: str | None, file: str = "config.json") -> N
         return
     why = "HF_HUB_OFFLINE is set" if is_offline_mode() else f"the hub cannot be reached ({constants.ENDPOINT})"
     raise UserError(
-        f"{name}: no such folder, {why}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
+        f"{what}: no such folder, {why}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
         f"`hf download {name}` where there is a network, or name a folder"
     )
 
@@ -108,7 +109,7 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
         if revision is not None:
             raise UserError(f"{path}: revision {revision!r} of a folder; expected none, or OWNER/NAME on the hub")
         return path
-    require_hub(name, revision, JUDGE_FILE)
+    require_hub(name, revision, name, JUDGE_FILE)
     with _one_line(f"{name}: no such folder, and no judge on the hub"):
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_KINDS))
     if not (folder / JUDGE_FILE).is_file():

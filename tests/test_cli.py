@@ -138,7 +138,7 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
     assert f"{tmp_path / 'nowhere'}: not a pair dataset" in line
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", judge__backbone="no/such-backbone"))
-    assert "no/such-backbone: no such folder" in line
+    assert "backbone 'no/such-backbone': expected 'nano', a hub id or a folder" in line
     assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
     assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
 

@@ -16,12 +16,11 @@ def _findings(capsys: pytest.CaptureFixture[str], code: int) -> dict[tuple[str, 
 
 def test_this_machine(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "gone" / "deeper"))
     found = _findings(capsys, 0)
     assert found["packages", "empathy-judge"]["detail"] == importlib.metadata.version("empathy-judge")
     assert found["optional parts", "serve"]["detail"].startswith("fastapi ")
     assert "dev" not in {name for part, name in found if part == "optional parts"}
-    assert " GB free at " in found["disks", "temporary folder"]["detail"]  # of the folder above, which is there
+    assert " GB free at " in found["disks", "models of the hub"]["detail"]  # of the folder above, which is there
     assert found["cached models", "none"]["state"] == "missing"
     assert main(["doctor"]) == 0
     assert "optional parts" in capsys.readouterr().out

@@ -1,17 +1,18 @@
-"""Spearman and sums over pairs of items in every resample, without sorting anew and without copies of items.
+"""Spearman and Kendall in every resample, without sorting anew and without copies of items.
 
 An item that was drawn w times counts as w tied items. With t the total weight of each group of ties and C the running
 sum of t in the order of the values, the doubled rank, centred, is 2 C - t - N; the sum of its squares is (N^3 - N -
-sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples. Items with the same scores on
-both sides are one cell, so that coarse scores cost little.
+sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples. Where a judge has no ties,
+what changes between resamples is a running sum of weights and a sum of products, done for many resamples at a time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,8 +20,53 @@ from scipy import sparse
 from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
-_CELLS = 256  # at a time: what is computed of them stays in the cache of a core
-_PAIRS = 1 << 20  # pairs of items at a time
+_FEW = 256  # items up to which every two of them are compared: products of matrices, a tenth of the time
+_PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
+_RUNS = 256  # sorted items are cut into so many runs, summed side by side: the arrays stay in the cache of a core
+
+
+@dataclass(frozen=True, eq=False)
+class _Ties:
+    """Ties of one side.
+
+    Attributes:
+        code: Shape (n,), which of the distinct values each item has, 0 = lowest.
+        by_group: Sparse, (distinct values, groups): items of each value in each group.
+    """
+
+    code: np.ndarray
+    by_group: sparse.csr_array
+
+    @classmethod
+    def of(cls, values: np.ndarray, groups: np.ndarray, n_groups: int) -> _Ties:
+        distinct, code = np.unique(values, return_inverse=True)
+        shape = (len(distinct), n_groups)
+        return cls(code, sparse.csr_array((np.ones(len(code)), (code, groups)), shape=shape))
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Sorted items without ties, cut into `_RUNS` runs of equal length; the end is filled with items of weight 0.
+
+    Attributes:
+        groups: Shape (length of a run, runs), the group of each item; the number of groups where there is none.
+        human: The same shape, the item's `_Ties.code` on the human side.
+    """
+
+    groups: np.ndarray
+    human: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, groups: np.ndarray, n_groups: int, human: np.ndarray) -> _Runs:
+        order = np.argsort(values)
+        length = -(-len(values) // _RUNS)
+        padding = (0, length * _RUNS - len(values))
+
+        def cut(codes: np.ndarray, filler: int) -> np.ndarray:
+            filled = np.pad(codes[order], padding, constant_values=filler)
+            return np.ascontiguousarray(filled.reshape(_RUNS, length).T)
+
+        return cls(cut(groups, n_groups), cut(human, 0))
 
 
 def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -39,92 +85,132 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     found = np.full((len(scores), len(counts)), np.nan)
     if len(human) == 0:
         return found
-    codes = np.unique(human, return_inverse=True)[1]
-    people = _parts(codes, codes, groups, counts.shape[1])
-    judges = [_parts(np.unique(score, return_inverse=True)[1], codes, groups, counts.shape[1]) for score in scores]
+    if len(human) <= _FEW:
+        for start in range(0, len(counts), _ROWS):
+            rows = slice(start, start + _ROWS)
+            found[:, rows] = _few(scores, human, counts[rows][:, groups].astype(np.float64))
+        return found
+    n_groups = counts.shape[1]
+    people = _Ties.of(human, groups, n_groups)
+    judges = [_Ties.of(score, groups, n_groups) for score in scores]
+    runs = [
+        _Runs.of(score, groups, n_groups, people.code) if judge.code.max() + 1 == len(human) else None
+        for score, judge in zip(scores, judges, strict=True)
+    ]
 
     def compute(start: int) -> None:
         rows = slice(start, start + _ROWS)
-        weights = np.ascontiguousarray(counts[rows].T, dtype=np.float64)  # (groups, rows)
-        total = np.bincount(groups, minlength=len(weights)) @ weights
-        human_ranks, squares = [], np.zeros(len(total))
-        for _, ranks, drawn, _ in _ranked(people, weights, total):
-            human_ranks.append(ranks)
-            squares += (ranks * ranks * drawn).sum(axis=0)
-        table = np.concatenate(human_ranks)
-        for own, judge in zip(found[:, rows], judges, strict=True):
-            covariance, ties = np.zeros((2, len(total)))
-            for part, ranks, drawn, tied in _ranked(judge, weights, total):
-                ties += (tied * tied * tied - tied).sum(axis=0)
-                products = table.take(part.human, axis=0)
-                products *= drawn
-                covariance += np.einsum("vr,vr->r", part.sums(products), ranks)
-            product = squares * (total**3 - total - ties) / 3
-            np.divide(covariance, np.sqrt(product), out=own, where=(product > 0) & (total >= MIN_ITEMS))
+        found[:, rows] = _block(people, list(zip(judges, runs, strict=True)), groups, counts[rows])
 
-    every = range(0, len(counts), _ROWS)
-    if len(every) * len(human) < 100_000:
-        for start in every:
+    starts = range(0, len(counts), _ROWS)
+    if len(starts) * len(human) < 1_000_000:
+        for start in starts:
             compute(start)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy leaves Python's lock
-            list(pool.map(compute, every))
+            list(pool.map(compute, starts))
     return found
 
 
-class _Part(NamedTuple):
-    """Neighbouring values of a side, and the cells of the table side x people that lie there, by value.
+def _few(scores: np.ndarray, human: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Shape (judges, rows), for weights (rows, n): a doubled, centred rank is the sum of the signs over all items."""
+    total = weights.sum(axis=1)
 
-    Attributes:
-        items: Sparse, shape (cells, groups): items of each cell in each group.
-        human: Shape (cells,), which human value it is.
-        starts: Shape (values,), the first cell of each value.
-    """
+    def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        own = weights @ np.sign(values[None] - values[:, None])
+        return own, (weights * own * own).sum(axis=1)
 
-    items: sparse.csr_array
-    human: np.ndarray
-    starts: np.ndarray
-
-    def sums(self, cells: np.ndarray) -> np.ndarray:
-        """Of the cells of each value: (cells, rows) -> (values, rows)."""
-        return cells if len(self.starts) == len(cells) else np.add.reduceat(cells, self.starts, axis=0)
-
-
-def _parts(side: np.ndarray, human: np.ndarray, groups: np.ndarray, n_groups: int) -> list[_Part]:
-    """Parts of about `_CELLS` cells, from the places of the values of a side and of people, each of shape (n,)."""
-    cells, code = np.unique(side * len(human) + human, return_inverse=True)
-    values, people = np.divmod(cells, len(human))
-    items = sparse.csr_array((np.ones(len(code)), (code, groups)), shape=(len(cells), n_groups))
-    starts = np.flatnonzero(np.diff(values, prepend=-1))
-    cuts = np.unique(np.searchsorted(starts, np.arange(_CELLS, len(cells), _CELLS)))
-    cuts = cuts[cuts < len(starts)]
-    ends = [*starts[cuts], len(cells)]
-    return [
-        _Part(items[own[0] : end], people[own[0] : end], own - own[0])
-        for own, end in zip(np.split(starts, cuts), ends, strict=True)
-    ]
+    people, human_squares = ranks(human)
+    people *= weights
+    found = np.full((len(scores), len(weights)), np.nan)
+    for number, score in enumerate(scores):
+        own, squares = ranks(score)
+        squares *= human_squares
+        covariance = (people * own).sum(axis=1)
+        np.divide(covariance, np.sqrt(squares), out=found[number], where=(squares > 0) & (total >= MIN_ITEMS))
+    return found
 
 
-def _ranked(
-    side: list[_Part], weights: np.ndarray, total: np.ndarray
-) -> Iterator[tuple[_Part, np.ndarray, np.ndarray, np.ndarray]]:
-    """Each part with the ranks of its values, the weights of its cells and those of its values, each (..., rows)."""
-    below = np.zeros(len(total))
-    for part in side:
-        drawn = part.items @ weights
-        tied = part.sums(drawn)
-        upto = below + np.cumsum(tied, axis=0)
-        below = upto[-1]
-        yield part, 2 * upto - tied - total, drawn, tied
-
-
-def pair_sums(
-    x: np.ndarray,
-    y: np.ndarray,
-    groups: np.ndarray,
-    counts: np.ndarray,
-    rule: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]],
+def _block(
+    people: _Ties, judges: list[tuple[_Ties, _Runs | None]], groups: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
+    """Shape (judges, rows of counts)."""
+    weights = np.ascontiguousarray(counts.T, dtype=np.float64)  # (groups, rows)
+    sizes = np.bincount(groups, minlength=len(weights))
+    total, squared = sizes @ weights, weights * weights
+    untied_squares = _squares(sizes @ (squared * weights - weights), total)
+    ranks, human_squares = _ranks(people, weights, total)
+    own = np.einsum("vr,vr->r", people.by_group @ squared, ranks)
+    found = np.full((len(judges), len(total)), np.nan)
+    for number, (judge, runs) in enumerate(judges):
+        if runs is None:
+            judge_ranks, squares = _ranks(judge, weights, total)
+            covariance = _tied_covariance(judge, people, judge_ranks, ranks, groups, weights)
+        else:
+            squares = untied_squares
+            covariance = _untied_covariance(runs, ranks, weights) - own
+        squares = squares * human_squares
+        np.divide(covariance, np.sqrt(squares), out=found[number], where=(squares > 0) & (total >= MIN_ITEMS))
+    return found
+
+
+def _ranks(side: _Ties, weights: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Doubled, centred ranks (distinct values, rows), and the sum of their squares over the drawn items (rows,)."""
+    tied = side.by_group @ weights
+    return 2 * np.cumsum(tied, axis=0) - tied - total, _squares((tied * tied * tied - tied).sum(axis=0), total)
+
+
+def _squares(ties: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return (total**3 - total - ties) / 3
+
+
+def _tied_covariance(
+    judge: _Ties,
+    people: _Ties,
+    judge_ranks: np.ndarray,
+    human_ranks: np.ndarray,
+    groups: np.ndarray,
+    weights: np.ndarray,
+) -> np.ndarray:
+    """Sum of products of doubled, centred ranks, shape (rows,), cell by cell of the table judge x people."""
+    cells, code = np.unique(judge.code * len(human_ranks) + people.code, return_inverse=True)
+    in_cell = sparse.csr_array((np.ones(len(code)), (code, groups)), shape=(len(cells), len(weights)))
+    covariance = np.zeros(weights.shape[1])
+    for start in range(0, len(cells), _RUNS):
+        part = slice(start, start + _RUNS)
+        one, other = np.divmod(cells[part], len(human_ranks))
+        covariance += np.einsum("cr,cr,cr->r", in_cell[part] @ weights, judge_ranks[one], human_ranks[other])
+    return covariance
+
+
+def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """2 sum(w r C) over the sorted items, shape (rows,), with r the human ranks: their sum is 0.
+
+    C is the running sum inside a run and the total of the runs before it.
+    """
+    # Whole numbers below 2^24 are exact in single precision, which halves the time.
+    exact = weights.max(initial=0.0) * np.abs(human_ranks).max() < 2**24
+    precision = np.float32 if exact else np.float64
+    drawn = np.concatenate([weights, np.zeros((1, weights.shape[1]))]).astype(precision)
+    ranks = human_ranks.astype(precision)
+    shape = (_RUNS, weights.shape[1])
+    running, products, inside, latest = np.zeros(shape, precision), np.zeros(shape), np.zeros(shape), np.empty(shape)
+    for groups, human in zip(runs.groups, runs.human, strict=True):
+        weight = drawn.take(groups, axis=0)
+        product = ranks.take(human, axis=0)
+        product *= weight
+        running += weight
+        products += product
+        inside += np.multiply(product, running, out=latest)
+    before = np.cumsum(running, axis=0, dtype=np.float64) - running
+    return 2 * (inside + products * before).sum(axis=0)
+
+
+PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
+"""From differences of judge and human scores of pairs (any shape): what each pair adds to each of some sums."""
+
+
+def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarray, rule: PairRule) -> np.ndarray:
     """Sums over the pairs of items, each as often as both of its items were drawn; shape (sums, resamples).
 
     Each sum is c' S c, with c the counts of a resample over groups and S the sums over the pairs between two groups. S
@@ -135,7 +221,7 @@ def pair_sums(
         y: Shape (n,), human.
         groups: Shape (n,), the group of each item as a column of `counts`.
         counts: Shape (resamples, groups), how often each group was drawn.
-        rule: From differences of judge and human scores of pairs (any shape): what each pair adds to each of the sums.
+        rule: Applied to each pair.
     """
     order = np.argsort(groups, kind="stable")
     x, y, groups = x[order], y[order], groups[order]

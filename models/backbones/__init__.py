@@ -79,15 +79,14 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
     Raises:
         UserError: If there is none, or the hub does not answer and no copy is in the cache.
     """
-    require_hub(name, revision)
+    what = f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json"
+    require_hub(name, revision, what)
     try:
         # not AutoConfig: it would ask whether to run code out of the repository
         config, _ = PreTrainedConfig.get_config_dict(str(NANO_FOLDER) if name == NANO else name, revision=revision)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json: {reason}"
-        ) from None
+        raise UserError(f"{what}: {reason}") from None
     return config
 
 

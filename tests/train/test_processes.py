@@ -37,12 +37,12 @@ out = Path(sys.argv[1])
 words = json.loads((out / "words.json").read_text())
 rank = int(os.environ["LOCAL_RANK"])
 counts = {"compared": 0, "encoded": 0, "gathers": 0, "steps": 0, "files": 0}
-read, encode, gather = near_identical._fingerprint_of, EmpathyJudge._encoded, dist.all_gather
+read, encode, gather = near_identical.fingerprint, EmpathyJudge._encoded, dist.all_gather
 step = JudgeModule.training_step
 
-def compare(source):
+def compare(samples):
     counts["compared"] += 1
-    return read(source)
+    return read(samples)
 
 def encoded(judge, clips):
     counts["encoded"] += len(clips.lengths)
@@ -60,7 +60,7 @@ def training_step(module, *args):
     counts["in steps"] = counts.get("in steps", 0) + counts["gathers"] - before
     return loss
 
-near_identical._fingerprint_of, EmpathyJudge._encoded, dist.all_gather = compare, encoded, all_gather
+near_identical.fingerprint, EmpathyJudge._encoded, dist.all_gather = compare, encoded, all_gather
 JudgeModule.training_step = training_step
 train(words)
 (out / f"{rank}.json").write_text(json.dumps(counts))
