@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _JUDGES = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "local:BACKBONE (nano, folder or hub id, asked in words here), scores:FILE, human:RATER (one rater against "
+    "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
     "the others), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
 )
 
@@ -271,7 +271,7 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
-    asking = one.add_argument_group("judges that are asked in words (openai:..., gemini:..., local:...)")
+    asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:..., local:...)")
     asking.add_argument("--budget", type=dollars, metavar="DOLLARS", help="spend at most this much on each of them")
     asking.add_argument(
         "--answers", metavar="FILE",

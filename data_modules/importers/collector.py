@@ -27,7 +27,7 @@ _ID_LENGTH = 16  # hexadecimal digits: 64 bits
 
 
 class Collector:
-    """Pairs of a source, and what people said about them.
+    """Pairs of a source, and their labels.
 
     Attributes:
         skipped: What could not be used.

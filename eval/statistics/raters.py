@@ -11,7 +11,7 @@ A flag is a reason to look, not a verdict: its evidence stands beside it. The ru
   rule. Without times nothing is said about rapid responding.
 - ``duplicate``: the same scores as another rater on at least `DUPLICATE_SHARE` of at least `MIN_DUPLICATE_ITEMS`
   items. If both agreed with each other as they do with the rest, chance would do this in fewer than one panel of a
-  hundred (binomial, Bonferroni over pairs of raters). Of two raters alone nothing is said: they may simply agree.
+  hundred (binomial, Bonferroni over pairs of raters). Two raters alone are not compared: they may simply agree.
 """
 
 from __future__ import annotations
