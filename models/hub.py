@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from huggingface_hub import (
@@ -58,30 +57,26 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     """
     if Path(name).exists() or not _NAME.fullmatch(name):
         return
-    kept = isinstance(try_to_load_from_cache(name, file, revision=revision), str)
-    if kept and is_offline_mode():
+    offline = is_offline_mode()
+    if not offline and _hub_answers(name, revision, file):
         return
-    answers = not is_offline_mode() and _hub_answers(constants.ENDPOINT, name, revision, file)
-    if answers:
-        return
-    if kept:
+    if isinstance(try_to_load_from_cache(name, file, revision=revision), str):
         constants.HF_HUB_OFFLINE = True
         return
-    why = "HF_HUB_OFFLINE is set" if is_offline_mode() else f"the hub cannot be reached ({constants.ENDPOINT})"
+    why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({constants.ENDPOINT})"
     raise UserError(
         f"{what}: no such folder, {why}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
         f"`hf download {name}` where there is a network, or name a folder"
     )
 
 
-@cache
-def _hub_answers(endpoint: str, name: str, revision: str | None, file: str) -> bool:
+def _hub_answers(name: str, revision: str | None, file: str) -> bool:
     """Whether a request is answered in time; in a thread of its own, since looking up an address has no limit."""
     answered = threading.Event()
 
     def ask() -> None:
         try:
-            get_hf_file_metadata(hf_hub_url(name, file, revision=revision, endpoint=endpoint), timeout=ANSWER_SECONDS)
+            get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=ANSWER_SECONDS)
         except (HTTPError, OSError) as error:
             if not isinstance(error, HfHubHTTPError):
                 return
