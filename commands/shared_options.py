@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
 from typing import Any, NoReturn
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, nearest
 
 Command = Callable[[argparse.Namespace], int]
 """From its options to the exit code."""
@@ -45,8 +44,8 @@ class OneLineParser(argparse.ArgumentParser):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The nearest of some names, to be put after the wrong one; empty if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(word, known)
+    return "" if near is None else f" (did you mean {near}?)"
 
 
 def add_command(commands: Any, name: str, run: Mapping[str, Command], example: str) -> argparse.ArgumentParser:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ def shown(value: object) -> str:
     """The value as a short ``repr``, at most `MAX_SHOWN_CHARACTERS` long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of some names that a wrong one was most likely meant to be; None if none is near."""
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
 
 
 def bad_value(where: str, value: object, expected: str) -> DataError:

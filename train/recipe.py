@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-import yaml
-from jsonargparse import ArgumentParser, Namespace, get_loader
+from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
-from ..data_modules.folders import check_unique_keys
+from ..data_modules.errors import UserError, nearest
+from ..data_modules.folders import read_yaml
 from ..models.judge import JudgeSettings
 from .features import CacheSettings
 from .objective import ObjectiveSettings
@@ -182,14 +180,7 @@ class RecipeParser:
         return files + values
 
     def _check_file(self, path: Path) -> None:
-        try:
-            text = path.read_bytes().decode("utf-8")
-            check_unique_keys(text)
-            tree = get_loader("yaml")(text)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise UserError(f"{path}: not readable as YAML ({error})") from None
+        tree = read_yaml(path)
         if not isinstance(tree, Mapping | None):
             raise UserError(f"{path}: expected settings and their values, as in a recipe")
         self._check_tree(tree or {}, str(path), f"; `empathy-judge upgrade {path}` converts the file")
@@ -213,9 +204,10 @@ class RecipeParser:
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")
         ends = {known.rpartition(".")[2]: known for known in reversed(self._names)}
-        near = difflib.get_close_matches(name, self._names, 1)
-        near = near or [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, 1)]
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        near = nearest(name, self._names)
+        if near is None and (end := nearest(name.rpartition(".")[2], ends)) is not None:
+            near = ends[end]
+        hint = "" if near is None else f" (did you mean {near}?)"
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
 
 
