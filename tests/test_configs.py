@@ -227,6 +227,20 @@ def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("members", [["../other", "members/1"], [".", "members/1"], ["members/0", "members/1"]])
+def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_folder, tmp_path, capsys):
+    judge, other = tmp_path / "judge", tmp_path / "other"
+    old = as_before(json.loads((judge_folder / "judge.json").read_text()))
+    for folder in (judge, other):
+        folder.mkdir()
+        (folder / "judge.json").write_text(json.dumps(old if folder == other else {**old, "members": members}))
+    (judge / "members").mkdir()
+    (judge / "members" / "0").symlink_to(other)
+    assert main(["upgrade", str(judge)]) == 2
+    assert "members" in capsys.readouterr().err
+    assert json.loads((other / "judge.json").read_text()) == old
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

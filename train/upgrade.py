@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import replace_file, resolve_inside
 from ..models.checkpoints import read_checkpoint
-from ..models.description import MEMBERS, read_json, upgraded
+from ..models.description import parse, read_json, upgraded
 from ..models.file_names import CHECKPOINTS, JUDGE_FILE
 from ..models.weight_files import file_hash
 
@@ -78,15 +78,15 @@ def upgrade(path: Path) -> list[str]:
 def _upgrade_judge(folder: Path) -> list[str]:
     file, changed = folder / JUDGE_FILE, []
     description = read_json(file)
-    if not isinstance(description, dict):
-        raise UserError(f"{file}: expected an object")
     before = json.dumps(description)
-    if description.get("schema_version") == 1:
+    if isinstance(description, dict) and description.get("schema_version") == 1:
         description = upgraded(description)
         changed.append(f"{file}: schema_version 1 -> {description['schema_version']}, settings.lora in today's names")
-    for name in description.get(MEMBERS) or ():  # folders of an ensemble, whose files it knows by their hashes
+    # checked before anything is written: the folders of an ensemble are named by a file from outside
+    for name in parse(file, description).members or ():
         member = f"{name}/{JUDGE_FILE}"
-        changed += _upgrade_judge(folder / name)
+        resolve_inside(folder.resolve(), member, f"{file}: members")
+        changed += _upgrade_judge(folder / name)  # the ensemble knows its files by their hashes
         if member in description.get("sha256", {}):
             description["sha256"][member] = file_hash(folder / member)
     if json.dumps(description) != before:

@@ -167,9 +167,7 @@ def test_a_hub_that_does_not_answer_is_given_up_in_time(monkeypatch, tmp_path):
     _point_to(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch, tmp_path)
     began = time.monotonic()
     for ask in (judge_folder_of, lambda name: load_backbone(Checkpoint(name))):
-        with pytest.raises(
-            UserError, match=r"someone/silent.*the hub cannot be reached .*hf download"
-        ):
+        with pytest.raises(UserError, match=r"someone/silent.*the hub cannot be reached .*hf download"):
             ask("someone/silent")
     silent.close()
     assert time.monotonic() - began < 2 * module.ANSWER_SECONDS + 2
