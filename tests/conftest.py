@@ -36,6 +36,19 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 GROUPS, PER_GROUP, RATERS = 8, 3, 3
 
 
+def buzz(hertz: np.ndarray | float, seconds: float = 0.4, level: float = 0.1) -> np.ndarray:
+    """Eight harmonics of a pitch, which may move `(samples,)`, float32."""
+    steps = np.broadcast_to(np.asarray(hertz, dtype=np.float64), round(seconds * RATE))
+    phase = 2 * np.pi * np.cumsum(steps) / RATE
+    return (level * sum(np.sin(k * phase) / k for k in range(1, 9))).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def make_buzz() -> Callable[..., np.ndarray]:
+    """`buzz`: pitch in Hz, seconds, level."""
+    return buzz
+
+
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Where a test computes: on the CPU, and once more on a GPU (`pytest -m gpu`), there in float32 without TF32."""

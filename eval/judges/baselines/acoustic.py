@@ -18,11 +18,11 @@ from sklearn.preprocessing import StandardScaler
 
 from ....data_modules.audio import AudioSource, Clip, decode
 from ....data_modules.errors import AudioError, UserError
+from ....data_modules.functionals import FUNCTIONALS, functionals
 from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK, score_table
-from .functionals import FUNCTIONALS, functionals
 from .regression import Candidate, Regression, fit
 
 ITERATIONS = 300

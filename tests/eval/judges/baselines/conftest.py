@@ -15,21 +15,8 @@ RATE = 16_000
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)
 
 
-def buzz(hertz: np.ndarray | float, seconds: float = 0.4, level: float = 0.1) -> np.ndarray:
-    """Eight harmonics of a pitch, which may move `(samples,)`, float32."""
-    steps = np.broadcast_to(np.asarray(hertz, dtype=np.float64), round(seconds * RATE))
-    phase = 2 * np.pi * np.cumsum(steps) / RATE
-    return (level * sum(np.sin(k * phase) / k for k in range(1, 9))).astype(np.float32)
-
-
 @pytest.fixture(scope="session")
-def make_buzz() -> Callable[..., np.ndarray]:
-    """`buzz`: pitch in Hz, seconds, level."""
-    return buzz
-
-
-@pytest.fixture(scope="session")
-def delivered() -> PairDataset:
+def delivered(make_buzz: Callable[..., np.ndarray]) -> PairDataset:
     """72 pairs in 24 groups, 48 of them in split train. Three raters.
 
     Empathy falls with the pitch of the response and rises with the level of the context, with no noise but the
@@ -39,13 +26,13 @@ def delivered() -> PairDataset:
     pairs, ratings = [], []
     for group in range(24):
         loud = rng.uniform(-1, 1)
-        context = Clip(buzz(140 + group, level=0.05 * 4**loud), RATE)
+        context = Clip(make_buzz(140 + group, level=0.05 * 4**loud), RATE)
         for member in range(3):
             name, high = f"p{3 * group + member}", rng.uniform(-1, 1)
             pairs.append(
                 Pair(
                     name,
-                    Clip(buzz(180 * 2 ** (high / 2)), RATE),
+                    Clip(make_buzz(180 * 2 ** (high / 2)), RATE),
                     (Turn("user", context),),
                     group_id=f"g{group}",
                     split="train" if group < 16 else "test",

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.functionals import FUNCTIONALS, functionals
 from empathy_judge.data_modules.schema import PairDataset, Turn
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines import acoustic
 from empathy_judge.eval.judges.baselines.acoustic import OURS, AcousticJudge, ClipFeatures, Measures, candidates
-from empathy_judge.eval.judges.baselines.functionals import FUNCTIONALS, functionals
 from empathy_judge.eval.judges.baselines.regression import FOLDS, fit
 from scipy.stats import spearmanr
 

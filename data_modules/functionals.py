@@ -13,8 +13,8 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from ....data_modules import prosody
-from ....data_modules.prosody import HOP, RATE, Track
+from . import prosody
+from .prosody import HOP, RATE, Track
 
 FUNCTIONALS: Mapping[str, str] = MappingProxyType(
     {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from empathy_judge.eval.judges.baselines.functionals import FUNCTIONALS, functionals
+from empathy_judge.data_modules.functionals import FUNCTIONALS, functionals
 
 RATE = 16_000
 Buzz = Callable[..., np.ndarray]
