@@ -106,7 +106,7 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
     clip = load_clip(source, max_seconds, name)
-    return _resample(clip.samples, clip.rate, rate)
+    return resample(clip.samples, clip.rate, rate)
 
 
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
@@ -274,7 +274,8 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
         )
 
 
-def _resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
+def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
+    """Mono samples `(samples,)` at another rate (Hz)."""
     if source_rate == rate:
         return samples
     common = math.gcd(source_rate, rate)

@@ -132,7 +132,7 @@ class ClipEncoder:
 
 
 def _size(encoded: EncodedClip) -> int:
-    return sum(window.states.nbytes for window in encoded)
+    return sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
 
 
 def _key(source: AudioSource) -> Hashable:

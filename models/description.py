@@ -17,12 +17,13 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from .backbones.base import WeightForm
 from .file_names import JUDGE_FILE
+from .head_input import HeadInputSettings
 from .judge import JudgeSettings
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")
 """No value is converted (true is no number, "3" neither), and no field is passed over."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _RENAMED = {"full": "full_parts", "dtype": "trained_dtype"}
 """Settings of LoRA in schema version 1 and their names today."""
 MEMBERS = "members"
@@ -45,7 +46,7 @@ class Description(BaseModel):
     """The fields of `judge.json` that loading depends on; others are for people and programs."""
 
     model_config = STRICT  # settings and dimensions inherit it
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     settings: JudgeSettings
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
@@ -84,7 +85,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def current(path: Path, description: Any) -> Any:
     """A description as this version writes it; of an old one a line on standard error says how it is converted."""
-    if not isinstance(description, dict) or description.get("schema_version") != 1:
+    if not is_old(description):
         return description
     folder = path.parent if path.name == JUDGE_FILE else path.parent.parent
     _say_once(f"{path}: written by an earlier version; `empathy-judge upgrade {folder}` converts it")
@@ -96,13 +97,23 @@ def _say_once(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def is_old(description: Any) -> bool:
+    """Whether a description was written by an earlier version."""
+    return isinstance(description, dict) and description.get("schema_version") in (1, 2)
+
+
 def upgraded(description: dict[str, Any]) -> dict[str, Any]:
-    """A description of schema version 1 in the names of this version."""
+    """A description of an earlier schema version as this version writes it.
+
+    Version 1 had other names for settings of LoRA; before version 3 heads read the pooled state alone.
+    """
     made = json.loads(json.dumps(description)) | {"schema_version": SCHEMA_VERSION}
     origin = (made.get(EXPORT) or {}).get("origin") or {}
     for settings in (made.get("settings"), origin.get("settings")):
         if isinstance(settings, dict) and isinstance(settings.get("lora"), dict):
             settings["lora"] = {_RENAMED.get(name, name): value for name, value in settings["lora"].items()}
+        if isinstance(settings, dict):
+            settings.setdefault("head_input", asdict(HeadInputSettings(audio="none")))
     return made
 
 
@@ -158,8 +169,9 @@ def _compared(settings: JudgeSettings) -> dict[str, Any]:
     fingerprint says whether it is the same."""
     values = asdict(settings)
     lora = {f"lora {name}": value for name, value in values.pop("lora").items() if name != "dropout"}
+    head_input = {f"head_input {name}": value for name, value in values.pop("head_input").items()}
     unread = ("backbone", "revision", "attention", "padding_side")
-    return {**{name: value for name, value in values.items() if name not in unread}, **lora}
+    return {**{name: value for name, value in values.items() if name not in unread}, **lora, **head_input}
 
 
 def scales_text(dimensions: Sequence[Dimension]) -> str:

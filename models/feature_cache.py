@@ -184,7 +184,9 @@ class ClipStates:
         if found is None:
             return None
         parts = found["states"].split(found["lengths"].tolist())
-        return [EncodedWindow(states, real) for states, real in zip(parts, found["heard"].tolist(), strict=True)]
+        nothing = [None] * len(parts)
+        layers, functionals = found.get("layers", nothing), found.get("functionals", nothing)
+        return list(map(EncodedWindow, parts, found["heard"].tolist(), layers, functionals))
 
     def put(self, source: AudioSource, encoded: EncodedClip) -> None:
         """Store the audio states of a clip."""
@@ -193,6 +195,9 @@ class ClipStates:
             "lengths": torch.tensor([len(window.states) for window in encoded]),
             "heard": torch.tensor([window.real_tokens for window in encoded]),
         }
+        for name in ("layers", "functionals"):
+            if getattr(encoded[0], name) is not None:
+                tensors[name] = torch.stack([getattr(window, name) for window in encoded])
         self.store.put(self.name(source), tensors)
 
     def __contains__(self, source: AudioSource) -> bool:
@@ -286,6 +291,10 @@ class PairStates:
                 "lengths": torch.tensor([int(mask[row].sum()) for row in rows]),
                 "shares": of_pair[rows],
             }
+            for name, values in (("layers", inputs.layers), ("functionals", inputs.functionals)):
+                if values is not None and inputs.heard is not None:
+                    heard = inputs.heard[rows]
+                    tensors[name], tensors["context"] = values[heard.clamp(min=0)].cpu(), heard[:, 1].cpu() >= 0
             self._clips.store.put(self.name(pair), tensors)
 
     def inputs(self, pairs: Sequence[Pair]) -> Inputs:
@@ -294,7 +303,7 @@ class PairStates:
         Raises:
             KeyError: If one is not.
         """
-        hidden, response, weights = [], [], []
+        hidden, response, weights, of_clips = [], [], [], []
         for pair in pairs:
             found = self._clips.store.get(self.name(pair))
             if found is None:
@@ -303,6 +312,7 @@ class PairStates:
             hidden += found["hidden"].split(lengths)
             response += found["response"].split(lengths)
             weights.append(found["shares"][None])
+            of_clips.append(found)
         side = self._judge.settings.padding_side
         mask = _padded([torch.ones(len(rows), dtype=torch.int64) for rows in hidden], side)
         return Inputs(
@@ -312,6 +322,9 @@ class PairStates:
             audio_index=torch.zeros(0, dtype=torch.int64),
             audio_positions=torch.zeros(0, dtype=torch.int64),
             window_weights=torch.block_diag(*weights) if len(hidden) > len(pairs) else None,
+            layers=_of_rows("layers", of_clips),
+            functionals=_of_rows("functionals", of_clips),
+            heard=_heard(of_clips),
             hidden=_padded(hidden, side),
             first=self.first,
             padding_last=side == "right",
@@ -384,6 +397,20 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         raise refusal
 
 
+def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
+    """What is stored of the responses and contexts of each row, one below the other."""
+    return torch.cat([found[name].flatten(0, 1) for found in stored]) if name in stored[0] else None
+
+
+def _heard(stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
+    """Where `_of_rows` has the response and the context of each row; -1 = no context."""
+    if "context" not in stored[0]:
+        return None
+    with_context = torch.cat([found["context"] for found in stored])
+    response = 2 * torch.arange(len(with_context))
+    return torch.stack([response, torch.where(with_context, response + 1, -1)], 1)
+
+
 def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
     return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_side=side)
 
@@ -391,7 +418,9 @@ def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
 def _set_up(judge: EmpathyJudge) -> str:
     """What beside the weights decides what they compute."""
     settings, name = judge.settings, type(judge.network).__name__
-    return _hash(_VERSION, transformers.__version__, name, settings.attention, settings.long_clips)
+    read = settings.head_input
+    of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states
+    return _hash(_VERSION, transformers.__version__, name, settings.attention, settings.long_clips, *of_clips)
 
 
 def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:

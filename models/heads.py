@@ -1,8 +1,9 @@
 """Heads: from a pooled vector `(batch, hidden)` to scores on each dimension's rating scale.
 
-Every head is a layer norm and a linear layer, and differs in what its outputs mean. Weights stay float32 and heads
-compute outside autocast: in bfloat16 a scale of 1 to 5 has only 289 values, which ties ranks. Nothing of a scale is
-stored with the weights, because the scale is part of a judge's description.
+Every head is a layer norm (where features are not standardised before) and a linear layer, and differs in what its
+outputs mean. Weights stay float32 and heads compute outside autocast: in bfloat16 a scale of 1 to 5 has only 289
+values, which ties ranks. Nothing of a scale is stored with the weights, because the scale is part of a judge's
+description.
 """
 
 from __future__ import annotations
@@ -94,6 +95,11 @@ class ScaleRange(nn.Module):
         """Logits of normalised mean ratings `(dimensions,)`, kept 2 % off the ends, where they are infinite."""
         return torch.logit(self.normalise(means).clamp(0.02, 0.98))
 
+    def per_point(self, means: Tensor) -> Tensor:
+        """Slope of `logits` `(dimensions,)`, per rating point."""
+        normalised = self.normalise(means).clamp(0.02, 0.98)
+        return 1 / (self.span * normalised * (1 - normalised))
+
 
 class ScaleSteps(nn.Module):
     """The scores that raters can give, of several scales side by side.
@@ -160,9 +166,10 @@ class Head(nn.Module):
 
     OUTPUT: str
 
-    def __init__(self, hidden_size: int, outputs: int) -> None:
+    def __init__(self, features: int, outputs: int, standardised: bool) -> None:
         super().__init__()
-        self.norm, self.linear = nn.LayerNorm(hidden_size), nn.Linear(hidden_size, outputs)
+        self.norm = nn.Identity() if standardised else nn.LayerNorm(features)
+        self.linear = nn.Linear(features, outputs)
         nn.init.normal_(self.linear.weight, std=0.02)  # small: an untrained head predicts what its bias says
         nn.init.zeros_(self.linear.bias)
 
@@ -172,12 +179,34 @@ class Head(nn.Module):
             return self.predict(self.norm(pooled.float()))
 
     def predict(self, features: Tensor) -> Prediction:
-        """From normalised features `(batch, hidden)`, float32."""
+        """From normalised features `(batch, features)`, float32."""
         raise NotImplementedError
 
     def start_at(self, means: Tensor) -> None:
         """Set the bias so that an untrained head predicts these mean ratings `(dimensions,)`."""
         raise NotImplementedError
+
+    def per_point(self, means: Tensor) -> Tensor:
+        """By how much each output of the linear layer rises where the score is to rise by a rating point, near these
+        mean ratings `(dimensions,)`: `(dimensions, outputs of each)`."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def start_from(self, weights: Tensor, bias: Tensor, means: Tensor) -> None:
+        """Begin where a regression has ended: scores rise with `bias + features @ weights`.
+
+        They equal it near the mean, and keep its order everywhere; towards the ends of a scale they bend, as scores
+        stay inside it.
+
+        Args:
+            weights: Of the regression, rating points `(features, dimensions)`.
+            bias: Of the regression, rating points `(dimensions,)`.
+            means: Mean ratings `(dimensions,)`.
+        """
+        self.start_at(means)
+        rise = self.per_point(means)
+        self.linear.weight.copy_((rise[..., None] * weights.T[:, None]).flatten(0, 1))
+        self.linear.bias.add_((rise * (bias - means)[:, None]).flatten())
 
 
 class RegressionHead(Head):
@@ -185,8 +214,8 @@ class RegressionHead(Head):
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid"
 
-    def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
-        super().__init__(hidden_size, len(dimensions))
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
+        super().__init__(features, len(dimensions), standardised)
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
@@ -197,6 +226,10 @@ class RegressionHead(Head):
     def start_at(self, means: Tensor) -> None:
         """See `Head`."""
         self.linear.bias.copy_(self.range.logits(means))
+
+    def per_point(self, means: Tensor) -> Tensor:
+        """See `Head`."""
+        return self.range.per_point(means)[:, None]
 
 
 class GaussianHead(Head):
@@ -210,8 +243,8 @@ class GaussianHead(Head):
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid; deviation (maximum - minimum) * softplus"
 
-    def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
-        super().__init__(hidden_size, len(dimensions) * 2)
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
+        super().__init__(features, len(dimensions) * 2, standardised)
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
@@ -228,15 +261,20 @@ class GaussianHead(Head):
         spread = torch.full_like(mean, math.log(math.expm1(_INITIAL_DEVIATION - _LEAST_DEVIATION)))
         self.linear.bias.copy_(torch.stack([mean, spread], dim=-1).flatten())
 
+    def per_point(self, means: Tensor) -> Tensor:
+        """See `Head`; the deviation stays the same for all pairs."""
+        rise = self.range.per_point(means)
+        return torch.stack([rise, torch.zeros_like(rise)], -1)
+
 
 class HistogramHead(Head):
     """A softmax over the steps of each scale, as raters would spread; the score is the mean of that distribution."""
 
     OUTPUT = "mean of softmax over the steps of the scale"
 
-    def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
         steps = ScaleSteps("histogram", dimensions)
-        super().__init__(hidden_size, len(dimensions) * len(steps))
+        super().__init__(features, len(dimensions) * len(steps), standardised)
         self.steps = steps
 
     def predict(self, features: Tensor) -> Prediction:
@@ -249,6 +287,10 @@ class HistogramHead(Head):
         """See `Head`: a wide bell around the means."""
         self.linear.bias.copy_(self.steps.bell(means).flatten())
 
+    def per_point(self, means: Tensor) -> Tensor:
+        """See `Head`: the bell moves."""
+        return (self.steps.values - means[:, None]) / self.steps.bell_width[:, None].square()
+
 
 class CoralHead(Head):
     """Consistent rank logits (CORAL, Cao, Mirjalili & Raschka 2020): one projection per dimension and a bias for each
@@ -260,9 +302,9 @@ class CoralHead(Head):
 
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step with common weights"
 
-    def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
         steps = ScaleSteps("coral", dimensions)
-        super().__init__(hidden_size, len(dimensions))
+        super().__init__(features, len(dimensions), standardised)
         self.steps = steps
         self.gaps = nn.Parameter(torch.ones(len(dimensions), max(len(steps) - 2, 0)))
 
@@ -286,6 +328,10 @@ class CoralHead(Head):
         self.linear.bias.copy_(biases[:, 0])
         self.gaps.copy_(torch.log(torch.expm1(biases[:, :-1] - biases[:, 1:])))
 
+    def per_point(self, means: Tensor) -> Tensor:
+        """See `Head`."""
+        return 2 / self.steps.bell_width[:, None]
+
 
 class CornHead(Head):
     """Conditional ordinal regression (CORN, Shi, Cao & Raschka 2021): at each threshold, the probability that a rating
@@ -296,9 +342,9 @@ class CornHead(Head):
 
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step among those that reached it"
 
-    def __init__(self, hidden_size: int, dimensions: Sequence[Dimension]) -> None:
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
         steps = ScaleSteps("corn", dimensions)
-        super().__init__(hidden_size, len(dimensions) * (len(steps) - 1))
+        super().__init__(features, len(dimensions) * (len(steps) - 1), standardised)
         self.steps = steps
 
     def predict(self, features: Tensor) -> Prediction:
@@ -318,6 +364,10 @@ class CornHead(Head):
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())
 
+    def per_point(self, means: Tensor) -> Tensor:
+        """See `Head`: every threshold becomes as much easier to pass."""
+        return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
+
 
 _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornHead | HistogramHead]] = {
     "regression": RegressionHead,
@@ -328,10 +378,17 @@ _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornH
 }
 
 
-def build_head(name: HeadName, hidden_size: int, dimensions: Sequence[Dimension]) -> Head:
+def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> Head:
     """A fresh head.
+
+    Args:
+        name: Which.
+        features: How many it reads.
+        dimensions: What it scores.
+        standardised: True if every feature has mean 0 and deviation 1 over the training split; else the head begins
+            with a layer norm.
 
     Raises:
         UserError: If it does not fit the scales.
     """
-    return _HEADS[name](hidden_size, dimensions)
+    return _HEADS[name](features, dimensions, standardised)

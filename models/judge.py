@@ -1,4 +1,4 @@
-"""The judge: backbone, pooling, head. Builds its inputs from pairs and turns them into scores."""
+"""The judge: backbone, pooling, what the head reads, head. Builds its inputs from pairs and turns them into scores."""
 
 from __future__ import annotations
 
@@ -13,23 +13,38 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, decode
+from ..data_modules.audio import AudioSource, decode, resample
+from ..data_modules.functionals import functionals as delivery
+from ..data_modules.prosody import RATE
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
+from .backbones.layer_statistics import LayerStatistics
+from .head_input import HeadInput, HeadInputSettings
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
 from .pooling import PoolingName, build_pooling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LongClips = Literal["refuse", "window"]
+OWN = ("head.", "head_input.", "pooling.")
+"""How the names of a judge's own weights begin, which no backbone has."""
 
 
 class EncodedWindow(NamedTuple):
-    """Audio states of a window of a clip `(states, audio size)`, and how many of its audio tokens are no padding."""
+    """A window of a clip, heard.
+
+    Attributes:
+        states: Audio states `(states, audio size)`.
+        real_tokens: How many of its audio tokens are no padding.
+        layers: See `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it.
+        functionals: See `Inputs.functionals` `(measures,)`; None where no head reads it.
+    """
 
     states: Tensor
     real_tokens: int
+    layers: Tensor | None = None
+    functionals: Tensor | None = None
 
 
 EncodedClip = list[EncodedWindow]
@@ -49,6 +64,7 @@ class JudgeSettings:
         pooling: How hidden states become one vector per pair.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
+        head_input: What the head reads beside that vector.
         head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
             corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
         long_clips: What happens to a clip above the maximum audio length of the backbone. refuse: an error. window: it
@@ -64,6 +80,7 @@ class JudgeSettings:
     pooling: PoolingName = "response_mean"
     padding_side: Literal["left", "right"] = "right"
     lora: LoraSettings = field(default_factory=LoraSettings)
+    head_input: HeadInputSettings = field(default_factory=HeadInputSettings)
     head: HeadName = "regression"
     long_clips: LongClips = "refuse"
 
@@ -111,7 +128,9 @@ class EmpathyJudge(nn.Module):
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
-        self.head: Head = build_head(settings.head, self.backbone.hidden_size, dimensions)
+        self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
+        of_clips = settings.head_input.of_clips
+        self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
         self.members = Members()
 
     @property
@@ -128,13 +147,37 @@ class EmpathyJudge(nn.Module):
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs) -> Tensor:
-        """What the head reads `(pairs, hidden)`, float32."""
-        if inputs.clips is not None and not tower_is_trained(self):
-            inputs = replace(inputs, clips=None, audio_states=self._encoded(inputs.clips))
+        """What the head reads `(pairs, features)`, float32."""
+        inputs = self.heard(inputs)
         return self.pool(self.backbone.hidden_states(inputs), inputs)
 
+    def read(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What `HeadInput` makes features of: the pooled state `(pairs, hidden)`, and what it has of the clips
+        (`HeadInput.raw`), of the windows of a pair the weighted mean."""
+        inputs = self.heard(inputs)
+        pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
+        weights = inputs.window_weights
+        layers, functionals = (
+            # 0 times NaN is NaN: what is unknown of one pair is kept from the others
+            own if own is None or weights is None else torch.stack([_mean(of_pair, own) for of_pair in weights])
+            for own in self.head_input.raw(inputs)
+        )
+        return pooled, layers, functionals
+
+    def heard(self, inputs: Inputs) -> Inputs:
+        """The same inputs with their clips encoded."""
+        if inputs.clips is None:
+            return inputs
+        states, layers = self._encoded(inputs.clips)
+        return replace(inputs, clips=None, audio_states=states, layers=layers)
+
     def pool(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """What the head reads `(pairs, hidden)`, float32, of the backbone's states `(batch, tokens, hidden)`."""
+        """What the head reads `(pairs, features)`, float32, of the backbone's states `(batch, tokens, hidden)`."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.head_input(self.pool_states(hidden, inputs), inputs)
+
+    def pool_states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+        """The backbone's states `(batch, tokens, hidden)` as one vector for each pair `(pairs, hidden)`, float32."""
         hidden = hidden.to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
             pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
@@ -156,13 +199,18 @@ class EmpathyJudge(nn.Module):
             decoded = [self.decode(source) for source in distinct]
             tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
             real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
-            clips, states = self.backbone.prepare_clips([window for windows in decoded for window in windows]), None
+            flat = [window for windows in decoded for window in windows]
+            clips, states, layers = self.backbone.prepare_clips(flat), None, None
+            functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
             each = self.backbone.tokens_per_state
             tokens = [[len(window.states) * each for window in windows] for windows in encoded]
             real = [[window.real_tokens for window in windows] for windows in encoded]
-            clips, states = None, torch.cat([window.states for windows in encoded for window in windows])
+            every = [window for windows in encoded for window in windows]
+            clips, states = None, torch.cat([window.states for window in every])
+            layers = _stacked([window.layers for window in every])
+            functionals = [window.functionals for window in every]
         spans = dict(zip(distinct, _spans(tokens, real), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
@@ -178,6 +226,9 @@ class EmpathyJudge(nn.Module):
             audio_positions=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
+            layers=layers,
+            functionals=_stacked(functionals),
+            heard=_heard(rows) if self.settings.head_input.of_clips else None,
             window_weights=_window_weights(combinations) if len(rows) > len(pairs) else None,
             padding_last=self.settings.padding_side == "right",
         )
@@ -212,25 +263,45 @@ class EmpathyJudge(nn.Module):
 
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
-        """What the audio tower makes now of decoded clips, each a list of windows: audio states `(states, audio size)`
-        for each window, on the CPU."""
+        """What the audio tower makes now of decoded clips, each a list of windows, on the CPU."""
         flat = [window for windows in clips for window in windows]
         prepared = self.backbone.prepare_clips(flat)
         features = prepared.features.to(self.device, non_blocking=True)
-        packed = self._encoded(replace(prepared, features=features)).cpu()
+        packed, layers = self._encoded(replace(prepared, features=features))
+        packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
         tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
         states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
         return [
-            [EncodedWindow(next(states), self.backbone.real_audio_tokens(len(window))) for window in windows]
+            [
+                EncodedWindow(
+                    next(states),
+                    self.backbone.real_audio_tokens(len(window)),
+                    next(of_layers),
+                    self._functionals(window),
+                )
+                for window in windows
+            ]
             for windows in clips
         ]
 
-    @torch.no_grad()
-    def _encoded(self, clips: Clips) -> Tensor:
-        """Audio states of a tower that is not trained: in the precision of its weights wherever they are computed, so
-        that cached ones fit training and scoring alike."""
-        with torch.autocast(clips.features.device.type, enabled=False):
-            return self.backbone.encode_audio(clips)
+    def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
+        """Audio states, and what the head reads of the layers before.
+
+        Those of a tower that is not trained are in the precision of its weights wherever they are computed, so that
+        cached ones fit training and scoring alike.
+        """
+        statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
+        if tower_is_trained(self):
+            states = self.backbone.encode_audio(clips, statistics)
+        else:
+            with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
+                states = self.backbone.encode_audio(clips, statistics)
+        return states, None if statistics is None else statistics.clips
+
+    def _functionals(self, samples: np.ndarray) -> Tensor | None:
+        if not self.settings.head_input.functionals:
+            return None
+        return torch.from_numpy(delivery(resample(samples, self.backbone.sampling_rate, RATE))).float()
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
@@ -239,11 +310,36 @@ class EmpathyJudge(nn.Module):
     def trained(self) -> dict[str, Tensor]:
         """As `trainable`, but also in a judge that was loaded, where nothing is to be trained any more."""
         in_full = {f"network.{name}" for name in self.trained_in_full()}
-        return {
+        trained = {
             name: weight
             for name, weight in self.named_parameters()
-            if name in in_full or "lora_" in name or name.startswith(("head.", "pooling."))
+            if name in in_full or "lora_" in name or name.startswith(OWN)
         }
+        return trained | self.fitted()
+
+    def compare_with(self, landmarks: Tensor, reach: Tensor) -> None:
+        """Let the head read how near a pair is to each landmark, where it read features before; it starts anew.
+
+        Args:
+            landmarks: See `HeadInput` `(landmarks, features)`.
+            reach: `(features,)`.
+        """
+        before, device = self.head_input, self.device
+        own = replace(self.settings.head_input, landmarks=len(landmarks))
+        self.settings = replace(self.settings, head_input=own)
+        self.head_input = HeadInput(own, self.backbone.hidden_size, self.backbone.layer_sizes).to(device)
+        self.head_input.load_state_dict(before.state_dict(), strict=False)
+        self.head_input.landmarks.copy_(landmarks)
+        self.head_input.reach.copy_(reach)
+        self.head = build_head(self.settings.head, len(landmarks), self.dimensions, standardised=True).to(device)
+
+    def own_modules(self) -> dict[str, nn.Module]:
+        """What is no part of the backbone, by name."""
+        return {"pooling": self.pooling, "head_input": self.head_input, "head": self.head}
+
+    def fitted(self) -> dict[str, Tensor]:
+        """Names and values of what is not trained but taken from the training split, once: scales, landmarks."""
+        return {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
     @torch.no_grad()
     def use(self, weights: Mapping[str, Tensor]) -> None:
@@ -302,19 +398,20 @@ def sources_of(pair: Pair) -> list[AudioSource]:
 
 
 class _Span(NamedTuple):
-    """Rows of the audio tokens of a window among all, and how many of them are no padding."""
+    """Rows of the audio tokens of a window among all, how many of them are no padding, and which window it is."""
 
     tokens: range
     real: int
+    number: int
 
 
 def _spans(tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]]) -> Iterator[list[_Span]]:
     """For each clip the spans of its windows."""
-    start = 0
+    start, number = 0, itertools.count()
     for counts, real_counts in zip(tokens, real, strict=True):
         spans = []
         for count, real_count in zip(counts, real_counts, strict=True):
-            spans.append(_Span(range(start, start + count), real_count))
+            spans.append(_Span(range(start, start + count), real_count, next(number)))
             start += count
         yield spans
 
@@ -326,6 +423,21 @@ def _window_weights(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor
         durations = torch.tensor([math.prod(span.real for span in row) for row in rows], dtype=torch.float64)
         blocks.append((durations / durations.sum()).float()[None])
     return torch.block_diag(*blocks)
+
+
+def _heard(rows: Sequence[Sequence[_Span]]) -> Tensor:
+    """Windows of the response and of the last context turn, -1 = no context `(rows, 2)`."""
+    return torch.tensor([[row[-1].number, row[-2].number if len(row) > 1 else -1] for row in rows])
+
+
+def _mean(weights: Tensor, rows: Tensor) -> Tensor:
+    """Of the rows with a weight `(rows, ...)`."""
+    return torch.tensordot(weights[weights > 0], rows[weights > 0], 1)
+
+
+def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
+    known = [value for value in values if value is not None]
+    return torch.stack(known) if known else None
 
 
 def _response_mask(is_audio: Tensor, responses: Sequence[_Span]) -> Tensor:

@@ -19,7 +19,7 @@ from ..data_modules.errors import UserError, shown
 from .backbones.deferred import finished
 from .description import read_json, scales_text
 from .file_names import JUDGE_FILE
-from .judge import EmpathyJudge
+from .judge import OWN, EmpathyJudge
 from .lora import part_of
 
 HEAD_FILE = "head.safetensors"
@@ -135,7 +135,7 @@ def _weight_files(judge: EmpathyJudge) -> list[str]:
 
 
 def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
-    return {name: value for name, value in judge.state_dict().items() if name.startswith(("head.", "pooling."))}
+    return {name: value for name, value in judge.state_dict().items() if name.startswith(OWN)}
 
 
 def _on_cpu(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ def step_memory(
         UserError: If the backbone cannot be loaded, hears less than `seconds`, or a pair has more than `batch_tokens`.
     """
     as_trained = _without_weights(settings)
-    counts = count_parameters(as_trained.backbone, {"pooling": as_trained.pooling, "head": as_trained.head})
+    counts = count_parameters(as_trained.backbone, as_trained.own_modules())
     trained = sum(count.trainable_bytes for count in counts.values())
     weights = sum(count.bytes for count in counts.values())
     if settings.quantization == "nf4":

@@ -31,7 +31,7 @@ from .collate import Batch, Collate, gather
 from .objective import Objective
 from .optimization import OptimizerSettings, adamw, clip_gradients, cosine_schedule, wants_fused
 from .raters import RaterEmbedding
-from .strategies import ShardedStrategy, shard
+from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
@@ -67,7 +67,11 @@ class JudgeModule(L.LightningModule):
         self._validated = -1  # step of the last validation
         # while every weight is whole
         self._fingerprints = fingerprints(judge)
-        self._shapes = {name: weight.detach().to("meta") for name, weight in self._trained().items()}
+        self.forget_shapes()
+
+    def forget_shapes(self) -> None:
+        """Expect checkpoints of the weights that there are now."""
+        self._shapes = {name: weight.detach().to("meta") for name, weight in kept(self).items()}
 
     @property
     def data(self) -> PairDataModule:
@@ -177,8 +181,8 @@ class JudgeModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
-        kept = self._trained()
-        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
+        names = kept(self)
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan

@@ -42,6 +42,9 @@ class Recipe:
     Attributes:
         run: Folder of this run: checkpoints, logs, resolved configuration.
         resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
+        method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
+            hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts from the linear
+            one and trains adapters, pooling and head; its start may remain the best checkpoint.
         seed: Of weights, order and dropout.
         patience: Validations without better agreement before stopping.
         checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
@@ -68,6 +71,7 @@ class Recipe:
 
     run: str | None = None
     resume: bool | Literal["auto"] = False
+    method: Literal["lora", "probe"] = "lora"
     seed: int = 0
     patience: int = 3
     checkpoint_steps: int = 200

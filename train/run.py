@@ -43,6 +43,7 @@ from .collate import Collate
 from .features import Features, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
+from .probe import StartAtProbe, check_method
 from .raters import RaterEmbedding
 from .recipe import Recipe, RecipeParser, recipes_table
 from .strategies import ShardedStrategy, check_strategy, started_by
@@ -89,12 +90,13 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
         position = Position() if start is None else position_of(read_checkpoint(start))
         data = PairDataModule(**recipe.data, seed=recipe.seed, start=position)
         check_strategy(recipe)
-        trainer = _trainer(recipe, run, watching)
+        trainer = _trainer(recipe, run, [StartAtProbe(recipe.method, resumed=start is not None), *watching])
         data.setup("fit")
         _check_data(recipe, data)
 
         judge = EmpathyJudge(recipe.judge, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(data.mean_ratings())
+        check_method(recipe.method, judge, data)
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name
             raise UserError(f"gradient_checkpointing: backbone {name} has no layers that can be recomputed")
@@ -103,7 +105,7 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
             raise UserError(f"objective.losses: a scale has more than {MAX_STEPS} steps; expected losses of the score")
         raters = None
         if size := recipe.objective.rater_embedding:
-            raters = RaterEmbedding(data.train.rater_counts, judge.backbone.hidden_size, size)
+            raters = RaterEmbedding(data.train.rater_counts, judge.head_input.size, size)
         _print_parts(judge, raters, recipe, data)
 
         features = None
@@ -117,6 +119,9 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters)
 
         trainer.fit(module, data, ckpt_path=start, weights_only=True)
+        if recipe.method == "probe" and start is None:  # the fit had no steps
+            trainer.validate(module, data, verbose=False)
+            trainer.save_checkpoint(run / CHECKPOINTS / BEST)
         best = _best_checkpoint(run)
         _calibrate(run, judge, data)
     return best
@@ -151,6 +156,8 @@ def _is_first() -> bool:
 def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers."""
     given = dict(recipe.trainer)
+    if recipe.method == "probe":
+        given |= {"max_epochs": 0, "max_steps": -1}
     if recipe.profile:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
         a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
@@ -205,7 +212,7 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
 def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Recipe, data: PairDataModule) -> None:
     """Print what is trained, and compare it with what the recipe expects."""
     learned = {} if raters is None else {"raters": raters}
-    counts = count_parameters(judge.backbone, {"pooling": judge.pooling, "head": judge.head, **learned})
+    counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
     if _is_first():
         say = Console(stderr=True).print
         say(parameter_table(counts))

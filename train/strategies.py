@@ -54,6 +54,13 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     fully_shard(judge, mesh=mesh)
     # what training calls: the head follows on its own, after raters were added to what is pooled
     register_fsdp_forward_method(judge, "pooled")
+    register_fsdp_forward_method(judge, "read")  # what the start of training calls
+
+
+def kept(module: nn.Module) -> dict[str, Tensor]:
+    """Names and values of what a checkpoint holds: what is trained, and what was fitted to the training split."""
+    trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+    return trained | {name: value for name, value in module.named_buffers() if name.startswith("judge.head_input.")}
 
 
 def whole(weight: Tensor) -> Tensor:
@@ -100,8 +107,7 @@ class ShardedStrategy(ModelParallelStrategy):
         for module in self.lightning_module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # after validation some are whole, and not those that the optimizer knows
-        weights = self.lightning_module.named_parameters()
-        return {name: whole(weight) for name, weight in weights if weight.requires_grad}
+        return {name: whole(weight) for name, weight in kept(self.lightning_module).items()}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """State of the optimizer as one process would have it. A collective of all processes."""
@@ -110,7 +116,7 @@ class ShardedStrategy(ModelParallelStrategy):
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Keep the shard of each whole weight; `JudgeModule.on_load_checkpoint` has compared names and shapes."""
         assert self.lightning_module is not None
-        weights = dict(self.lightning_module.named_parameters())
+        weights = kept(self.lightning_module)
         with torch.no_grad():
             for name, value in checkpoint["state_dict"].items():
                 weights[name].copy_(like(value, weights[name]))
@@ -223,13 +229,12 @@ class ZeroStrategy(DeepSpeedStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Trained weights, whole, on the CPU. A collective of all processes."""
         assert self.lightning_module is not None
-        weights = self.lightning_module.named_parameters()
-        return {name: self._whole(weight).cpu() for name, weight in weights if weight.requires_grad}
+        return {name: self._whole(weight).cpu() for name, weight in kept(self.lightning_module).items()}
 
     def _whole(self, weight: Tensor) -> Tensor:
         from deepspeed.utils import safe_get_full_fp32_param  # pyright: ignore[reportMissingImports]
 
-        if self.stage == 2:
+        if self.stage == 2 or not weight.requires_grad:  # the scale of features is a buffer, which nothing shards
             return weight.detach()
         found = safe_get_full_fp32_param(weight)
         assert found is not None

@@ -14,7 +14,7 @@ import yaml
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file, resolve_inside
 from ..models.checkpoints import read_checkpoint
-from ..models.description import parse, read_json, upgraded
+from ..models.description import is_old, parse, read_json, upgraded
 from ..models.file_names import CHECKPOINTS, JUDGE_FILE
 from ..models.weight_files import file_hash
 
@@ -79,9 +79,9 @@ def _upgrade_judge(folder: Path) -> list[str]:
     file, changed = folder / JUDGE_FILE, []
     description = read_json(file)
     before = json.dumps(description)
-    if isinstance(description, dict) and description.get("schema_version") == 1:
-        description = upgraded(description)
-        changed.append(f"{file}: schema_version 1 -> {description['schema_version']}, settings.lora in today's names")
+    if is_old(description):
+        before_it, description = description["schema_version"], upgraded(description)
+        changed.append(f"{file}: schema_version {before_it} -> {description['schema_version']}, settings as of today")
     # checked before anything is written: the folders of an ensemble are named by a file from outside
     for name in parse(file, description).members or ():
         member = f"{name}/{JUDGE_FILE}"
@@ -100,7 +100,7 @@ def _upgrade_checkpoint(file: Path) -> list[str]:
 
     checkpoint = read_checkpoint(file)
     description = checkpoint.get("description")
-    if not isinstance(description, dict) or description.get("schema_version") != 1:
+    if not is_old(description):
         return []
     checkpoint["description"] = upgraded(description)
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns

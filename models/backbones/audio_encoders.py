@@ -23,6 +23,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from .base import Checkpoint, Clips
+from .layer_statistics import LayerStatistics
 from .padding import padding_mask
 from .pair_encoder import PairEncoder, pack
 
@@ -64,7 +65,7 @@ class WaveEncoder(PairEncoder):
         ]
         return Clips(nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         device, tower = clips.features.device.type, self.tower
         # a tower that is trained is called under autocast, which would round the samples; "meta" has none
@@ -76,7 +77,7 @@ class WaveEncoder(PairEncoder):
             features = self._convolved(clips)
         features = features.to(tower.feature_projection.projection.weight.dtype)
         lengths = [self.audio_tokens(length) for length in clips.lengths]
-        return pack(self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths)
+        return pack(self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths, heard)
 
     def _convolved(self, clips: Clips) -> Tensor:
         """What the convolutions make of samples, float32 `(rows, frames, channels)`."""
@@ -160,12 +161,12 @@ class Wav2Vec2Bert(PairEncoder):
         made = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
         return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self.tower.dtype)
         real = padding_mask(clips.lengths, features.shape[1], features.device)
         states = self.tower(features, attention_mask=real, output_hidden_states=True).hidden_states
-        return pack(states, clips.lengths)
+        return pack(states, clips.lengths, heard)
 
 
 class Whisper(PairEncoder):
@@ -194,10 +195,10 @@ class Whisper(PairEncoder):
         made = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
         return Clips(made["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self.tower.dtype)
-        return pack(self.tower(features, output_hidden_states=True).hidden_states, clips.lengths)
+        return pack(self.tower(features, output_hidden_states=True).hidden_states, clips.lengths, heard)
 
 
 def _embedded(tower: Any, hidden: Tensor, real: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data_modules.schema import Pair
+from .layer_statistics import LayerStatistics
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
@@ -88,10 +90,17 @@ class Clips:
             (those of one clip then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)`
             or samples `(rows, samples)`, as the family has it.
         lengths: Real frames (or samples) of each row: numbers of the host, which slices by them.
+        rows: Rows of each clip; None = one row for each clip.
     """
 
     features: Tensor
     lengths: Sequence[int]
+    rows: Sequence[int] | None = None
+
+    def by_clip(self, of_rows: Sequence[int]) -> list[list[int]]:
+        """Values of rows, those of each clip together."""
+        waiting = iter(of_rows)
+        return [list(islice(waiting, rows)) for rows in self.rows or [1] * len(of_rows)]
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,10 @@ class Inputs:
         audio_positions: Where these tokens are in the flattened `input_ids` `(audio tokens,)`.
         clips: The clips to encode; None where `audio_states` holds them encoded.
         audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
+        layers: What `LayerStatistics` says of the same clips `(clips, layers, 2, layer size)`, for a head
+            that reads it.
+        functionals: Measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head.
+        heard: Row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`.
         window_weights: Where long clips are cut into windows, a pair has several rows, and this is the weight of each
             row in each pair `(pairs, batch)`; None = one row for each pair.
         hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
@@ -123,6 +136,9 @@ class Inputs:
     audio_positions: Tensor
     clips: Clips | None = None
     audio_states: Tensor | None = None
+    layers: Tensor | None = None
+    functionals: Tensor | None = None
+    heard: Tensor | None = None
     window_weights: Tensor | None = None
     hidden: Tensor | None = None
     first: int = 0
@@ -141,7 +157,7 @@ class Inputs:
         for own in fields(self):
             value = getattr(self, own.name)
             if isinstance(value, Clips):
-                changed[own.name] = Clips(function(value.features), value.lengths)
+                changed[own.name] = replace(value, features=function(value.features))
             elif isinstance(value, Tensor):
                 changed[own.name] = function(value)
         return replace(self, **changed)
@@ -158,6 +174,7 @@ class Backbone(ABC):
         max_seconds: Maximum audio length (seconds).
         audio_size: Width of the states that `encode_audio` returns.
         tokens_per_state: Audio tokens that the projector makes of one state.
+        layer_sizes: How many layers `LayerStatistics` sums up, and the width of each.
         hidden_size: Width of `hidden_states`.
         parts: What can be trained, by name.
         layout: How a checkpoint of its family stores its weights.
@@ -171,6 +188,7 @@ class Backbone(ABC):
     max_seconds: float
     audio_size: int
     tokens_per_state: int = 1
+    layer_sizes: tuple[int, int]
     hidden_size: int
     parts: Mapping[PartName, Part]
     layout: Layout
@@ -210,9 +228,14 @@ class Backbone(ABC):
         """
 
     @abstractmethod
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other, without padding, before the projector
-        `(states, audio size)`."""
+        `(states, audio size)`.
+
+        Args:
+            clips: What `prepare_clips` made.
+            heard: Takes what the layers of the encoder make.
+        """
 
     @abstractmethod
     def hidden_states(self, inputs: Inputs) -> Tensor:

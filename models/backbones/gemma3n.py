@@ -23,6 +23,7 @@ from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedd
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model
 from .padding import on_device
 
@@ -74,6 +75,7 @@ class Gemma3n(AudioLanguageModel):
         self.max_seconds = min(LONGEST, frames * self.extractor.hop_length) / self.sampling_rate
         self._frames_per_state = frames // self._states
         self.audio_size: int = config.hidden_size
+        self.layer_sizes = len(self.tower.conformer) + 1, self.audio_size
 
     def audio_span(self, count: int) -> str:
         """See `AudioLanguageModel`."""
@@ -118,7 +120,7 @@ class Gemma3n(AudioLanguageModel):
         made = [torch.from_numpy(self.extractor([clip])["input_features"][0]) for clip in clips]
         return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
         tower = self.tower
         features = clips.features.to(tower.subsample_conv_projection.input_proj_linear.weight.dtype)
@@ -128,10 +130,11 @@ class Gemma3n(AudioLanguageModel):
             for row, frames in zip(features, clips.lengths, strict=True)
         ]
         states = pad_sequence(rows, batch_first=True)
-        lengths = on_device([len(row) for row in rows], states.device)
-        padding = torch.arange(states.shape[1], device=states.device) >= lengths[:, None]
-        for block in tower.conformer:
-            states = block(states, padding)
+        lengths = [len(row) for row in rows]
+        padding = torch.arange(states.shape[1], device=states.device) >= on_device(lengths, states.device)[:, None]
+        with watching(heard, tower.conformer, clips.by_clip(lengths)):
+            for block in tower.conformer:
+                states = block(states, padding)
         step = tower.config.conf_reduction_factor
         states = states[:, ::step].masked_fill(padding[:, ::step, None], 0)
         return nn.functional.pad(states, (0, 0, 0, self._states - states.shape[1])).flatten(0, 1)

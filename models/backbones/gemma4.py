@@ -19,6 +19,7 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model
 from .padding import on_device, without_padding
 
@@ -66,6 +67,7 @@ class Gemma4(AudioLanguageModel):
         super().__init__(network, processor, checkpoint)
         self.max_seconds = LONGEST / self.sampling_rate
         self.audio_size: int = self.tower.config.output_proj_dims
+        self.layer_sizes = len(self.tower.layers) + 1, self.tower.config.hidden_size
 
     def audio_span(self, count: int) -> str:
         """See `AudioLanguageModel`."""
@@ -97,9 +99,11 @@ class Gemma4(AudioLanguageModel):
         made = self.extractor(list(clips), return_tensors="pt")
         return Clips(made["input_features"], made["input_features_mask"].sum(-1).tolist())
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
-        found = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
-        return without_padding(found.last_hidden_state, [-(-length // 4) for length in clips.lengths])
+        lengths = [-(-length // 4) for length in clips.lengths]
+        with watching(heard, self.tower.layers, clips.by_clip(lengths)):
+            found = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
+        return without_padding(found.last_hidden_state, lengths)

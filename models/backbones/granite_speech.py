@@ -20,6 +20,7 @@ from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlu
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import load_model, load_processor, merge_own_adapter
 
 SYSTEM = (
@@ -59,6 +60,7 @@ class GraniteSpeech(AudioLanguageModel):
         self._window: int = config.window_size
         self.tokens_per_state: int = config.window_size // config.downsample_rate
         self.audio_size: int = self._window * config.projector_config.encoder_hidden_size
+        self.layer_sizes = len(self.tower.layers) + 1, self.tower.config.hidden_dim
         # No file sets a limit. The language model must have room for context and response, each this long.
         frames = config.text_config.max_position_embeddings / 2 * config.downsample_rate
         self.max_seconds: float = frames * 2 * self._hop / self.sampling_rate
@@ -88,14 +90,16 @@ class GraniteSpeech(AudioLanguageModel):
         made = [self.extractor([clip])["input_features"][0] for clip in clips]
         return Clips(nn.utils.rnn.pad_sequence(made, batch_first=True), [len(features) for features in made])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         tower, window = self.tower, self._window
         features = clips.features.to(dtype=tower.input_linear.weight.dtype)
         states: list[Tensor] = [features] * len(features)
         for length in sorted(set(clips.lengths)):
             rows = [row for row, own in enumerate(clips.lengths) if own == length]
-            frames = tower(torch.stack([features[row, :length] for row in rows])).last_hidden_state
+            lengths = [[length]] * len(rows)
+            with watching(heard, tower.layers, lengths, rows):
+                frames = tower(torch.stack([features[row, :length] for row in rows])).last_hidden_state
             windows = nn.functional.pad(frames, (0, 0, 0, -length % window)).unflatten(1, (-1, window))
             for row, made in zip(rows, windows.flatten(2), strict=True):
                 states[row] = made

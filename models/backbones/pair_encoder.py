@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
+from .layer_statistics import LayerStatistics, over_time
 from .loading import load_feature_extractor, load_model
 from .padding import without_padding
 
@@ -94,6 +95,7 @@ class PairEncoder(Backbone):
         self.name, self.revision = checkpoint.name, checkpoint.revision
         self.extractor, self.sampling_rate = extractor, extractor.sampling_rate
         self.audio_size = layers * tower.config.hidden_size
+        self.layer_sizes = layers, tower.config.hidden_size
         fusion = CrossAttentionFusion(layers, tower.config.hidden_size).to(tower.device)
         self.network = nn.ModuleDict({"encoder": tower, "joiner": fusion})
         self.parts = {"audio_tower": Part("encoder", self.linears, self.list_of_layers), "joiner": Part("joiner", ())}
@@ -188,11 +190,14 @@ class CrossAttentionFusion(nn.Module):
         return torch.where((segments == RESPONSE)[..., None], fused, tokens.to(fused))
 
 
-def pack(layers: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+def pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatistics | None) -> Tensor:
     """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`.
 
     Args:
         layers: What each layer made.
         lengths: Frames of each row that belong to a clip.
+        heard: Takes their statistics.
     """
+    if heard is not None:
+        heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])
     return torch.cat([without_padding(layer, lengths) for layer in layers], -1)

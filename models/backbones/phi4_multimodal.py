@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model, merge_own_adapter
 from .padding import padding_mask, without_padding
 
@@ -87,6 +89,7 @@ class Phi4Multimodal(AudioLanguageModel):
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
         self.audio_size: int = self.tower.config.hidden_size
+        self.layer_sizes = len(self.tower.encoders) + 1, self.audio_size
 
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`: as the model card writes it; the tokenizer's template takes a message as one
@@ -104,7 +107,7 @@ class Phi4Multimodal(AudioLanguageModel):
         made = [self.extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
         return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         tower = self.tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
@@ -116,9 +119,12 @@ class Phi4Multimodal(AudioLanguageModel):
         mask = tower.relative_attention_bias_layer(states)
         if real is not None:
             mask = mask.masked_fill(~real[:, None, None], torch.finfo(mask.dtype).min)
-        for layer in tower.encoders:
-            states = layer(states, mask)
-        return without_padding(states, [len(piece) for row in rows for piece in row.split(WINDOW)])
+        lengths = [len(piece) for row in rows for piece in row.split(WINDOW)]
+        cut = replace(clips, rows=[-(-len(row) // WINDOW) for row in rows])
+        with watching(heard, tower.encoders, cut.by_clip(lengths)):
+            for layer in tower.encoders:
+                states = layer(states, mask)
+        return without_padding(states, lengths)
 
 
 def _windows(row: Tensor) -> Sequence[Tensor]:

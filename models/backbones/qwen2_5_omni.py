@@ -9,6 +9,7 @@ equal.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 
 from .audio_language_model import LANGUAGE_MODEL
 from .base import Checkpoint, Clips, Layout, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model
 from .padding import attend_in_rows, on_device, padding_mask, without_padding
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
@@ -100,7 +102,7 @@ class Qwen2_5Omni(WhisperTowerModel):
             attend_in_rows(layer.self_attn)
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         tower, device = self.tower, clips.features.device
         rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
@@ -114,8 +116,10 @@ class Qwen2_5Omni(WhisperTowerModel):
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
         counts = [after_convolutions(width) for width in widths]
         real = padding_mask(counts, states.shape[1], device)
-        for layer in tower.layers:
-            states = layer(states, None if real is None else real[:, None, None])[0]
+        blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
+        with watching(heard, tower.layers, replace(clips, rows=blocks_of).by_clip(counts)):
+            for layer in tower.layers:
+                states = layer(states, None if real is None else real[:, None, None])[0]
         states = without_padding(states, counts)
         # two states side by side make one, across the blocks of a clip; an odd one at its end is left out
         bounds = list(itertools.accumulate(map(after_convolutions, clips.lengths), initial=0))

@@ -19,6 +19,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
+from .layer_statistics import LayerStatistics, watching
 from .padding import padding_mask, without_padding
 
 WHISPER_TOWER = Part(
@@ -43,6 +44,7 @@ class WhisperTowerModel(AudioLanguageModel):
         super().__init__(network, processor, checkpoint)
         self.max_seconds = float(self.extractor.chunk_length * windows)
         self.audio_size: int = self.tower.config.d_model
+        self.layer_sizes = len(self.tower.layers) + 1, self.audio_size
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`."""
@@ -65,9 +67,10 @@ class WhisperTowerModel(AudioLanguageModel):
             return_attention_mask=True,
             return_tensors="pt",
         )
-        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
+        rows = [-(-len(clip) // size) for clip in clips]
+        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist(), rows)
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
@@ -77,8 +80,9 @@ class WhisperTowerModel(AudioLanguageModel):
         lengths = [after_convolutions(length) for length in clips.lengths]
         real = padding_mask(lengths, states.shape[1], states.device)
         mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
-        for layer in tower.layers:
-            states = layer(states, mask)
+        with watching(heard, tower.layers, clips.by_clip(lengths)):
+            for layer in tower.layers:
+                states = layer(states, mask)
         states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
         return without_padding(states, [_states(length) for length in clips.lengths])
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from .audio_language_model import AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import SpeechProcessor
 from .padding import attend_in_rows, on_device, padding_mask, without_padding
 from .qwen2_5_omni import load_thinker
@@ -87,6 +89,7 @@ class Qwen3OmniMoe(AudioLanguageModel):
         chunks = self.language_model.config.max_position_embeddings // 2 // _thrice_halved(self._chunk)
         self.max_seconds = float(chunks * self._chunk * self.extractor.hop_length // self.sampling_rate)
         self.audio_size: int = self.tower.config.d_model
+        self.layer_sizes = len(self.tower.layers) + 1, self.audio_size
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`."""
@@ -104,7 +107,7 @@ class Qwen3OmniMoe(AudioLanguageModel):
         padded = pad_sequence([spectrogram.T for spectrogram in made], batch_first=True).transpose(1, 2)
         return Clips(padded, [spectrogram.shape[1] for spectrogram in made])
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
         tower, chunk, device = self.tower, self._chunk, clips.features.device
         pieces = [
@@ -133,8 +136,10 @@ class Qwen3OmniMoe(AudioLanguageModel):
         sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
         states = pad_sequence(list(states.split(sizes)), batch_first=True)
         real = padding_mask(sizes, states.shape[1], device)
-        for layer in tower.layers:
-            states = layer(states, None if real is None else real[:, None, None])[0]
+        windows = replace(clips, rows=[-(-count // window) for count in counts])
+        with watching(heard, tower.layers, windows.by_clip(sizes)):
+            for layer in tower.layers:
+                states = layer(states, None if real is None else real[:, None, None])[0]
         return tower.ln_post(without_padding(states, sizes))
 
     def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:

@@ -24,8 +24,9 @@ from transformers.utils.hub import cached_file
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
+from .layer_statistics import LayerStatistics, watching
 from .loading import load_model, load_processor
-from .qwen2_audio import WHISPER_TOWER
+from .qwen2_audio import WHISPER_TOWER, after_convolutions
 
 
 class Voxtral(AudioLanguageModel):
@@ -54,6 +55,7 @@ class Voxtral(AudioLanguageModel):
         config: Any = self.tower.config
         # a state is as wide as the feed-forward layers: four positions of the tower side by side
         self.audio_size: int = config.intermediate_size
+        self.layer_sizes = len(self.tower.layers) + 1, config.hidden_size
         self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
 
     def audio_span(self, count: int) -> str:
@@ -88,6 +90,8 @@ class Voxtral(AudioLanguageModel):
         """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""
         extractor = self.extractor
         windows: list[Tensor] = []
+        lengths: list[int] = []
+        rows = []
         for clip in clips:
             made = extractor(
                 clip,
@@ -97,12 +101,18 @@ class Voxtral(AudioLanguageModel):
                 truncation=False,
                 return_tensors="pt",
             )["input_features"]
-            windows += made[0].split(extractor.nb_max_frames, dim=-1)
-        return Clips(torch.stack(windows), [extractor.nb_max_frames] * len(windows))
+            own = made[0].split(extractor.nb_max_frames, dim=-1)
+            left = [-(-len(clip) // extractor.hop_length) - n * extractor.nb_max_frames for n in range(len(own))]
+            windows, rows = [*windows, *own], [*rows, len(own)]
+            lengths += [min(frames, extractor.nb_max_frames) for frames in left]
+        return Clips(torch.stack(windows), lengths, rows)
 
-    def encode_audio(self, clips: Clips) -> Tensor:
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """See `Backbone`."""
-        return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
+        # the tower sees whole windows; the silence behind a clip is not what the clip sounds like
+        lengths = clips.by_clip([after_convolutions(length) for length in clips.lengths])
+        with watching(heard, self.tower.layers, lengths):
+            return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
 
 
 def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:

@@ -1,0 +1,270 @@
+"""Regression of ratings on frozen features in closed form: ridge, or the same with a Gaussian kernel.
+
+Both are one method. Each pair is compared with landmarks, which are training pairs: by a scalar product, or by a
+Gaussian of the distance. Up to `EXACT` pairs every pair is a landmark, which is kernel ridge regression as in the
+textbook (Saunders et al., 1998); beyond that a sample is (Nystroem; Williams & Seeger, 2001), and the pairs are seen
+once, a portion at a time, so that any number fits into memory. Kernel, its width and the penalty are chosen by
+cross-validation over groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+
+EXACT = 5_000
+"""Training pairs up to which every one of them is a landmark."""
+LANDMARKS = 2_000
+"""Landmarks where there are more pairs."""
+CHOSEN_ON = 1_500
+"""Pairs of the sample on which the kernel is chosen."""
+FOLDS = 5
+WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
+"""Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
+PENALTIES = 10.0 ** np.arange(-4, 4.1, 0.5)
+_LEAST = 1e-9  # of the largest eigenvalue: directions below it are rounding
+
+
+class Portion(NamedTuple):
+    """Some training pairs.
+
+    Attributes:
+        features: Standardised, float `(pairs, features)`.
+        targets: Mean ratings, NaN = not rated `(pairs, dimensions)`.
+        weights: What each counts for, such as its number of ratings `(pairs, dimensions)`.
+        groups: What must not be split between folds `(pairs,)`.
+    """
+
+    features: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    groups: np.ndarray
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What was fitted: `bias + comparison(features) @ weights`, in rating points.
+
+    Attributes:
+        reach: Factor of each feature, which makes the blocks weigh the same `(features,)`.
+        landmarks: Features times `reach` of the landmarks of a kernel `(landmarks, features)`; None = ridge, whose
+            weights are those of the features themselves.
+        weights: `(landmarks or features, dimensions)`.
+        bias: `(dimensions,)`.
+        record: What was chosen and how well it did on groups left out; fits strict JSON.
+    """
+
+    reach: np.ndarray
+    landmarks: np.ndarray | None
+    weights: np.ndarray
+    bias: np.ndarray
+    record: Mapping[str, Any]
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Rating points `(pairs, dimensions)`, not clipped to the scale."""
+        if self.landmarks is None:
+            return self.bias + features @ self.weights
+        return self.bias + np.exp(-_apart(features * self.reach, self.landmarks)) @ self.weights
+
+
+def fit(
+    sample: Portion,
+    blocks: Sequence[int],
+    portions: Iterable[Portion] | None = None,
+    widths: Sequence[float | None] = WIDTHS,
+    seed: int = 0,
+) -> Solution:
+    """Fit all dimensions; they share the kernel, and each has its own penalty.
+
+    Args:
+        sample: All pairs, or as many of them in random order as there shall be landmarks at most.
+        blocks: How many features belong together; each block weighs the same, however many it has.
+        portions: All pairs, where `sample` is not all of them.
+        widths: Kernels to choose from.
+        seed: Of the folds.
+
+    Raises:
+        ValueError: If a dimension has ratings of fewer than two groups.
+    """
+    reach = _reach(sample.features, blocks)
+    scaled = sample.features * reach
+    few = _first(sample, CHOSEN_ON)
+    losses = {width: _Equations(few.features * reach, width, seed).add(few, reach).losses() for width in widths}
+    chosen = min(losses, key=lambda width: float(losses[width].min(0).mean()))
+    equations = _Equations(scaled, chosen, seed)
+    for portion in [sample] if portions is None else portions:
+        equations.add(portion, reach)
+    weights, bias, penalties = equations.solve()
+    record = {
+        "kernel": "linear" if chosen is None else "gaussian",
+        "width": chosen,
+        "penalty": penalties.tolist(),
+        "unexplained": {
+            "linear" if width is None else f"gaussian {width}": float(found.min(0).mean())
+            for width, found in losses.items()
+        },
+        "pairs": equations.pairs,
+        "landmarks": len(scaled),
+    }
+    if chosen is None:
+        return Solution(reach, None, reach[:, None] * (scaled.T @ weights), bias, record)
+    return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
+
+
+class _Equations:
+    """Normal equations of each fold, summed up portion by portion, in coordinates in which the penalty is plain."""
+
+    def __init__(self, landmarks: np.ndarray, width: float | None, seed: int) -> None:
+        self._landmarks, self._width, self._seed = landmarks, width, seed
+        values, vectors = np.linalg.eigh(self._compare(landmarks))
+        kept = values > _LEAST * values[-1]
+        self._map = vectors[:, kept] / np.sqrt(values[kept])  # from comparisons to coordinates
+        self._sums: dict[tuple[int, int], list[Any]] = {}  # (fold, dimension) -> X'X, X'y, X'1, y'y, y'1, 1'1
+        self._folds: dict[Any, int] = {}
+        self.pairs = self._dimensions = 0
+
+    def _compare(self, scaled: np.ndarray) -> np.ndarray:
+        if self._width is None:
+            return scaled @ self._landmarks.T
+        return np.exp(-self._width * _apart(scaled, self._landmarks))
+
+    def add(self, portion: Portion, reach: np.ndarray) -> _Equations:
+        """Take further pairs."""
+        folds = self._fold_of(portion.groups)
+        coordinates = self._compare(portion.features * reach) @ self._map
+        self.pairs, self._dimensions = self.pairs + len(folds), portion.targets.shape[1]
+        shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}  # dimensions are mostly rated together
+        for fold in range(FOLDS):
+            for dimension in range(self._dimensions):
+                rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
+                x, y, w = coordinates[rated], portion.targets[rated, dimension], portion.weights[rated, dimension]
+                key = fold, rated.tobytes() + w.tobytes()
+                if key not in shared:
+                    shared[key] = (x * w[:, None]).T @ x, w @ x
+                xx, x1 = shared[key]
+                new = [xx, (w * y) @ x, x1, w @ y**2, w @ y, w.sum()]
+                before = self._sums.get((fold, dimension))
+                self._sums[fold, dimension] = (
+                    new if before is None else [a + b for a, b in zip(before, new, strict=True)]
+                )
+        return self
+
+    def _fold_of(self, groups: np.ndarray) -> np.ndarray:
+        """Folds of groups, of even size; a group keeps its fold."""
+        new = np.array([group for group in dict.fromkeys(groups.tolist()) if group not in self._folds])
+        if not self._folds and len(new) > 1:
+            known = np.isin(groups, new)
+            splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._seed)
+            for fold, (_, left_out) in enumerate(splits.split(groups[known], groups=groups[known])):
+                self._folds |= dict.fromkeys(groups[known][left_out].tolist(), fold)
+        else:
+            self._folds |= {group: (len(self._folds) + n) % FOLDS for n, group in enumerate(new.tolist())}
+        return np.array([self._folds[group] for group in groups.tolist()])
+
+    def _of(self, dimension: int, without: int | None = None) -> list[Any]:
+        own = [self._sums[fold, dimension] for fold in range(FOLDS) if fold != without]
+        return [sum(values) for values in zip(*own, strict=True)]
+
+    def losses(self) -> np.ndarray:
+        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`."""
+        found = np.zeros((len(PENALTIES), self._dimensions))
+        decomposed: dict[int, Any] = {}
+        for dimension in range(self._dimensions):
+            around, total = self._of(dimension), 0.0
+            if sum(self._sums[fold, dimension][5] > 0 for fold in range(FOLDS)) < 2:
+                raise ValueError(f"dimension {dimension} has ratings of fewer than two groups")
+            for fold in range(FOLDS):
+                xx, xy, x1, yy, y1, n = self._sums[fold, dimension]
+                if n == 0:
+                    continue
+                betas, biases = self._solved(self._of(dimension, fold), fold, decomposed)
+                for number, (beta, bias) in enumerate(zip(betas, biases, strict=True)):
+                    error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
+                    found[number, dimension] += error
+                total += n
+            variance = around[3] - around[4] ** 2 / around[5]
+            found[:, dimension] /= max(variance, 1e-12)
+        return found
+
+    def _solved(self, sums: list[Any], fold: int, decomposed: dict[int, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates' weights and bias for each penalty, the bias not penalised."""
+        xx, xy, x1, _, y1, n = sums
+        known = decomposed.get(fold)
+        if known is None or not np.array_equal(known[0], xx):
+            # the mean taken out, so that the bias is that of centred coordinates
+            values, vectors = np.linalg.eigh(xx - np.outer(x1, x1) / n)
+            known = decomposed[fold] = xx, np.maximum(values, 0), vectors
+        _, values, vectors = known
+        turned = vectors.T @ (xy - x1 * y1 / n)
+        scale = n / self.pairs  # a penalty for so many pairs as there are
+        betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
+        return betas, (y1 - betas @ x1) / n
+
+    def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights of the landmarks, biases and penalties of all dimensions."""
+        best = self.losses().argmin(0)
+        decomposed: dict[int, Any] = {}
+        found = [self._solved(self._of(dimension), -1, decomposed) for dimension in range(self._dimensions)]
+        betas = np.stack([betas[number] for (betas, _), number in zip(found, best, strict=True)], 1)
+        biases = np.array([biases[number] for (_, biases), number in zip(found, best, strict=True)])
+        return self._map @ betas, biases, PENALTIES[best]
+
+
+def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: Sequence[int], groups: np.ndarray) -> Solution:
+    """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features.
+
+    Args:
+        better: Features of the preferred pairs `(comparisons, features)`.
+        worse: Of the others.
+        blocks: As in `fit`.
+        groups: As in `Portion` `(comparisons,)`.
+
+    Returns:
+        Weights `(features, 1)` in logits; the bias is 0.
+    """
+    reach = _reach(np.concatenate([better, worse]), blocks)
+    apart = (better - worse) * reach
+    both, labels = np.concatenate([apart, -apart]), np.repeat([1, 0], len(apart))
+    folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(both, groups=np.tile(groups, 2)))
+
+    def logistic(strength: float, rows: np.ndarray) -> np.ndarray:
+        model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1_000)
+        return model.fit(both[rows], labels[rows]).coef_[0]
+
+    losses = {
+        strength: sum(
+            np.logaddexp(0, -(both[left_out] @ logistic(strength, rows)) * (2 * labels[left_out] - 1)).sum()
+            for rows, left_out in folds
+        )
+        for strength in 10.0 ** np.arange(-2, 4)
+    }
+    best = min(losses, key=lambda strength: losses[strength])
+    weights = reach * logistic(best, np.arange(len(both)))
+    record = {"kernel": "linear", "strength": best, "log_loss": losses[best] / len(both), "comparisons": len(apart)}
+    return Solution(reach, None, weights[:, None], np.zeros(1), record)
+
+
+def _reach(features: np.ndarray, blocks: Sequence[int]) -> np.ndarray:
+    """Factors after which the variances of a block add up to one over the number of blocks."""
+    reach, start = np.ones(features.shape[1]), 0
+    variances = features.var(0)
+    for size in (size for size in blocks if size):
+        total = variances[start : start + size].sum()
+        reach[start : start + size] = 0.0 if total == 0 else 1 / np.sqrt(total)
+        start += size
+    return reach / np.sqrt(max(1, sum(size > 0 for size in blocks)))
+
+
+def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Squared distances `(first, second)`."""
+    squares = (first**2).sum(1)[:, None] + (second**2).sum(1)[None]
+    return np.maximum(squares - 2 * first @ second.T, 0)
+
+
+def _first(portion: Portion, count: int) -> Portion:
+    return Portion(*(values[:count] for values in portion))

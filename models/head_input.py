@@ -1,0 +1,171 @@
+"""What the head reads of a pair: the pooled state of the language model, and how the clips themselves sound.
+
+A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
+delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
+as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures of the signal itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from ..data_modules.functionals import FUNCTIONALS as DELIVERY
+from .backbones.base import Inputs
+
+AudioInput = Literal["none", "all_layers"]
+_NEVER = 1e30
+_FURTHEST = 5.0  # standard deviations: a clip beyond is unlike all of training, and says no more for its distance
+
+
+@dataclass(frozen=True)
+class HeadInputSettings:
+    """What the head reads beside the pooled state of the language model.
+
+    Attributes:
+        audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
+            weights; of the response, of the last context turn, and their difference. none: nothing.
+        functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
+            milliseconds for a second of audio, and help most where the backbone is small.
+        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
+    """
+
+    audio: AudioInput = "all_layers"
+    functionals: bool = False
+    landmarks: int = 0
+
+    @property
+    def of_clips(self) -> bool:
+        """Whether anything of the clips themselves is read."""
+        return self.audio != "none" or self.functionals
+
+
+class HeadInput(nn.Module):
+    """From the pooled state and the clips of pairs to the features `(pairs, size)` that the head reads.
+
+    Without anything of the clips, these are the pooled state as it is. Else every feature is standardised by the
+    training split (`standardise`). What is not known, such as all that a missing context would say, is 0: the mean.
+
+    Attributes:
+        settings: What is read.
+        size: Features of a pair.
+        blocks: How many features are of the language model, of the audio encoder and of the signal, before landmarks.
+    """
+
+    def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
+        """Standardise by nothing yet; every layer weighs the same.
+
+        Args:
+            settings: What is read.
+            hidden_size: Of the pooled state.
+            layer_sizes: Layers of the audio encoder, and the width of each.
+        """
+        super().__init__()
+        self.settings = settings
+        layers, width = layer_sizes
+        audio = 3 * 2 * width if settings.audio == "all_layers" else 0
+        measures = 3 * len(DELIVERY) if settings.functionals else 0
+        self.blocks = (hidden_size, audio, measures)
+        self.size = settings.landmarks or sum(self.blocks)
+        if settings.of_clips:
+            self._add_scale("pooled", (hidden_size,))
+        if settings.audio != "none":
+            self.layer_weights = nn.Parameter(torch.zeros(layers))
+            self._add_scale("layers", (3, layers, 2, width))
+        if settings.functionals:
+            self._add_scale("functionals", (3, len(DELIVERY)))
+        if settings.landmarks:
+            self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, sum(self.blocks)))
+            self.reach = nn.Buffer(torch.ones(sum(self.blocks)))
+
+    def _add_scale(self, name: str, shape: tuple[int, ...]) -> None:
+        # buffers: strategies shard parameters, and nothing trains these
+        self.register_buffer(f"{name}_mean", torch.zeros(shape))
+        self.register_buffer(f"{name}_scale", torch.ones(shape))
+
+    def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
+        """Features `(pairs, size)`, float32.
+
+        Args:
+            pooled: Of the language model `(pairs, hidden)`.
+            inputs: Of the same pairs.
+        """
+        if not self.settings.of_clips:
+            return pooled
+        features = self.standardised(pooled, *self.raw(inputs), inputs.window_weights)
+        if not self.settings.landmarks:
+            return features
+        # the exact distance: the one by a matrix product would depend on the batch
+        apart = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
+        return torch.exp(-apart.square())
+
+    def raw(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
+        """What is known of the clips of each row, before it is standardised; NaN where it is not known.
+
+        Returns:
+            Of the encoder's layers `(rows, 3, layers, 2, width)` and of the signal `(rows, 3, measures)`, each of the
+            response, of the last context turn, and the first less the second; None where it is not read.
+        """
+        layers = inputs.layers if self.settings.audio != "none" else None
+        functionals = inputs.functionals if self.settings.functionals else None
+        return tuple(None if of is None else _of_pairs(of.float(), inputs.heard) for of in (layers, functionals))  # pyright: ignore
+
+    def standardised(
+        self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None, window_weights: Tensor | None = None
+    ) -> Tensor:
+        """Features `(pairs, sum of blocks)`, before they are compared with landmarks.
+
+        Args:
+            pooled: Of the language model `(pairs, hidden)`.
+            layers: See `raw`.
+            functionals: See `raw`.
+            window_weights: See `Inputs`.
+        """
+        found = []
+        if layers is not None:
+            weights = self.layer_weights.softmax(0)[:, None, None]
+            found.append((weights * self._standardised("layers", layers)).sum(2).flatten(1))
+        if functionals is not None:
+            found.append(self._standardised("functionals", functionals).flatten(1))
+        of_clips = torch.cat(found, -1)
+        if window_weights is not None:
+            of_clips = window_weights @ of_clips
+        return torch.cat([self._standardised("pooled", layer_norm(pooled, pooled.shape[-1:])), of_clips], -1)
+
+    def _standardised(self, name: str, values: Tensor) -> Tensor:
+        scaled = (values - self.get_buffer(f"{name}_mean")) / self.get_buffer(f"{name}_scale")
+        return torch.where(scaled.isnan(), 0, scaled).clamp(-_FURTHEST, _FURTHEST)
+
+    @torch.no_grad()
+    def standardise(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> None:
+        """Take mean and standard deviation of these pairs as the scale of every feature.
+
+        Args:
+            pooled: Of the language model `(pairs, hidden)`, two pairs or more.
+            layers: See `raw`.
+            functionals: See `raw`.
+        """
+        normed = layer_norm(pooled, pooled.shape[-1:])
+        for name, values in (("pooled", normed), ("layers", layers), ("functionals", functionals)):
+            if values is not None:
+                known = ~values.isnan()
+                count = known.sum(0).clamp(min=1)
+                mean = torch.where(known, values, 0).double().sum(0) / count
+                variance = torch.where(known, (values - mean).square(), 0).sum(0) / count
+                self.get_buffer(f"{name}_mean").copy_(mean)
+                # what never varied in training says nothing, and must not drown the rest when it does
+                varies = variance > 1e-10 * mean.square() + 1e-12
+                self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER))
+
+
+def _of_pairs(clips: Tensor, heard: Tensor | None) -> Tensor:
+    """Of the response, of the last context turn (NaN without one), and the first less the second `(rows, 3, ...)`."""
+    assert heard is not None, "inputs were built by a judge that reads nothing of the clips"
+    response, context = clips[heard[:, 0]], clips[heard[:, 1].clamp(min=0)]
+    absent = (heard[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
+    context = torch.where(absent, torch.nan, context)
+    return torch.stack([response, context, response - context], 1)

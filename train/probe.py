@@ -1,0 +1,280 @@
+"""Where training starts: the head at the closed-form regression on what the frozen backbone hears.
+
+Adapters that are trained under a random head first distort what the backbone knows (Kumar et al., 2022, "Fine-tuning
+can distort pretrained features"). So the head begins at the best that a regression makes of the frozen features, and
+with `method: probe` it ends there: one pass over the training split, and no gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from rich.console import Console
+from torch import Tensor
+from torch import distributed as dist
+
+from ..data_modules.comparisons import directions
+from ..data_modules.datamodule import PairDataModule
+from ..data_modules.errors import UserError
+from ..data_modules.schema import Pair
+from ..models.backbones.base import Inputs
+from ..models.closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fit_preferences
+from ..models.heads import build_head
+from ..models.judge import EmpathyJudge
+from .features import Precision
+from .module import JudgeModule
+from .strategies import ZeroStrategy, like
+
+_LEAST_SPEAKERS = 3
+_SCALED_BY_BYTES = 200 * 2**20
+"""Of what is known of clips, for the scale of features: the first pairs in random order that fit."""
+
+
+class StartAtProbe(Callback):
+    """Standardises what the head reads and puts the head at the probe, when a run begins; then measures it.
+
+    The start is a candidate for the best checkpoint: training never publishes what is worse.
+
+    Attributes:
+        record: What was fitted; None before, or where there was nothing to fit.
+    """
+
+    def __init__(self, method: str, resumed: bool) -> None:
+        """Of a run.
+
+        Args:
+            method: "probe" may compare pairs with landmarks; "lora" trains on from a linear probe.
+            resumed: Whether it goes on from a checkpoint, which knows all this.
+        """
+        self.method, self._resumed = method, resumed
+        self.record: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Standardise and fit."""
+        assert isinstance(pl_module, JudgeModule)
+        if self._resumed or not pl_module.judge.head_input.settings.of_clips:
+            return
+        with torch.random.fork_rng(devices=[]):  # dropout and order stay those of a run without this pass
+            self.record = _start(trainer, pl_module, self.method)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validate the start as any epoch, so that it may be the best checkpoint."""
+        if self.record is None:
+            return
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint):
+                callback._last_global_step_saved = -1  # else it takes step 0 for saved
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        trainer.validating = True
+        loop.run()
+        trainer.training = True
+
+
+def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> dict[str, Any] | None:
+    """Fit the head of a judge that is on its device; a collective of all processes."""
+    judge, data = module.judge, module.data
+    modes = {own: own.training for own in judge.modules()}
+    judge.eval()
+    reader = _Reader(module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size)
+    try:
+        reader.standardise(_shuffled(data.train.pairs, data.seed))
+        if isinstance(trainer.strategy, ZeroStrategy):
+            Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+            return None
+        sharded = getattr(trainer.strategy, "shards_weights", False)
+        widths = WIDTHS if method == "probe" and not sharded else (None,)
+        solution = _fitted(reader, data, widths)
+        if solution is None:
+            return None
+        _put(module, solution, data.mean_ratings())
+    finally:
+        for own, training in modes.items():
+            own.training = training
+    return {**solution.record, "method": method}
+
+
+def _shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+    """Every pair once, in random order."""
+    distinct = list(_by_id(pairs).values())
+    return [distinct[number] for number in np.random.default_rng(seed).permutation(len(distinct))]
+
+
+def _by_id(pairs: Sequence[Pair]) -> dict[str, Pair]:
+    return {pair.pair_id: pair for pair in pairs}
+
+
+@dataclass
+class _Reader:
+    """Runs the frozen backbone over pairs, each process over its share.
+
+    Attributes:
+        module: With the judge.
+        precision: Context in which the trainer computes.
+        rank: Number of this process.
+        ranks: How many there are.
+    """
+
+    module: JudgeModule
+    precision: Precision
+    rank: int
+    ranks: int
+
+    @property
+    def judge(self) -> EmpathyJudge:
+        """The judge."""
+        return self.module.judge
+
+    def _inputs(self, pairs: Sequence[Pair]) -> Inputs:
+        features = self.module.collate.features
+        inputs = self.judge.build_inputs(pairs) if features is None else features.inputs(pairs)
+        return inputs.to(self.judge.device)
+
+    def standardise(self, pairs: Sequence[Pair]) -> None:
+        """Take the scale of features from the first of these pairs."""
+        found, known = [], 0
+        for batch in self._batches(pairs):
+            with self.precision(), torch.no_grad():
+                read = self.judge.read(self._inputs(batch))
+            found += self._gathered([None if own is None else own.cpu() for own in read])
+            known += sum(own.nbytes for own in found[-1] if own is not None) * self.ranks
+            if known > _SCALED_BY_BYTES:
+                break
+        blocks = [None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True)]
+        pooled, layers, functionals = (None if own is None else own.to(self.judge.device) for own in blocks)
+        assert pooled is not None
+        self.judge.head_input.standardise(pooled, layers, functionals)
+
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        """Pairs of all processes and what the head would read of them, a portion at a time, the same in all."""
+        for batch in self._batches(pairs):
+            with self.precision(), torch.no_grad():
+                own = self.judge.pooled(self._inputs(batch))
+            yield from self._gathered((batch, own.double().cpu().numpy()))
+
+    def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+        """Those of this process; all have equally many, so that the last may repeat a pair."""
+        size = self.module.data.eval_batch_size * self.ranks
+        for start in range(0, len(pairs), size):
+            portion = pairs[start : start + size]
+            yield list(portion[self.rank :: self.ranks]) or [pairs[0]]
+
+    def _gathered(self, own: Any) -> list[Any]:
+        if self.ranks == 1:
+            return [own]
+        found: list[Any] = [None] * self.ranks
+        dist.all_gather_object(found, own)
+        return found
+
+
+def _fitted(reader: _Reader, data: PairDataModule, widths: Sequence[float | None]) -> Solution | None:
+    blocks = reader.judge.head_input.blocks
+    if not data.shares[0]:
+        return _from_preferences(reader, data, blocks)
+    pairs = _shuffled(data.train.pairs, data.seed)
+    targets, weights = _targets(data)
+    number = {name: row for row, name in enumerate(_by_id(data.train.pairs))}
+    group_of = _groups(data)
+
+    def portions(some: Sequence[Pair]) -> Iterator[Portion]:
+        seen: set[str] = set()
+        for found, values in reader.features(some):
+            new = [row for row, pair in enumerate(found) if pair.pair_id not in seen]
+            seen.update(pair.pair_id for pair in found)
+            rows = [number[found[row].pair_id] for row in new]
+            groups = np.array([group_of(found[row]) for row in new], dtype=object)
+            yield Portion(values[new], targets[rows], weights[rows], groups)
+
+    few = pairs if len(pairs) <= EXACT else pairs[:LANDMARKS]
+    sample = Portion(*(np.concatenate(own) for own in zip(*portions(few), strict=True)))
+    try:
+        return fit(sample, blocks, None if few is pairs else portions(pairs), widths)
+    except ValueError as error:
+        Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
+        return None
+
+
+def _groups(data: PairDataModule) -> Callable[[Pair], str]:
+    """What folds keep together: speakers, where the split keeps them apart, else groups."""
+    splits: dict[str | None, set[str | None]] = {}
+    for pair in data.dataset.pairs:
+        splits.setdefault(pair.response_speaker, set()).add(pair.split)
+    speakers = {pair.response_speaker for pair in data.train.pairs}
+    if None not in speakers and len(speakers) >= _LEAST_SPEAKERS and all(len(splits[own]) == 1 for own in speakers):
+        return lambda pair: str(pair.response_speaker)
+    return lambda pair: pair.group_id
+
+
+def _targets(data: PairDataModule) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted mean and sum of weights of each distinct training pair `(pairs, dimensions)`, NaN = not rated."""
+    scores, weights = data.train.scores.double().numpy(), data.train.weights.double().numpy()
+    number = {name: row for row, name in enumerate(_by_id(data.train.pairs))}
+    rows = [number[pair.pair_id] for pair in data.train.pairs]
+    sums, counts = np.zeros((len(number), scores.shape[1])), np.zeros((len(number), scores.shape[1]))
+    np.add.at(sums, rows, np.nan_to_num(scores) * weights)
+    np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
+    with np.errstate(invalid="ignore"):
+        return sums / counts, counts
+
+
+def _from_preferences(reader: _Reader, data: PairDataModule, blocks: Sequence[int]) -> Solution | None:
+    """Where people only compared: logits of preferences, spread over a quarter of the scale for each."""
+    compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
+    if not compared:
+        return None
+    pairs = list(_by_id([pair for item in compared for pair in (item.chosen, item.rejected)]).values())
+    portions = reader.features(pairs)
+    known = {pair.pair_id: row for found, rows in portions for pair, row in zip(found, rows, strict=True)}
+    solutions, group_of = [], _groups(data)
+    for column in range(len(data.dimensions)):
+        own = [item for item in compared if item.strength[column] > 0]
+        if not own:
+            return None
+        better, worse = (
+            np.stack([known[getattr(item, name).pair_id] for item in own]) for name in ("chosen", "rejected")
+        )
+        groups = np.array([group_of(item.chosen) for item in own], dtype=object)
+        if len(set(groups)) < 2:
+            return None
+        solutions.append(fit_preferences(better, worse, blocks, groups))
+    spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
+    signs = directions(data.dimensions).double().numpy()
+    weights = np.concatenate([own.weights for own in solutions], 1) * signs * spans / 4
+    first = solutions[0]
+    return Solution(first.reach, None, weights, data.mean_ratings().double().numpy(), first.record)
+
+
+def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
+    """Let the judge of this module predict what was fitted."""
+    judge = module.judge
+    if dist.is_available() and dist.is_initialized():  # the same to the bit in all processes
+        shared: list[Any] = [solution]
+        dist.broadcast_object_list(shared)
+        (solution,) = shared
+    if solution.landmarks is not None:
+        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach))
+        module.forget_shapes()
+    head = build_head(judge.settings.head, judge.head_input.size, judge.dimensions, standardised=True)
+    head.start_from(torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float(), means)
+    with torch.no_grad():
+        for name, weight in judge.head.named_parameters():
+            weight.copy_(like(head.get_parameter(name).to(weight.device), weight))
+
+
+def check_method(method: str, judge: EmpathyJudge, data: PairDataModule) -> None:
+    """A probe has something to be fitted to, and on.
+
+    Raises:
+        UserError: If not.
+    """
+    if method != "probe":
+        return
+    if not judge.head_input.settings.of_clips:
+        raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
+    if data.augmentation.active:
+        raise UserError("method probe with augmentation: it hears every clip once; expected none")
