@@ -102,7 +102,7 @@ def _slopes() -> csr_array:
     """Weights over bins `(3, bins)` that give the slopes of `SPECTRAL`."""
     weights = np.zeros((3, len(_HERTZ)))
     for row, band in zip(weights, itertools.pairwise([0, 500, 1500, 5000]), strict=True):
-        bins = _between(*band)
+        bins = _between(max(band[0], 1), band[1])  # bin 0 is left out: an offset is no voice
         centred = (_HERTZ[bins] - _HERTZ[bins].mean()) / 1000
         row[bins] = centred / (centred @ centred)
     return csr_array(weights)
@@ -149,9 +149,7 @@ def delivery(samples: np.ndarray) -> np.ndarray:
         `SPECTRAL` in a clip that does not vary (silence, an offset), and those of flux where no two active frames are
         neighbours.
     """
-    peak = float(np.abs(samples).max())
-    if peak == 0:
-        return np.concatenate([functionals(samples), np.full(len(DELIVERY) - len(FUNCTIONALS), np.nan)])
+    peak = float(np.abs(samples).max()) or 1.0  # silence stays what it is
     scaled = np.asarray(samples, np.float64) / peak
     found = functionals(scaled.astype(np.float32))
     found[list(FUNCTIONALS).index("level")] += 20 * np.log10(peak)
@@ -160,7 +158,8 @@ def delivery(samples: np.ndarray) -> np.ndarray:
 
 def _short_frames(samples: np.ndarray) -> np.ndarray:
     """Statistics of `SPECTRAL`."""
-    frames = np.lib.stride_tricks.sliding_window_view(samples - samples.mean(), _SHORT)[::_STEP]
+    padded = np.pad(samples - samples.mean(), _SHORT // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _SHORT)[::_STEP]
     transformed = fft.rfft(frames * _HANN, _BINS)
     power = np.square(transformed.real)  # (frames, bins); where it can be in place, it is: fresh memory is slow
     power += np.square(transformed.imag)
@@ -314,7 +313,12 @@ def _slope(where: np.ndarray, values: np.ndarray) -> float:
 def _line(x: np.ndarray, y: np.ndarray) -> float:
     """Slope of least squares; NaN for a single point."""
     centred = x - x.mean()
-    return float(centred @ y / (centred @ centred)) if len(x) > 1 else np.nan
+    return float(_dot(centred, y) / _dot(centred, centred)) if len(x) > 1 else np.nan
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    """In stretches that OpenBLAS leaves to one thread: the sum of several depends on how many they are."""
+    return sum(x[start : start + 10_000] @ y[start : start + 10_000] for start in range(0, len(x), 10_000))
 
 
 def _movement(where: np.ndarray, values: np.ndarray) -> float:
