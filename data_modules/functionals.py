@@ -160,7 +160,7 @@ def _short_frames(samples: np.ndarray) -> np.ndarray:
     """Statistics of `SPECTRAL`."""
     padded = np.pad(samples - samples.mean(), _SHORT // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _SHORT)[::_STEP]
-    transformed = fft.rfft(frames * _HANN, _BINS)
+    transformed = np.asarray(fft.rfft(frames * _HANN, _BINS))
     power = np.square(transformed.real)  # (frames, bins); where it can be in place, it is: fresh memory is slow
     power += np.square(transformed.imag)
     total = power.sum(1)
@@ -318,7 +318,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> float:
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
     """In stretches that OpenBLAS leaves to one thread: the sum of several depends on how many they are."""
-    return sum(x[start : start + 10_000] @ y[start : start + 10_000] for start in range(0, len(x), 10_000))
+    return sum(float(x[start : start + 10_000] @ y[start : start + 10_000]) for start in range(0, len(x), 10_000))
 
 
 def _movement(where: np.ndarray, values: np.ndarray) -> float:
