@@ -1,7 +1,7 @@
 """What a clip's delivery amounts to: statistics over its frames of pitch, level, voice, timing and spectrum.
 
-They follow the groups of eGeMAPS (Eyben et al., 2016, doi 10.1109/TAFFC.2015.2457417) on the frames of
-`prosody.track`.
+They follow the groups of eGeMAPS (Eyben et al., 2016, doi 10.1109/TAFFC.2015.2457417). The acoustic baseline reads the
+28 of `functionals`, on the frames of `prosody.track`. `delivery` adds the spectrum of short frames.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+from scipy import fft
+from scipy.sparse import csr_array
 
 from . import prosody
 from .prosody import HOP, RATE, Track
@@ -50,6 +52,32 @@ FUNCTIONALS: Mapping[str, str] = MappingProxyType(
 )
 """Name -> what it is and in which unit, in the order of `functionals`."""
 
+_ROLLOFFS = (25, 50, 85, 95)  # per cent of a frame's power
+_CEPSTRA = 13
+
+SPECTRAL: Mapping[str, str] = MappingProxyType(
+    {
+        "alpha_ratio": "energy from 50 to 1000 Hz over that from 1 to 5 kHz (dB; Eyben et al., 2016)",
+        "hammarberg": "strongest bin to 2 kHz over that from 2 to 5 kHz (dB; Hammarberg et al., 1980)",
+        "slope_0_500": "straight line through the log spectrum to 500 Hz (dB per kHz; Eyben et al., 2016)",
+        "slope_500_1500": "the same from 500 to 1500 Hz (dB per kHz)",
+        "slope_1500_5000": "the same from 1500 to 5000 Hz (dB per kHz)",
+        "flatness": "geometric over arithmetic mean of the bins (dB; 0 = white; Gray and Markel, 1974)",
+        **{f"rolloff_{share}": f"frequency below which {share} % of the power lies (Hz)" for share in _ROLLOFFS},
+        "centroid": "centre of gravity of the power to 8 kHz (Hz)",
+        **{
+            f"cepstrum_{k}": f"cepstral coefficient {k} of 64 mel bands (natural log; Davis and Mermelstein, 1980)"
+            for k in range(1, _CEPSTRA + 1)
+        },
+        "relative_level": "power over the mean power of the active frames (dB)",
+        "flux": "distance of the amplitude spectrum, at unit energy, from that of the frame before (0 to 1.42)",
+    }
+)
+"""Name -> what is measured in a frame of 25 ms every 10 ms, and in which unit."""
+_STATISTICS = ("mean", "sd", "p10", "median", "p90")
+DELIVERY: tuple[str, ...] = (*FUNCTIONALS, *(f"{name}_{statistic}" for name in SPECTRAL for statistic in _STATISTICS))
+"""Names of the measures of `delivery`: those of `FUNCTIONALS`, then five statistics of each of `SPECTRAL`."""
+
 _REFERENCE = 55.0  # Hz
 _FRAMES_PER_SECOND = RATE / HOP
 _PAUSE = 5  # frames (0.1 s): shorter gaps are closures of consonants
@@ -58,6 +86,38 @@ _FFT = 1024
 _THIRDS = 100.0 * 2 ** (np.arange(18) / 3)  # edges of third-octave bands, 100 to 5080 Hz
 _FLOOR = 1e-12
 _QUIET = 1e-6  # of the loudest band (-60 dB): changes below are leakage and rounding
+
+_SHORT, _STEP, _BINS = 400, 160, 512  # 25 ms and 10 ms, transformed at 31.25 Hz
+_HERTZ = fft.rfftfreq(_BINS, 1 / RATE)
+_HANN = np.hanning(_SHORT + 1)[:-1]
+_ACTIVE_DB = 35.0  # below the loudest; short frames fall between the periods of a low voice, so more than prosody's 30
+_FAINT = 1e-9 * (_HANN.sum() / 2) ** 2  # 90 dB below a full-scale sine: less is noise of the recording and rounding
+
+
+def _between(low: float, high: float) -> slice:
+    return slice(*np.searchsorted(_HERTZ, [low, high]))
+
+
+def _slopes() -> csr_array:
+    """Weights over bins `(3, bins)` that give the slopes of `SPECTRAL`."""
+    weights = np.zeros((3, len(_HERTZ)))
+    for row, band in zip(weights, itertools.pairwise([0, 500, 1500, 5000]), strict=True):
+        bins = _between(max(band[0], 1), band[1])  # bin 0 is left out: an offset is no voice
+        centred = (_HERTZ[bins] - _HERTZ[bins].mean()) / 1000
+        row[bins] = centred / (centred @ centred)
+    return csr_array(weights)
+
+
+def _mel(bands: int) -> csr_array:
+    """Weights over bins `(bands, bins)`: triangles of equal width in mel (O'Shaughnessy, 1987) to 8 kHz."""
+    edges = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + _HERTZ[-1] / 700), bands + 2) / 2595) - 1)
+    rise = (_HERTZ - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    fall = (edges[2:, None] - _HERTZ) / np.diff(edges)[1:, None]
+    return csr_array(np.maximum(0, np.minimum(rise, fall)))
+
+
+# Sparse, since a product of dense matrices may round by the number of threads
+_SLOPES, _MEL = _slopes(), _mel(64)
 
 
 def functionals(samples: np.ndarray) -> np.ndarray:
@@ -73,6 +133,80 @@ def functionals(samples: np.ndarray) -> np.ndarray:
     frames = prosody.track(samples)
     found = {**_pitch(frames), **_level(frames), **_voice(frames), **_timing(frames), **_spectrum(samples, frames)}
     return np.array([found[name] for name in FUNCTIONALS])
+
+
+def delivery(samples: np.ndarray) -> np.ndarray:
+    """The measures of `DELIVERY`: `functionals`, and statistics of short frames with speech.
+
+    The clip is first scaled to a peak of 1, so that nothing but `level` depends on a gain. `level` is that of the clip
+    as it came. Active frames are those within 35 dB of the loudest. The number of threads does not change the result.
+
+    Args:
+        samples: Mono `(samples,)` at `prosody.RATE` Hz, at least 0.05 s, finite.
+
+    Returns:
+        Shape (len(DELIVERY),), float64, never infinite. What `functionals` cannot tell is NaN. So are all statistics of
+        `SPECTRAL` in a clip that does not vary (silence, an offset), and those of flux where no two active frames are
+        neighbours.
+    """
+    peak = float(np.abs(samples).max()) or 1.0  # silence stays what it is
+    scaled = np.asarray(samples, np.float64) / peak
+    found = functionals(scaled.astype(np.float32))
+    found[list(FUNCTIONALS).index("level")] += 20 * np.log10(peak)
+    return np.concatenate([found, _short_frames(scaled)])
+
+
+def _short_frames(samples: np.ndarray) -> np.ndarray:
+    """Statistics of `SPECTRAL`."""
+    padded = np.pad(samples - samples.mean(), _SHORT // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _SHORT)[::_STEP]
+    transformed = np.asarray(fft.rfft(frames * _HANN, _BINS))
+    power = np.square(transformed.real)  # (frames, bins); where it can be in place, it is: fresh memory is slow
+    power += np.square(transformed.imag)
+    total = power.sum(1)
+    if total.max() < _FAINT:
+        return np.full(len(SPECTRAL) * len(_STATISTICS), np.nan)
+    where = np.flatnonzero(total > total.max() * 10 ** (-_ACTIVE_DB / 10))
+    power = power[where]
+    power += _FAINT
+    total = power.sum(1)
+    decibels = np.log10(power)
+    decibels *= 10
+    bands = power[:, _between(50, 1000)].sum(1), power[:, _between(1000, 5000)].sum(1)
+    peaks = decibels[:, _between(0, 2000)].max(1), decibels[:, _between(2000, 5000)].max(1)
+    measures = [
+        10 * np.log10(bands[0] / bands[1]),
+        peaks[0] - peaks[1],
+        *(_SLOPES @ decibels.T),
+        decibels.mean(1) - 10 * np.log10(power.mean(1)),
+        *_rolloffs(power),
+        np.einsum("fb,b->f", power, _HERTZ) / total,
+        *fft.dct(np.log(_MEL @ power.T), axis=0, norm="ortho")[1 : _CEPSTRA + 1],
+        10 * np.log10(total / total.mean()),
+    ]
+    amplitude = np.sqrt(power, out=power)
+    amplitude /= np.sqrt(total)[:, None]
+    changes = np.diff(amplitude, axis=0)[np.diff(where) == 1]
+    flux = np.sqrt(np.einsum("fb,fb->f", changes, changes))
+    return np.concatenate([_statistics(np.stack(measures)), _statistics(flux[None])])
+
+
+def _rolloffs(power: np.ndarray) -> list[np.ndarray]:
+    """In Hz, linear within a bin, which reaches half its width to both sides; each `(frames,)`."""
+    cumulated, rows, found = power.cumsum(1), np.arange(len(power)), []
+    for share in _ROLLOFFS:
+        wanted = cumulated[:, -1] * (share / 100)
+        bins = np.count_nonzero(cumulated < wanted[:, None], axis=1)
+        beyond = (cumulated[rows, bins] - wanted) / power[rows, bins]  # 0 to 1 of the bin
+        found.append(np.maximum(0, bins + 0.5 - beyond) * _HERTZ[1])
+    return found
+
+
+def _statistics(values: np.ndarray) -> np.ndarray:
+    """Those of `_STATISTICS` of each row of `(measures, frames)`, one row after the other; NaN without frames."""
+    if not values.shape[1]:
+        return np.full(len(values) * len(_STATISTICS), np.nan)
+    return np.stack([values.mean(1), values.std(1), *np.percentile(values, [10, 50, 90], axis=1)], 1).ravel()
 
 
 def _pitch(frames: Track) -> dict[str, float]:
@@ -179,7 +313,12 @@ def _slope(where: np.ndarray, values: np.ndarray) -> float:
 def _line(x: np.ndarray, y: np.ndarray) -> float:
     """Slope of least squares; NaN for a single point."""
     centred = x - x.mean()
-    return float(centred @ y / (centred @ centred)) if len(x) > 1 else np.nan
+    return float(_dot(centred, y) / _dot(centred, centred)) if len(x) > 1 else np.nan
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    """In stretches that OpenBLAS leaves to one thread: the sum of several depends on how many they are."""
+    return sum(float(x[start : start + 10_000] @ y[start : start + 10_000]) for start in range(0, len(x), 10_000))
 
 
 def _movement(where: np.ndarray, values: np.ndarray) -> float:
