@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ..data_modules.functionals import FUNCTIONALS as DELIVERY
+from ..data_modules.functionals import DELIVERY
 from .backbones.base import Inputs
 
 AudioInput = Literal["none", "all_layers"]

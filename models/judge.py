@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, decode, resample
-from ..data_modules.functionals import functionals as delivery
+from ..data_modules.functionals import delivery
 from ..data_modules.prosody import RATE
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
