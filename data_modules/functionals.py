@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -160,7 +161,7 @@ def _short_frames(samples: np.ndarray) -> np.ndarray:
     """Statistics of `SPECTRAL`."""
     padded = np.pad(samples - samples.mean(), _SHORT // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _SHORT)[::_STEP]
-    transformed = np.asarray(fft.rfft(frames * _HANN, _BINS))
+    transformed: Any = fft.rfft(frames * _HANN, _BINS)  # SciPy has no type for it
     power = np.square(transformed.real)  # (frames, bins); where it can be in place, it is: fresh memory is slow
     power += np.square(transformed.imag)
     total = power.sum(1)
