@@ -91,12 +91,12 @@ class HeadInput(nn.Module):
         """Features `(pairs, size)`, float32.
 
         Args:
-            pooled: Of the language model `(pairs, hidden)`.
-            inputs: Of the same pairs.
+            pooled: Of the language model `(rows, hidden)`.
+            inputs: Of the same rows; those of a pair that is read in windows become their weighted mean.
         """
-        if not self.settings.of_clips:
-            return pooled
-        features = self.standardised(pooled, *self.raw(inputs), inputs.window_weights)
+        features = self.standardised(pooled, *self.raw(inputs)) if self.settings.of_clips else pooled
+        if inputs.window_weights is not None:
+            features = inputs.window_weights @ features
         if not self.settings.landmarks:
             return features
         # the exact distance: the one by a matrix product would depend on the batch
@@ -114,27 +114,21 @@ class HeadInput(nn.Module):
         functionals = inputs.functionals if self.settings.functionals else None
         return tuple(None if of is None else _of_pairs(of.float(), inputs.heard) for of in (layers, functionals))  # pyright: ignore
 
-    def standardised(
-        self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None, window_weights: Tensor | None = None
-    ) -> Tensor:
-        """Features `(pairs, sum of blocks)`, before they are compared with landmarks.
+    def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
+        """Features `(rows, sum of blocks)`, before they are compared with landmarks.
 
         Args:
-            pooled: Of the language model `(pairs, hidden)`.
+            pooled: Of the language model `(rows, hidden)`.
             layers: See `raw`.
             functionals: See `raw`.
-            window_weights: See `Inputs`.
         """
-        found = []
+        found = [self._standardised("pooled", layer_norm(pooled, pooled.shape[-1:]))]
         if layers is not None:
             weights = self.layer_weights.softmax(0)[:, None, None]
             found.append((weights * self._standardised("layers", layers)).sum(2).flatten(1))
         if functionals is not None:
             found.append(self._standardised("functionals", functionals).flatten(1))
-        of_clips = torch.cat(found, -1)
-        if window_weights is not None:
-            of_clips = window_weights @ of_clips
-        return torch.cat([self._standardised("pooled", layer_norm(pooled, pooled.shape[-1:])), of_clips], -1)
+        return torch.cat(found, -1)
 
     def _standardised(self, name: str, values: Tensor) -> Tensor:
         scaled = (values - self.get_buffer(f"{name}_mean")) / self.get_buffer(f"{name}_scale")
@@ -142,10 +136,10 @@ class HeadInput(nn.Module):
 
     @torch.no_grad()
     def standardise(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> None:
-        """Take mean and standard deviation of these pairs as the scale of every feature.
+        """Take mean and standard deviation of these rows as the scale of every feature.
 
         Args:
-            pooled: Of the language model `(pairs, hidden)`, two pairs or more.
+            pooled: Of the language model `(rows, hidden)`, two rows or more.
             layers: See `raw`.
             functionals: See `raw`.
         """

@@ -152,17 +152,10 @@ class EmpathyJudge(nn.Module):
         return self.pool(self.backbone.hidden_states(inputs), inputs)
 
     def read(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What `HeadInput` makes features of: the pooled state `(pairs, hidden)`, and what it has of the clips
-        (`HeadInput.raw`), of the windows of a pair the weighted mean."""
+        """What `HeadInput` makes features of: the pooled state `(rows, hidden)`, and what it has of the clips
+        (`HeadInput.raw`)."""
         inputs = self.heard(inputs)
-        pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
-        weights = inputs.window_weights
-        layers, functionals = (
-            # 0 times NaN is NaN: what is unknown of one pair is kept from the others
-            own if own is None or weights is None else torch.stack([_mean(of_pair, own) for of_pair in weights])
-            for own in self.head_input.raw(inputs)
-        )
-        return pooled, layers, functionals
+        return self.pool_states(self.backbone.hidden_states(inputs), inputs), *self.head_input.raw(inputs)
 
     def heard(self, inputs: Inputs) -> Inputs:
         """The same inputs with their clips encoded."""
@@ -177,11 +170,10 @@ class EmpathyJudge(nn.Module):
             return self.head_input(self.pool_states(hidden, inputs), inputs)
 
     def pool_states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """The backbone's states `(batch, tokens, hidden)` as one vector for each pair `(pairs, hidden)`, float32."""
+        """The backbone's states `(rows, tokens, hidden)` as one vector for each row `(rows, hidden)`, float32."""
         hidden = hidden.to(self.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
-            return pooled if inputs.window_weights is None else inputs.window_weights @ pooled
+            return self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
         """Decode the clips of these pairs and build what `forward` reads, on the CPU.
@@ -428,11 +420,6 @@ def _window_weights(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor
 def _heard(rows: Sequence[Sequence[_Span]]) -> Tensor:
     """Windows of the response and of the last context turn, -1 = no context `(rows, 2)`."""
     return torch.tensor([[row[-1].number, row[-2].number if len(row) > 1 else -1] for row in rows])
-
-
-def _mean(weights: Tensor, rows: Tensor) -> Tensor:
-    """Of the rows with a weight `(rows, ...)`."""
-    return torch.tensordot(weights[weights > 0], rows[weights > 0], 1)
 
 
 def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:

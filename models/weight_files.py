@@ -27,6 +27,9 @@ BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
 
+_ADAPTER, _AT_ITS_START = "adapter", "at its start"
+"""Metadata of the head of a judge that is best as training began: its adapter changes nothing, and shall not."""
+
 
 def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
     """Write what was trained; the frozen backbone is not written.
@@ -42,7 +45,10 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
         adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
     # the scale is in both files: a head is worth nothing on another scale, and an edit of one shows
-    save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata={"dimensions": scales_text(judge.dimensions)})
+    metadata = {"dimensions": scales_text(judge.dimensions)}
+    if not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
+        metadata[_ADAPTER] = _AT_ITS_START
+    save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata=metadata)
     if trained := judge.trained_in_full():
         save_file(_on_cpu(trained), folder / BACKBONE_FILE)
     return {name: file_hash(folder / name) for name in _weight_files(judge)}
@@ -56,12 +62,14 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
             changes nothing, or is not the one of this hash.
     """
     (adapter,) = judge.adapter
+    head, metadata = _read(folder / HEAD_FILE, _head_state(judge))
     if adapter is not None:
         _check_adapter_config(adapter, folder / ADAPTER_CONFIG)
         path = folder / ADAPTER_FILE
         found, _ = _read(path, get_peft_model_state_dict(adapter, save_embedding_layers=False))
         # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
-        if not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
+        trained = metadata.get(_ADAPTER) != _AT_ITS_START
+        if trained and not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
             raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
         set_peft_model_state_dict(adapter, found)
     if trained := judge.trained_in_full():
@@ -69,13 +77,12 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         with torch.no_grad():
             for name, weight in trained.items():
                 weight.copy_(found[name])
-    found, metadata = _read(folder / HEAD_FILE, _head_state(judge))
     scales, own = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
     if scales != own:
         raise UserError(
             f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {own}: scales must be the same"
         )
-    judge.load_state_dict(found, strict=False)  # frozen weights are not in the file; `_read` was strict
+    judge.load_state_dict(head, strict=False)  # frozen weights are not in the file; `_read` was strict
     for name in _weight_files(judge):
         check_hash(folder / name, hashes.get(name))
 

@@ -316,7 +316,7 @@ def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, 
     old = {**as_before(json.loads(json.dumps(description))), "members": ["members/0", "members/1"], "sha256": hashes}
     (judge / "judge.json").write_text(json.dumps(old))
     assert main(["upgrade", str(judge)]) == 0
-    assert capsys.readouterr().out.count("schema_version 1 -> 2") == 3
+    assert capsys.readouterr().out.count("schema_version 1 -> 3") == 3
     assert json.loads(members[1].read_text()) == description
     loaded = load_judge(judge)
     assert len(loaded.judge.members) == 2

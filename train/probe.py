@@ -8,7 +8,7 @@ with `method: probe` it ends there: one pass over the training split, and no gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
@@ -26,7 +26,7 @@ from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
 from ..models.closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fit_preferences
 from ..models.heads import build_head
-from ..models.judge import EmpathyJudge
+from ..models.judge import EmpathyJudge, JudgeSettings
 from .features import Precision
 from .module import JudgeModule
 from .strategies import ZeroStrategy, like
@@ -67,13 +67,13 @@ class StartAtProbe(Callback):
         """Validate the start as any epoch, so that it may be the best checkpoint."""
         if self.record is None:
             return
-        for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint):
-                callback._last_global_step_saved = -1  # else it takes step 0 for saved
-        loop = trainer.fit_loop.epoch_loop.val_loop
-        trainer.validating = True
-        loop.run()
+        trainer.validating = True  # as before any validation in the loop of epochs
+        trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
+                # by itself it looks at the end of an epoch, and takes step 0 for saved
+                callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
 
 
 def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> dict[str, Any] | None:
@@ -264,6 +264,11 @@ def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
     with torch.no_grad():
         for name, weight in judge.head.named_parameters():
             weight.copy_(like(head.get_parameter(name).to(weight.device), weight))
+
+
+def without_adapters(settings: JudgeSettings) -> JudgeSettings:
+    """The same judge with a backbone that stays as it is."""
+    return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
 
 
 def check_method(method: str, judge: EmpathyJudge, data: PairDataModule) -> None:

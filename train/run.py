@@ -43,7 +43,7 @@ from .collate import Collate
 from .features import Features, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
-from .probe import StartAtProbe, check_method
+from .probe import StartAtProbe, check_method, without_adapters
 from .raters import RaterEmbedding
 from .recipe import Recipe, RecipeParser, recipes_table
 from .strategies import ShardedStrategy, check_strategy, started_by
@@ -94,7 +94,8 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
         data.setup("fit")
         _check_data(recipe, data)
 
-        judge = EmpathyJudge(recipe.judge, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
+        settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
+        judge = EmpathyJudge(settings, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(data.mean_ratings())
         check_method(recipe.method, judge, data)
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):

@@ -329,6 +329,7 @@ def losses(folder: Path) -> Any:
 def hidden_states(folder: Path) -> Any:
     """What pooling makes of the hidden states of every family's miniature, for four kinds of pairs, and the scores."""
     import torch
+    from empathy_judge.models.head_input import HeadInputSettings
     from empathy_judge.models.scoring import PairScorer
 
     common = _module(HERE.parent / "models" / "backbones" / "conftest.py")
@@ -340,7 +341,8 @@ def hidden_states(folder: Path) -> Any:
         home.mkdir(parents=True)
         with _seeded(0):
             common._module(common.FOLDER / f"{name}.py").build(home, common.Tools)
-        judge = families.judge_of(common.Family(name, home, {}, 0.0, print, None, name in common.ENCODERS))
+        family = common.Family(name, home, {}, 0.0, print, None, name in common.ENCODERS)
+        judge = families.judge_of(family, head_input=HeadInputSettings(audio="none"))
         with torch.no_grad():
             pooled = judge.pooled(judge.build_inputs(pairs))
             predicted = [

@@ -121,12 +121,13 @@ def test_what_the_folder_holds(judge_folder):
     assert (judge_folder / ADAPTER).stat().st_size < 500_000  # the frozen 3 M weights (12 MB) are not in it
     assert (judge_folder.stat().st_mode & 0o777) == 0o755
     description = json.loads((judge_folder / JUDGE).read_text())
-    assert description["schema_version"] == 2
+    assert description["schema_version"] == 3
     assert description["provenance"]["validation"] == {"empathy": 0.5, "warmth": None}
     assert [d["name"] for d in description["dimensions"]] == ["empathy", "warmth"]
     assert (description["sampling_rate"], description["max_seconds"]) == (16_000, 10.0)
     assert set(load_file(judge_folder / HEAD)) == {
-        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
+        "head.linear.weight", "head.linear.bias", "head_input.layer_weights",
+        "head_input.pooled_mean", "head_input.pooled_scale", "head_input.layers_mean", "head_input.layers_scale",
     }  # fmt: skip
 
 
@@ -211,7 +212,7 @@ def in_settings(**changes):
         (in_scale(name="calm"), [HEAD, "scales must be the same", "calm"]),
         (in_scale(higher_is_better=False), [HEAD, "scales must be the same", "false"]),
         (lambda it: it["dimensions"].reverse(), [HEAD, "scales must be the same"]),
-        (lambda it: it.update(schema_version=3), ["schema_version 3; expected 2"]),
+        (lambda it: it.update(schema_version=4), ["schema_version 4; expected 3"]),
         *((lambda it, key=key: it.pop(key), [key]) for key in ("settings", "dimensions", "backbone_fingerprint")),
         (in_settings(pooling="median"), ["pooling"]),
         (in_settings(dtype="int8"), ["dtype"]),
@@ -259,7 +260,7 @@ def test_a_judge_of_the_first_schema_loads_and_says_how_it_is_converted(folder, 
     assert f"`empathy-judge upgrade {folder}` converts it" in capsys.readouterr().err
     assert torch.equal(expected, scores_of(loaded.judge, pairs))
     assert loaded.description["settings"]["lora"]["full_parts"] == []
-    assert loaded.description["schema_version"] == 2
+    assert loaded.description["schema_version"] == 3
 
 
 # ---------------------------------------------------------------- files

@@ -39,24 +39,26 @@ def test_each_part_gets_its_adapters_and_no_other_part_does(parts, make_judge):
     lora = sum(w.numel() for name, w in judge.trainable().items() if "lora_" in name)
     assert lora == 3 * sum(WIDTHS[part] for part in parts)
     others = {name for name in judge.trainable() if "lora_" not in name}
-    assert others == {"head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias"}
+    assert others == {"head_input.layer_weights", "head.linear.weight", "head.linear.bias"}
 
 
 @pytest.mark.parametrize("parts", CHOICES, ids="+".join)
 def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
     judge = make_judge(LoraSettings(parts=parts, rank=3))
-    table = parameter_table(count_parameters(judge.backbone, {"pooling": judge.pooling, "head": judge.head}))
+    table = parameter_table(count_parameters(judge.backbone, judge.own_modules()))
     rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
     numbers = {row[0]: [int(re.sub(",", "", cell)) for cell in row[1:]] for row in rows}
     network = load_backbone(Checkpoint(str(backbone_folder))).network
     plain = {
         name: sum(w.numel() for w in network.get_submodule(root[:-1]).parameters()) for name, root in ROOTS.items()
     }
-    head = 192 + 192 + 2 * 192 + 2
+    layers, width = judge.backbone.layer_sizes
+    head = 2 * (192 + 3 * 2 * width) + 2  # of response, context and difference: mean and deviation
     for part in ROOTS:
-        lora, layers = (3 * WIDTHS[part], LAYERS[part]) if part in parts else (0, 0)
-        assert numbers[part] == [plain[part] + lora, lora, layers]
+        lora, adapted = (3 * WIDTHS[part], LAYERS[part]) if part in parts else (0, 0)
+        assert numbers[part] == [plain[part] + lora, lora, adapted]
     assert numbers["pooling"] == [0, 0, 0]
+    assert numbers["head_input"] == [layers, layers, 0]
     assert numbers["head"] == [head, head, 0]
     assert numbers["all"] == [sum(numbers[name][i] for name in numbers if name != "all") for i in range(3)]
     assert numbers["all"][0] == sum(weight.numel() for weight in judge.parameters())
@@ -66,7 +68,7 @@ def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
 def test_without_parts_only_the_head_is_trained(make_judge):
     judge = make_judge(LoraSettings(parts=[]), pooling="attention")
     assert set(judge.trainable()) == {
-        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
+        "head_input.layer_weights", "head.linear.weight", "head.linear.bias",
         "pooling.score.weight", "pooling.score.bias",
     }  # fmt: skip
 

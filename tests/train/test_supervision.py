@@ -86,6 +86,14 @@ def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_
     assert origin["preferences_met"]["warmth"] == 1.0
 
 
+def test_a_probe_learns_the_order_from_preferences_alone(opinions: Path, train_arguments, tmp_path: Path):
+    run = tmp_path / "run"
+    train(train_arguments(run, data__path=opinions, method="probe", **PREFERENCES_ALONE))
+    judge, test = load_run(run).judge, human_comparisons(PairDataset.load(opinions).subset("test"))
+    lead = scores_of(judge, [item.chosen for item in test]) - scores_of(judge, [item.rejected for item in test])
+    assert (lead > 0).all()
+
+
 def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opinions: Path, train_arguments, tmp_path):
     for share, data, message in (
         ({"preference_share": 0.5}, dataset_folder, "share of 0.5 of what it has not: preferences"),

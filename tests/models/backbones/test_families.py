@@ -20,6 +20,7 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.layer_statistics import LayerStatistics
 from empathy_judge.models.export.backbone_folder import write_backbone
 from empathy_judge.models.export.write import merge_adapter
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
@@ -236,6 +237,24 @@ def test_an_attention_kernel_that_is_not_installed_is_named(family):
     with pytest.raises(UserError, match=r"backbone '.*': .*[Ff]lash") as refused:
         load_backbone(Checkpoint(str(family.folder), dtype=torch.bfloat16, attention="flash_attention_2"))
     assert "\n" not in str(refused.value)
+
+
+@torch.no_grad()
+def test_what_the_head_reads_of_a_clip_does_not_depend_on_its_batch(family, noise):
+    """Neither on the others nor on their order, also where the family cuts a clip into pieces of its own."""
+    backbone = load_backbone(Checkpoint(str(family.folder)))
+    lengths = [16_000, 33_333, 5_120, min(round(backbone.max_seconds * RATE), 32 * RATE), 33_333]
+    clips = [noise(length, seed) for seed, length in enumerate(lengths)]
+    together = LayerStatistics()
+    backbone.encode_audio(backbone.prepare_clips(clips), together)
+    assert together.clips.shape == (5, backbone.layer_sizes[0], 2, backbone.layer_sizes[1])
+    assert together.clips.dtype == torch.float32
+    for clip, found in zip(clips, together.clips, strict=True):
+        alone = LayerStatistics()
+        backbone.encode_audio(backbone.prepare_clips([clip]), alone)
+        assert (found - alone.clips[0]).abs().max() <= 1e-5 * max(1.0, float(alone.clips.abs().max()))
+    assert (together.clips[1] - together.clips[4]).abs().max() > 1e-3  # the states of another clip are others
+    assert (together.clips[:, :, 1] > 1e-4).any(-1).all()  # no layer is constant over time
 
 
 @torch.no_grad()

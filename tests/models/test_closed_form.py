@@ -1,0 +1,107 @@
+"""Ridge and kernel regression in closed form, against scikit-learn and against known truths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from empathy_judge.models import closed_form
+from empathy_judge.models.closed_form import PENALTIES, Portion, fit, fit_preferences
+from sklearn.linear_model import Ridge
+
+BLOCKS = (3, 5)
+
+
+def portion(n: int = 90, seed: int = 0, dimensions: int = 2, bent: bool = False) -> Portion:
+    draw = np.random.default_rng(seed)
+    features = draw.normal(size=(n, sum(BLOCKS))) * [1, 1, 1, *[2] * 5]
+    truth = features[:, :dimensions] + 0.5 * features[:, 3:4]
+    if bent:
+        truth = 2 * np.abs(features[:, :dimensions])
+    targets = 3 + truth + 0.2 * draw.normal(size=truth.shape)
+    return Portion(features, targets, np.ones_like(targets), np.arange(n) // 3)
+
+
+@pytest.mark.parametrize("width", [None, 0.25])
+def test_it_is_ridge_and_kernel_ridge_regression(width, monkeypatch):
+    monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
+    data = portion(dimensions=1)
+    found = fit(data, BLOCKS, widths=(width,))
+    scale = np.repeat([data.features[:, :3].var(0).sum(), data.features[:, 3:].var(0).sum()], BLOCKS) ** -0.5 / 2**0.5
+    scaled, new = data.features * scale, portion(20, 1, 1).features
+    if width is None:
+        reference = Ridge(alpha=0.3).fit(scaled, data.targets[:, 0]).predict(new * scale)
+        assert found.landmarks is None
+    else:
+        # a bias that is not penalised: the same system bordered by ones
+        kernel = lambda a, b: np.exp(-width * ((a[:, None] - b[None]) ** 2).sum(-1))  # noqa: E731
+        system = np.block(
+            [[kernel(scaled, scaled) + 0.3 * np.eye(90), np.ones((90, 1))], [np.ones((1, 90)), np.zeros((1, 1))]]
+        )
+        solved = np.linalg.solve(system, np.append(data.targets[:, 0], 0))
+        reference = kernel(new * scale, scaled) @ solved[:-1] + solved[-1]
+    np.testing.assert_allclose(found.predict(new)[:, 0], reference, atol=2e-6)
+
+
+def test_portions_give_what_all_at_once_gives(monkeypatch):
+    """A portion makes folds of its own, so that only the penalty that is chosen may differ."""
+    monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.1]))
+    data = portion(200)
+    pieces = [Portion(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
+    new = portion(30, 2).features
+    for widths in ((None,), (0.25,)):
+        whole = fit(data, BLOCKS, [data], widths)
+        parts = fit(data, BLOCKS, pieces, widths)
+        np.testing.assert_allclose(whole.predict(new), parts.predict(new), atol=1e-6)
+        assert parts.record["pairs"] == 200
+
+
+def test_the_kernel_is_chosen_by_what_it_predicts():
+    assert fit(portion(240), BLOCKS).record["kernel"] == "linear"
+    found = fit(portion(600, bent=True), BLOCKS)
+    assert found.record["kernel"] == "gaussian"
+    errors = found.record["unexplained"]
+    assert errors["gaussian 0.6"] < 0.7 * errors["linear"]
+
+
+def test_groups_are_left_out_whole():
+    """A feature that names the group explains all within it and nothing of others: with groups whole it is not used."""
+    draw = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 6)
+    names, truth = draw.normal(size=(40, 8))[groups], draw.normal(size=40)[groups]
+    targets = (truth + 0.01 * draw.normal(size=240))[:, None]
+    apart = fit(Portion(names, targets, np.ones_like(targets), groups), (8,), widths=(None, 0.6))
+    mixed = fit(Portion(names, targets, np.ones_like(targets), np.arange(240)), (8,), widths=(None, 0.6))
+    assert min(apart.record["unexplained"].values()) > 0.9
+    assert min(mixed.record["unexplained"].values()) < 0.1
+
+
+def test_a_rating_that_is_missing_or_weighs_nothing_does_not_count():
+    data, new = portion(120), portion(20, 3).features
+    spoiled = data.targets.copy()
+    spoiled[5:15, 0], spoiled[20:30, 1] = 1e6, 1e6
+    weights = np.ones_like(spoiled)
+    weights[5:15, 0] = weights[20:30, 1] = 0
+    missing = np.where(weights == 0, np.nan, spoiled)
+    by_weight = fit(data._replace(targets=spoiled, weights=weights), BLOCKS, widths=(None,))
+    by_absence = fit(data._replace(targets=missing), BLOCKS, widths=(None,))
+    np.testing.assert_allclose(by_weight.predict(new), by_absence.predict(new), atol=1e-6)
+    assert np.abs(by_absence.predict(new) - fit(data, BLOCKS, widths=(None,)).predict(new)).max() < 0.2
+
+
+def test_ratings_of_one_group_are_refused():
+    data = portion(30)
+    with pytest.raises(ValueError, match="fewer than two groups"):
+        fit(data._replace(groups=np.zeros(30, dtype=int)), BLOCKS)
+    assert len(PENALTIES) > 10
+
+
+def test_preferences_are_learned_in_logits():
+    draw = np.random.default_rng(1)
+    first, second = draw.normal(size=(2, 400, 8))
+    lead = 2 * (first[:, 0] - second[:, 0])
+    wins = draw.uniform(size=400) < 1 / (1 + np.exp(-lead))
+    better, worse = np.where(wins[:, None], first, second), np.where(wins[:, None], second, first)
+    found = fit_preferences(better, worse, BLOCKS, np.arange(400) // 4)
+    assert 1.4 < found.weights[0, 0] < 2.6
+    assert np.abs(found.weights[1:]).max() < 0.4
+    assert found.record["log_loss"] < np.log(2) * 0.8

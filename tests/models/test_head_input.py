@@ -1,0 +1,120 @@
+"""What the head reads of the clips beside the pooled state of the language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.functionals import DELIVERY, delivery
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.feature_cache import DiskStore
+from empathy_judge.models.head_input import HeadInput, HeadInputSettings
+from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.scoring import PairScorer
+
+RATE = 16_000
+SPANS = torch.tensor([4.0, 10.0])
+BOTH = HeadInputSettings(functionals=True)
+
+
+def clip(seconds: float, seed: int) -> Clip:
+    return Clip(np.random.default_rng(seed).normal(scale=0.2, size=int(seconds * RATE)).astype(np.float32), RATE)
+
+
+def pair(number: int, turns: int = 1) -> Pair:
+    context = tuple(Turn("user", clip(0.4 + 0.3 * number, 10 * number + turn)) for turn in range(turns))
+    return Pair(pair_id=f"p{number}", group_id="g", context=context, response=clip(0.5 + 0.2 * number, 100 + number))
+
+
+@pytest.fixture
+def judge(make_judge):
+    judge = make_judge(LoraSettings(parts=["language_model"], rank=2), head_input=BOTH)
+    with torch.no_grad():
+        read = judge.read(judge.build_inputs([pair(n) for n in range(6)]))
+        judge.head_input.standardise(*read)
+    return judge
+
+
+@torch.no_grad()
+def test_features_are_statistics_of_response_context_and_their_difference(judge):
+    pairs = [pair(n) for n in range(6)]
+    pooled, layers, functionals = judge.read(judge.build_inputs(pairs))
+    count, width = judge.backbone.layer_sizes
+    assert layers.shape == (6, 3, count, 2, width)
+    assert functionals.shape == (6, 3, len(DELIVERY))
+    states = judge.encode_clips([judge.decode(pairs[2].response)])[0][0].states
+    # the last layer is followed by a pooling of two and a layer norm in this family, so that its own states are others
+    assert states.shape[1] == width
+    expected = delivery(pairs[2].response.samples), delivery(pairs[2].context[0].audio.samples)
+    np.testing.assert_allclose(functionals[2, 0], expected[0], rtol=1e-5, equal_nan=True)
+    np.testing.assert_allclose(functionals[2, 1], expected[1], rtol=1e-5, equal_nan=True)
+    torch.testing.assert_close(layers[:, 2], layers[:, 0] - layers[:, 1])
+    features = judge.pooled(judge.build_inputs(pairs))
+    assert features.shape == (6, judge.head_input.size) == (6, pooled.shape[1] + 6 * width + 3 * len(DELIVERY))
+    assert features.mean(0).abs().max() < 1e-3  # of the pairs that the scale was taken from
+    assert features.abs().max() <= 5
+
+
+@torch.no_grad()
+def test_without_a_context_its_features_are_the_mean_and_nothing_else_changes(judge):
+    with_context, without = pair(1), Pair(pair_id="q", group_id="g", context=(), response=pair(1).response)
+    assert (pair(1, turns=2).context[0].audio.samples != pair(1, turns=2).context[1].audio.samples[:1]).any()
+    hidden, (_, audio, _) = judge.backbone.hidden_size, judge.head_input.blocks
+    both = judge.pooled(judge.build_inputs([with_context, without]))[:, hidden : hidden + audio].unflatten(1, (3, -1))
+    assert torch.equal(both[0, 0], both[1, 0])
+    assert not both[1, 1:].any()
+    assert both[0, 1:].any()
+
+
+@torch.no_grad()
+def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path: Path):
+    pairs = [pair(0), pair(3, 2), Pair(pair_id="q", group_id="g", context=(), response=clip(0.7, 5)), pair(5)]
+    together = judge(judge.build_inputs(pairs))
+    for number, own in enumerate(pairs):
+        apart = (judge(judge.build_inputs([own]))[0] - together[number]) / SPANS
+        assert apart.abs().max() <= 1e-5
+    store = DiskStore(tmp_path)
+    for _ in range(2):  # the second reads what the first has stored
+        found = [made.score for _, made in PairScorer(judge, 3, store=store).predict(pairs)]
+        assert ((torch.stack(found) - together) / SPANS).abs().max() <= 1e-5
+    assert list(tmp_path.rglob("*.safetensors"))
+
+
+@torch.no_grad()
+def test_what_never_varied_in_training_counts_for_nothing():
+    head_input = HeadInput(HeadInputSettings(), 4, (2, 3))
+    pooled, layers = torch.randn(8, 4), torch.randn(8, 3, 2, 2, 3)
+    layers[:, 0, :, 0, 1] = 0.7
+    head_input.standardise(pooled, layers, None)
+    layers[:, 0, :, 0, 1] = 9.0
+    assert head_input.standardised(pooled, layers, None)[:, 4 + 1].abs().max() < 1e-20
+
+
+def test_layers_are_mixed_by_learned_weights(judge):
+    score = judge(judge.build_inputs([pair(0), pair(4)])).sum()
+    score.backward()
+    assert judge.head_input.layer_weights.grad.abs().min() > 0
+    assert not any(buffer.requires_grad for buffer in judge.head_input.buffers())
+
+
+@torch.no_grad()
+def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path: Path):
+    pairs = [pair(n) for n in range(6)]
+    features = judge.pooled(judge.build_inputs(pairs))
+    reach = torch.full((features.shape[1],), 0.03)
+    judge.compare_with(features[:4] * reach, reach)
+    judge.head.linear.weight.copy_(torch.randn(judge.head.linear.weight.shape))
+    compared = judge.pooled(judge.build_inputs(pairs))
+    assert compared.shape == (6, 4)
+    torch.testing.assert_close(compared[:4].diagonal(), torch.ones(4))
+    expected = torch.exp(-((features[5] - features[1]) * reach).square().sum())
+    torch.testing.assert_close(compared[5, 1], expected, rtol=1e-4, atol=1e-6)
+    origin = Provenance("tones", True, "c" * 64, "s" * 64, {}, ["train"], ["validation"], "mean")
+    save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
+    loaded = load_judge(tmp_path / "judge").judge
+    assert loaded.settings.head_input.landmarks == 4
+    assert torch.equal(loaded(loaded.build_inputs(pairs)), judge(judge.build_inputs(pairs)))

@@ -1,0 +1,111 @@
+"""Training that starts from, or is, a closed-form regression on frozen features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.models.artifact import load_any, load_run
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.closed_form import Portion, fit
+from empathy_judge.models.heads import build_head
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.run import train
+from scipy.stats import spearmanr
+
+SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
+PROBE = {"method": "probe", "judge__head_input__functionals": "true"}
+
+
+def scores_of(judge, pairs) -> np.ndarray:
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
+
+
+@pytest.fixture(scope="module")
+def probe(train_arguments, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("probe") / "run"
+    train(train_arguments(run, **PROBE))
+    return run
+
+
+def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_path, dataset_folder, capsys):
+    checkpoint = read_checkpoint(probe / "checkpoints" / "best.ckpt")
+    assert not any("lora_" in name for name in checkpoint["state_dict"])
+    assert checkpoint["global_step"] == 0
+    assert (probe / "calibration.json").is_file()
+    assert main(["export", str(probe), "--out", str(tmp_path / "judge")]) == 0
+    pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
+    exported, run = load_any(tmp_path / "judge"), load_run(probe)
+    expected = checkpoint["validation"]["score"].numpy()
+    for loaded in (exported, run):
+        np.testing.assert_allclose(scores_of(loaded.judge, pairs), expected, atol=1e-5)
+    assert run.calibration is not None
+
+
+def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
+    """Fitted here again, on features that the exported judge computes."""
+    judge, dataset = load_run(probe).judge, PairDataset.load(dataset_folder)
+    train_split, held_out = dataset.subset(["train"]), dataset.subset(["validation"])
+    landmarks = judge.settings.head_input.landmarks
+    with torch.no_grad():
+        features = [judge.head_input.standardised(*judge.read(judge.build_inputs([p])))[0] for p in train_split.pairs]
+        new = torch.stack(
+            [judge.head_input.standardised(*judge.read(judge.build_inputs([p])))[0] for p in held_out.pairs]
+        )
+    assert landmarks in (0, len(features))
+    means = train_split.mean_scores()
+    targets = means[[d.name for d in judge.dimensions]].to_numpy(float)
+    groups = np.array([pair.group_id for pair in train_split.pairs], dtype=object)
+    # in the order in which training read them, which decides the folds
+    order = np.random.default_rng(0).permutation(len(features))
+    known = torch.stack(features).double().numpy()[order]
+    found = fit(Portion(known, targets[order], np.ones_like(targets), groups[order]), judge.head_input.blocks)
+    scores = scores_of(judge, held_out.pairs)
+    expected = found.predict(new.double().numpy())
+    for column in range(scores.shape[1]):
+        assert spearmanr(scores[:, column], expected[:, column]).statistic > 0.999
+
+
+def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path):
+    """With a learning rate that destroys everything, the start is what is published."""
+    run = tmp_path / "run"
+    train(train_arguments(run, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1))
+    best = read_checkpoint(run / "checkpoints" / "best.ckpt")
+    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    assert best["global_step"] == 0
+    assert not last["agreement"] >= best["agreement"]  # NaN where all scores became one
+    assert best["validation"]["score"].shape == last["validation"]["score"].shape
+
+
+@pytest.mark.parametrize("name", ["regression", "gaussian", "histogram", "coral", "corn"])
+def test_every_head_starts_where_a_regression_has_ended(name):
+    torch.manual_seed(0)
+    features, weights = torch.randn(200, 6), 0.3 * torch.randn(6, len(SCALES))
+    means = torch.tensor([3.2, 2.6])
+    head = build_head(name, 6, SCALES, standardised=True)
+    head.start_from(weights, means + 0.1, means)
+    found = head(features).score.detach()
+    line = means + 0.1 + features @ weights
+    for column in range(2):
+        assert spearmanr(found[:, column], line[:, column]).statistic > 0.9999
+    near = (line - means).abs().amax(1) < 0.3
+    tolerance = 0.05 if name in ("regression", "gaussian") else 0.35
+    assert near.sum() > 5
+    assert (found - line)[near].abs().max() < tolerance
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"judge__head_input__audio": "none"}, "method probe with judge.head_input.audio none"),
+        ({"data__augmentation__noise": "0.5"}, "augmentation"),
+    ],
+)
+def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys):
+    words = train_arguments(tmp_path / "run", method="probe", cache__what="none", **overrides)
+    assert main(["train", *words]) == 2
+    assert message in capsys.readouterr().err
