@@ -153,6 +153,11 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     # `train` is dispatched before this parser; here it only shows in the list
     commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
 
+    one = add_command(commands, "recipes", run, "empathy-judge recipes show qwen2_audio")
+    one.add_argument("show", nargs="?", choices=["show"], help="print one recipe as YAML, with help; needs NAME")
+    one.add_argument("name", nargs="?", metavar="NAME", help="of the recipe, or a YAML file of yours")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
     one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument(

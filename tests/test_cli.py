@@ -68,8 +68,8 @@ def test_help_does_not_load_torch():
 
 @pytest.mark.parametrize(
     "name",
-    ["demo", "import", "inspect", "split", "sweep", "upgrade", "evaluate", "compare", "agreement", "score", "calibrate",
-     "export", "ensemble", "serve"],
+    ["demo", "import", "inspect", "split", "recipes", "sweep", "upgrade", "evaluate", "compare", "agreement", "score",
+     "calibrate", "export", "ensemble", "serve"],
 )  # fmt: skip
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as found:

@@ -44,7 +44,7 @@ from .features import Features, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
 from .raters import RaterEmbedding
-from .recipe import Recipe, RecipeParser, recipes_table
+from .recipe import Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
 from .throughput import Throughput
 from .upgrade import CONFIG_FILE
@@ -61,15 +61,12 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
         watching: Further callbacks, such as a clock.
 
     Returns:
-        The best checkpoint by agreement on the validation split; None after a dry run or a list.
+        The best checkpoint by agreement on the validation split; None after a dry run.
 
     Raises:
         UserError: If the run folder is taken, there is nothing to resume, the data is not usable, or agreement on the
             validation split was undefined throughout, so that there is no best checkpoint.
     """
-    if "--list" in arguments:
-        Console().print(recipes_table())
-        return None
     parser = RecipeParser()
     parsed = parser.parse(arguments)
     recipe = parser.recipe(parsed)

@@ -31,8 +31,9 @@ from ..data_modules.schema import PairDataset
 from ..models.checkpoints import read_checkpoint
 from ..models.file_names import CHECKPOINTS
 from .checkpointing import find_resumable
-from .recipe import RecipeParser, find_recipe, nested
+from .recipe import RecipeParser, nested
 from .run import train
+from .shipped import find_recipe
 
 try:
     import optuna
