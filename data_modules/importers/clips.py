@@ -24,7 +24,7 @@ from .archives import ArchiveMember, read_file
 AUDIO_FOLDER = "audio"
 Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
 """Absolute path of a file, file in an archive, bytes in a table, clip of a dataset, or why there is none of these."""
-_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             path = None
             if not embed:
                 suffix = PurePosixPath(file or "").suffix.lower()
-                path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
+                path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in AUDIO_SUFFIXES else ''}"
                 replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
             return known.setdefault(sha256, CheckedClip(sha256, path))
         except AudioError as error:
