@@ -22,7 +22,7 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import SCHEDULER_SIGNALS, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, Record, RowReader
+from .manifest import Manifest, Record
 from .workers import ALONE, Launch, run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
@@ -174,7 +174,7 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
 
 def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
-    reader, done = RowReader(manifest.path.parent), parts.done()
+    reader, done = parts.job.reader(), parts.done()
 
     def look(chunk: Chunk, records: Sequence[Record]) -> None:
         part = parts.read(chunk)

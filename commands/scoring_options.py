@@ -79,6 +79,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
     one.add_argument(
+        "--audio-root", metavar="DIR", help="another folder in which clips of the manifest may lie, see above"
+    )
+    one.add_argument(
         "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
     )
     one.add_argument(
@@ -102,7 +105,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         "--batch-size", type=whole_number, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
     )
     one.add_argument(
-        "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
+        "--json",
+        action="store_true",
+        help="print JSON: the scores of a pair, of a manifest an object on each line, or with --out what became of it",
     )
     add_device_options(one)
     add_cache_option(one)

@@ -285,13 +285,35 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     assert rows[0]["empathy"] == rows[1]["empathy"]
 
 
+def test_clips_of_a_manifest_may_lie_in_a_folder_that_is_named(judge_folder, clips, tmp_path, capsys):
+    (tmp_path / "m").mkdir()
+    manifest, out = tmp_path / "m" / "m.csv", tmp_path / "m" / "scores.csv"
+    manifest.write_text("pair_id,context_audio,response_audio\na,c.wav,r.wav\n")
+    words = ["score", str(judge_folder), "--manifest", str(manifest)]
+    assert main([*words, "--json"]) == 1
+    assert "no such file" in json.loads(capsys.readouterr().out)["status"]
+    root = ["--audio-root", str(clips)]
+    assert main([*words, "--json", *root]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    printed = json.loads(line)
+    assert (printed["pair_id"], printed["status"]) == ("a", "ok")
+    assert main([*words, "--out", str(out), "--device", "cpu", *root]) == 0
+    (written,) = csv.DictReader(out.read_text().splitlines())
+    assert float(written["empathy"]) == pytest.approx(printed["empathy"], abs=1e-5)
+    summary = json.loads(out.with_name("scores.csv.summary.json").read_text())
+    assert summary["identity"]["audio root"] == str(clips.resolve())
+    capsys.readouterr()
+    assert "--audio-root nowhere; expected a folder" in failed(capsys, *words, "--audio-root", "nowhere")
+    line = failed(capsys, "score", str(judge_folder), "-", str(clips / "r.wav"), *root)
+    assert "expected a folder, with --manifest FILE" in line
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--workers", "2"], "score: --workers without --out"),
         (["--restart"], "score: --restart without --out"),
         (["--overwrite"], "score: --overwrite without --out"),
-        (["--json"], "score: --json without --out"),
         (["--engine", "ray"], "score: in several processes; expected JUDGE --manifest FILE --out FILE"),
     ],
 )

@@ -49,11 +49,18 @@ class CheckedClip:
 
 
 def add_audio_root(parser: argparse.ArgumentParser) -> None:
-    """The option for audio that a link in the folder leads to."""
+    """The option for audio that lies elsewhere."""
     parser.add_argument(
-        "--audio-root", metavar="DIR",
-        help="another folder in which audio may lie, where the folder of the audio is a symbolic link to it",
+        "--audio-root", metavar="DIR", type=_named_folder,
+        help="another folder in which audio may lie: paths count from there, too, and symbolic links into it and in it "
+        "are followed",
     )  # fmt: skip
+
+
+def _named_folder(text: str) -> str:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)}: expected a folder")
+    return text
 
 
 def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = None) -> ClipCell:
@@ -64,7 +71,7 @@ def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = No
             audio.
         folder: The folder of the table, resolved.
         where: The cell, for messages.
-        root: Another folder in which audio may lie, such as the target of a link in `folder`.
+        root: Another folder in which audio may lie, see `resolve_inside`.
     """
     value = path_or_bytes(value)
     if isinstance(value, EmbeddedClip):

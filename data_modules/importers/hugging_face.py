@@ -178,7 +178,9 @@ def _find(value: Any, folder: Path, root: Path, where: str, audio_root: str | No
         for allowed in (root, *([Path(audio_root).resolve()] if audio_root else [])):
             if path.is_relative_to(allowed):
                 return find_clip(path.relative_to(allowed).as_posix(), allowed, where)
-    return find_clip(value, root, where)
+        if os.path.isabs(value) and Path(value).is_relative_to(folder):
+            value = Path(value).relative_to(folder).as_posix()
+    return find_clip(value, root, where, audio_root)
 
 
 def _reason(error: Exception) -> str:

@@ -125,7 +125,7 @@ def read_tables(
         pairs_path: The table of pairs; paths of audio are relative to its folder.
         ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
         mapping: The columns and scales.
-        audio_root: Another folder in which audio may lie, where a path leads there by a symbolic link.
+        audio_root: Another folder in which audio may lie, see `folders.resolve_inside`.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
