@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import progress
 from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
@@ -197,7 +198,8 @@ def print_scores(
     if not as_json:
         writer.writerow(names)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-    for row in score_rows(scorer, rows, columns, level):
+    scored = score_rows(scorer, rows, columns, level)
+    for row in progress(scored, "scoring", count, quiet=file.isatty()):  # rows in a terminal show it themselves
         failed += row.error is not None
         if as_json:
             file.write(_json_line(names, row.values))

@@ -46,7 +46,7 @@ from .objective import Objective
 from .raters import RaterEmbedding
 from .recipe import Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
-from .throughput import Throughput
+from .throughput import ProgressLines, Throughput
 from .upgrade import CONFIG_FILE
 from .validation_pictures import ValidationPictures
 
@@ -157,7 +157,7 @@ def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Train
         CSVLogger(run / "logs", name="csv"),  # a version for each start: it would delete the file of the last one
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]
-    with_bar = given.pop("enable_progress_bar", None) is not False and Console(stderr=True).is_terminal
+    shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     return L.Trainer(
         **given,
         logger=loggers if logger in (None, True) else logger,
@@ -172,10 +172,10 @@ def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Train
             ValidationPictures(recipe.log_audio),
             PreemptionCheckpoints(folder, recipe.checkpoint_steps),
             *([LearningRateMonitor("step")] if logger is not False else []),
-            *([TQDMProgressBar(leave=True)] if with_bar else []),
+            *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
             *watching,
         ],
-        enable_progress_bar=with_bar,
+        enable_progress_bar=shown and terminal,
         enable_model_summary=False,  # a table says what is trained, part by part
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share
