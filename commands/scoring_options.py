@@ -68,6 +68,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
     one.add_argument("--out", required=True, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
 
 
@@ -168,4 +169,5 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
         "--push-to-hub", metavar="OWNER/NAME",
         help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
     )  # fmt: skip
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")

@@ -16,7 +16,7 @@ def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
     from ..demo import run_demo
 
-    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs)
+    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs, as_json=options.json)
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -27,7 +27,9 @@ def train(arguments: Sequence[str]) -> int:
 
     best = run(arguments)
     if best is not None:  # None after a dry run
-        print(f"best checkpoint: {best}")
+        as_json = "--json" in arguments
+        facts = {"run": str(best.parents[1]), "best_checkpoint": str(best)}
+        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {best}")
     return DONE
 
 
@@ -72,7 +74,10 @@ def upgrade(options: argparse.Namespace) -> int:
     from ..train.upgrade import upgrade as convert
 
     changed = convert(Path(options.path))
-    print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
+    if options.json:
+        print(json.dumps({"path": options.path, "changed": changed}, indent=2))
+    else:
+        print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
     return DONE
 
 

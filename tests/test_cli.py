@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from empathy_judge.cli import main
+from empathy_judge.cli import COMMANDS, main
 from empathy_judge.data_modules.ratings import LABELS
 
 RATE = 16_000
@@ -76,6 +76,21 @@ def test_every_command_has_help_with_an_example(name, capsys):
         main([name, "--help"])
     assert found.value.code == 0
     assert f"example: empathy-judge {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_every_command_that_prints_results_has_json(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "--json", *train_arguments(run, trainer__max_epochs=1)]) == 0
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    assert json.loads(capsys.readouterr().out) == {"run": str(run), "best_checkpoint": str(checkpoint)}
+    assert "json" not in (run / "config.yaml").read_text()
 
 
 def test_train_has_help_with_an_example(capsys):

@@ -274,6 +274,10 @@ def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
     assert parser.parse(["--config", str(path)]).optimizer.learning_rate == 0.002
     assert main(["upgrade", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: nothing to convert\n"
+    path.write_text("model: {lora_rank: 3}\n")
+    assert main(["upgrade", str(path), "--json"]) == 0
+    changed = [f"{path}: model.lora_rank -> judge.lora.rank"]
+    assert json.loads(capsys.readouterr().out) == {"path": str(path), "changed": changed}
     path.write_text("model: {lora_rank: 3, losses: {mse: 1}}\nseed: 1\n")
     assert main(["upgrade", str(path)]) == 0
     assert yaml.safe_load(path.read_text()) == {

@@ -33,7 +33,7 @@ _OURS: set[str | int] = {
     "use_distributed_sampler",
 }
 _WIDTH = 100  # of a comment
-_NOT_KEPT = ("dry_run", "clip_seconds", "gpu_gib")
+_NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Recipe:
             none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
             machine, those of an offline run with `wandb sync`.
         dry_run: Train nothing: say what would be trained and what memory a step needs.
+        json: Print JSON: of a dry run the counts, else where the run and its best checkpoint are.
         clip_seconds: Length of every clip in a dry run.
         gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
         judge: What is built.
@@ -78,6 +79,7 @@ class Recipe:
     profile: bool = False
     log_audio: bool | None = None
     dry_run: bool = False
+    json: bool = False
     clip_seconds: float = 8.0
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
@@ -188,7 +190,7 @@ class RecipeParser:
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
-                bare = key == "dry_run" and not equals and waiting[:1] not in (["true"], ["false"])
+                bare = key in ("dry_run", "json") and not equals and waiting[:1] not in (["true"], ["false"])
                 values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
             else:
                 values.append(word)

@@ -47,7 +47,7 @@ except ImportError:
 
 BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
-_OURS = ("run", "resume", "seed", "profile", "dry_run", "clip_seconds", "gpu_gib")  # what a sweep sets itself
+_OURS = ("run", "resume", "seed", "profile", "dry_run", "json", "clip_seconds", "gpu_gib")  # what a sweep sets itself
 _STATES = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
 
 
