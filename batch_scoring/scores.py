@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.parallel import progress
+from ..data_modules.parallel import ProgressBar
 from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
@@ -198,13 +198,14 @@ def print_scores(
     if not as_json:
         writer.writerow(names)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-    scored = score_rows(scorer, rows, columns, level)
-    for row in progress(scored, "scoring", count, quiet=file.isatty()):  # rows in a terminal show it themselves
-        failed += row.error is not None
-        if as_json:
-            file.write(_json_line(names, row.values))
-        else:
-            writer.writerow(map(_cell, row.values))
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
+        for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
+            failed += row.error is not None
+            if as_json:
+                file.write(_json_line(names, row.values))
+            else:
+                writer.writerow(map(_cell, row.values))
+            bar.update(done)
     return failed
 
 
