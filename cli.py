@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, Command] = {
     "combine": data.combine,
     "inspect": data.inspect,
     "split": data.split,
+    "recipes": training.recipes,
     "sweep": training.sweep,
     "upgrade": training.upgrade,
     "evaluate": measuring.evaluate,

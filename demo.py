@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ _MADE = ("data", "run", "judge", "report")
 _CLEAR_DROP = 0.25  # Spearman that a judge must lose without the right context to count as listening to it
 
 
-def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> int:
+def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0, as_json: bool = False) -> int:
     """Sample, train, evaluate, export, score; everything stays under `out`.
 
     Args:
@@ -38,6 +39,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
         groups: Scripts in the sample.
         epochs: Of training; None = as the configuration says.
         seed: Of sample, split and training.
+        as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
 
     Returns:
         Exit code.
@@ -45,7 +47,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     Raises:
         UserError: If `out` holds folders of these names that no demo made.
     """
-    say = Console().print
+    say = Console(stderr=as_json).print
     start = time.monotonic()
 
     def step(number: int, text: str) -> None:
@@ -73,7 +75,11 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0) -> in
     _score_examples(out, dataset, say)
     say(next(evaluation_views(measured.report)))
     say(_meaning(measured.report))
-    say(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({time.monotonic() - start:.0f} s)")
+    seconds = time.monotonic() - start
+    if as_json:
+        print(json.dumps({**{name: str(out / name) for name in _MADE}, "seconds": round(seconds, 1)}, indent=2))
+    else:
+        say(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({seconds:.0f} s)")
     return 0
 
 

@@ -17,7 +17,7 @@ from .. import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import replace_file
 from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .manifest import SUFFIXES, Manifest, Row
+from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, row_columns, write_scores
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Job:
         out: The file.
         level: Of the intervals; None = the usual one, and no matter if there are none.
         checksums: Files that changed are known by their content instead of size and modification time.
+        audio_root: Another folder in which clips may lie than that of the manifest.
         settings: Arguments of `Scorer.from_pretrained` beyond the judge and the device.
     """
 
@@ -47,6 +48,7 @@ class Job:
     out: Path
     level: float | None = None
     checksums: bool = False
+    audio_root: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,10 @@ class Job:
             raise UserError(f"{self.out}: suffix {shown(self.out.suffix)}; expected {', '.join(SUFFIXES)}")
         if self.out.exists() and self.manifest.exists() and os.path.samefile(self.out, self.manifest):
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
+
+    def reader(self) -> RowReader:
+        """What makes pairs of the rows of the manifest."""
+        return RowReader(self.manifest.parent, self.audio_root)
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.
@@ -75,7 +81,9 @@ class Job:
             UserError: If there is no manifest or no judge.
         """
         backbone = self.settings.get("backbone")
+        named = {} if self.audio_root is None else {"audio root": str(self.audio_root.resolve())}
         return {
+            **named,
             "manifest": Manifest(self.manifest).sha256(),
             "judge": _judge_hash(self.judge),
             "level": "usual" if self.level is None else f"{self.level:g}",
@@ -89,9 +97,9 @@ class Job:
 
 def first_difference(begun: Mapping[str, str], now: Mapping[str, str]) -> str | None:
     """What differs between two identities, in words; None = nothing."""
-    for name, value in now.items():
-        if begun.get(name) != value:
-            return f"another {name} ({str(begun.get(name))[:16]}, now {value[:16]})"
+    for name in {**now, **begun}:
+        if begun.get(name) != now.get(name):
+            return f"another {name} ({begun.get(name, 'none')[:16]}, now {now.get(name, 'none')[:16]})"
     return None
 
 

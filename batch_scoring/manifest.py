@@ -12,7 +12,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -244,16 +244,17 @@ class Row(NamedTuple):
 
 
 class RowReader:
-    """Makes pairs of rows. Paths are relative to one folder and stay in it."""
+    """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, audio_root: Path | None = None) -> None:
         """Say where clips lie.
 
         Args:
             folder: What paths are relative to; None = rows hold the clips themselves, and a path is an error.
+            audio_root: Another folder in which clips may lie, see `resolve_inside`.
         """
         self._folder = None if folder is None else folder.resolve()
-        self._resolve = lru_cache(_PATHS_KEPT)(resolve_inside)
+        self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
 
     def of_record(self, record: Record, path: Path) -> Row:
         """A row of a manifest.

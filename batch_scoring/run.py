@@ -15,19 +15,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.parallel import SCHEDULER_SIGNALS, listen, restore
+from ..data_modules.parallel import SCHEDULER_SIGNALS, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, Record, RowReader
+from .manifest import Manifest, Record
 from .workers import ALONE, Launch, run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
 _THREADS = 16  # that ask for files
-_EVERY = 60.0  # seconds between two lines
 _LOOK = 1.0  # seconds between two looks at what all processes have done
 
 
@@ -174,7 +170,7 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
 
 def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
-    reader, done = RowReader(manifest.path.parent), parts.done()
+    reader, done = parts.job.reader(), parts.done()
 
     def look(chunk: Chunk, records: Sequence[Record]) -> None:
         part = parts.read(chunk)
@@ -235,13 +231,9 @@ def _summary_file(job: Job) -> Path:
 
 @contextmanager
 def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
-    """What shows on standard error how far a job is: a bar in a terminal, otherwise one line a minute."""
+    """What shows on standard error how far a job is, whoever works on it."""
     failed: dict[Chunk, int] = {}  # of each part that is there
-    rows = before = 0
-    begin = said = looked = time.monotonic()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[more]}"))
-    console, hidden = Console(stderr=True), quiet or not sys.stderr.isatty()
-    bar = Progress(TextColumn("scoring"), *columns, console=console, disable=hidden)
+    rows, looked = 0, time.monotonic()
 
     def count() -> None:
         nonlocal rows
@@ -252,24 +244,17 @@ def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
                 rows += chunk.rows
 
     def look() -> int:
-        nonlocal looked, said
+        nonlocal looked
         now = time.monotonic()
         if now - looked >= _LOOK:
             looked = now
             count()
-            rate, without = (rows - before) / (now - begin), sum(failed.values())
-            more = f"{rate:.1f} per second" + (f", {without:,} without scores" if without else "")
-            bar.update(task, completed=rows, more=more)
-            if hidden and not quiet and now - said >= _EVERY:
-                said = now
-                left = f"{(parts.rows - rows) / rate / 60:.0f} min left" if rate else "no telling when it ends"
-                print(f"scoring: {rows:,} of {parts.rows:,} rows, {more}, {left}", file=sys.stderr)
+            without = sum(failed.values())
+            bar.update(rows, f"{without:,} without scores" if without else "")
         return len(failed)
 
     count()
-    before = rows
-    task = bar.add_task("scoring", total=parts.rows, completed=before, more="")
-    with bar:
+    with ProgressBar("scoring", parts.rows, rows, quiet) as bar:
         yield look
         looked = 0.0
         look()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import ProgressBar
 from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
@@ -146,13 +147,16 @@ def write_scores(
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     if suffix == ".jsonl":
         for row in itertools.chain.from_iterable(pieces):
-            values = dict(zip(names, row, strict=True))
-            text.write(f"{json.dumps(values, ensure_ascii=False, allow_nan=False)}\n")
+            text.write(_json_line(names, row))
     else:
         table = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",")
         table.writerow(names)
         table.writerows(map(_cell, row) for row in itertools.chain.from_iterable(pieces))
     text.detach()  # writes what waits
+
+
+def _json_line(names: Sequence[str], row: Sequence[Value]) -> str:
+    return json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _cell(value: Value) -> str:
@@ -163,14 +167,23 @@ def _cell(value: Value) -> str:
     return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
-def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None = None) -> int:
-    """Score a manifest and write CSV as scores come, for pipes; a run that ends early begins anew.
+def print_scores(
+    scorer: Scorer,
+    path: Path,
+    file: TextIO,
+    level: float | None = None,
+    audio_root: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Score a manifest and write rows as scores come, for pipes; a run that ends early begins anew.
 
     Args:
         scorer: The judge.
         path: The manifest.
         file: Where to.
         level: Of the intervals of a calibrated judge; None = the usual one.
+        audio_root: Another folder in which clips may lie, see `RowReader`.
+        as_json: An object on each line instead of CSV.
 
     Returns:
         How many rows have no scores.
@@ -178,14 +191,21 @@ def print_scores(scorer: Scorer, path: Path, file: TextIO, level: float | None =
     Raises:
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
-    manifest, reader, failed = Manifest(path), RowReader(path.parent), 0
+    manifest, reader, failed = Manifest(path), RowReader(path.parent, audio_root), 0
     columns, count = score_columns(scorer), manifest.check()
+    names = [column.name for column in row_columns(columns)]
     writer = csv.writer(file)
-    writer.writerow([column.name for column in row_columns(columns)])
+    if not as_json:
+        writer.writerow(names)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-    for row in score_rows(scorer, rows, columns, level):
-        failed += row.error is not None
-        writer.writerow(map(_cell, row.values))
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
+        for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
+            failed += row.error is not None
+            if as_json:
+                file.write(_json_line(names, row.values))
+            else:
+                writer.writerow(map(_cell, row.values))
+            bar.update(done)
     return failed
 
 

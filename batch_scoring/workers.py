@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from .job import Chunk, Parts, audio_mark
-from .manifest import Manifest, Row, RowReader
+from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows
 
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
@@ -233,7 +233,7 @@ class Worker:
         self._owner = owner or str(rank)
         self._columns = score_columns(scorer)
         self._manifest = Manifest(parts.job.manifest)
-        self._reader = RowReader(parts.job.manifest.parent)
+        self._reader = parts.job.reader()
 
     def run(self) -> None:
         """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.

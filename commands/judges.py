@@ -27,9 +27,10 @@ def score(options: argparse.Namespace) -> int:
     """Score one pair of files, or all pairs of a manifest.
 
     A manifest is CSV, TSV, JSONL or Parquet with response_audio and optionally pair_id, context_audio and situation;
-    clips are paths relative to it that stay in its folder, or stand in the Parquet file. Each row becomes a row of
-    --out (CSV, TSV, JSONL or Parquet), in the same order: scores, or a status that says why there are none. Memory does
-    not grow with the manifest.
+    clips are paths relative to it that stay in its folder, or stand in the Parquet file. --audio-root names another
+    folder in which they may lie: paths count from there, too, and its symbolic links are followed. Each row becomes a
+    row of --out (CSV, TSV, JSONL or Parquet), in the same order: scores, or a status that says why there are none.
+    Memory does not grow with the manifest.
 
     With --out what is done is kept in OUT.parts: after a kill, a crash or a signal (exit code 75) the same command goes
     on, and scores again what is damaged or was made of audio files that changed since. There is a worker for each GPU.
@@ -42,6 +43,9 @@ def score(options: argparse.Namespace) -> int:
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+    root = None if options.audio_root is None else Path(options.audio_root)
+    if root is not None and (options.manifest is None or not root.is_dir()):
+        raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
     if options.manifest is None:
         return _score_pair(options)
     if options.out is not None:
@@ -49,12 +53,12 @@ def score(options: argparse.Namespace) -> int:
     from ..batch_scoring.scores import print_scores
     from ..batch_scoring.workers import find_launch
 
-    for name in ("workers", "restart", "overwrite", "checksums", "json"):
+    for name in ("workers", "restart", "overwrite", "checksums"):
         if getattr(options, name):
             raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
     if find_launch().world > 1 or options.engine != "local":
         raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
-    failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level)
+    failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level, root, options.json)
     return FAILED_CHECKS if failed else DONE
 
 
@@ -96,7 +100,8 @@ def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.workers import find_launch
 
     paths = (Path(path) for path in (options.judge, options.manifest, options.out))
-    job = Job(*paths, level=options.level, checksums=options.checksums, settings=_settings(options))
+    root = None if options.audio_root is None else Path(options.audio_root)
+    job = Job(*paths, level=options.level, checksums=options.checksums, audio_root=root, settings=_settings(options))
     launch = find_launch()
     engine = make_engine(options.engine, launch, options.device, options.workers)
     summary = score_manifest(job, engine, launch, options.restart, options.overwrite)

@@ -15,6 +15,7 @@ from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
     from ..models.artifact import LoadedJudge
+    from ..models.export.check import Check
 
 
 def calibrate(options: argparse.Namespace) -> int:
@@ -82,15 +83,20 @@ def export(options: argparse.Namespace) -> int:
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
     loaded = load(source, Placement(options.backbone))
     report = None if options.report is None else _read_report(Path(options.report), loaded)
+    check, written = None, True
     if options.form != "small":
-        if not _export_whole(options, loaded, report):
-            return FAILED_CHECKS
+        check, written = _export_whole(options, loaded, report)
     else:
         save_judge(loaded, out, render_card(loaded.description, report))
-    print(f"judge: {out}")
-    if options.push_to_hub is not None:
-        print(f"hub: {push_to_hub(out, options.push_to_hub, options.private)}")
-    return DONE
+    if written and not options.json:
+        print(f"judge: {out}")
+    hub = push_to_hub(out, options.push_to_hub, options.private) if written and options.push_to_hub else None
+    if options.json:
+        measured = None if check is None else check.to_json()
+        print(json.dumps({"judge": str(out) if written else None, "check": measured, "hub": hub}, indent=2))
+    elif hub is not None:
+        print(f"hub: {hub}")
+    return DONE if written else FAILED_CHECKS
 
 
 def _check_export(options: argparse.Namespace) -> None:
@@ -110,8 +116,10 @@ def _check_export(options: argparse.Namespace) -> None:
         raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
 
 
-def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> bool:
-    """False if scores changed too much."""
+def _export_whole(
+    options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None
+) -> tuple[Check, bool]:
+    """What became of the scores, and whether the judge was written: not if they changed too much."""
     from ..data_modules.schema import PairDataset
     from ..models.export.check import rated_set, synthetic_set
     from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
@@ -131,14 +139,17 @@ def _export_whole(options: argparse.Namespace, loaded: LoadedJudge, report: Mapp
             device=options.device,
             accept_loss=options.accept_loss,
         )
+        written = True
     except LossTooLarge as lost:
-        print("\n".join(lost.check.lines()))
-        print(f"not written: {lost}; --accept-loss writes it all the same", file=sys.stderr)
-        return False
-    print("\n".join(check.lines()))
-    for loss in check.beyond:
+        check, written = lost.check, False
+    if not options.json:
+        print("\n".join(check.lines()))
+    if not written:
+        loss = "; ".join(check.beyond)
+        print(f"not written: {loss}; --accept-loss writes it all the same", file=sys.stderr)
+    for loss in check.beyond if written else ():
         print(f"accepted: {loss}", file=sys.stderr)
-    return True
+    return check, written
 
 
 def ensemble(options: argparse.Namespace) -> int:
@@ -167,7 +178,7 @@ def ensemble(options: argparse.Namespace) -> int:
             )
     else:
         write_ensemble(paths, out, options.backbone)
-    print(f"judge: {out}")
+    print(json.dumps({"judge": str(out)}, indent=2) if options.json else f"judge: {out}")
     return DONE
 
 

@@ -96,6 +96,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
     one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
     one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as the recipe nano)")
+    one.add_argument("--json", action="store_true", help="print JSON, and what happens meanwhile on standard error")
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
@@ -153,6 +154,11 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     # `train` is dispatched before this parser; here it only shows in the list
     commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
 
+    one = add_command(commands, "recipes", run, "empathy-judge recipes show qwen2_audio")
+    one.add_argument("show", nargs="?", choices=["show"], help="print one recipe as YAML, with help; needs NAME")
+    one.add_argument("name", nargs="?", metavar="NAME", help="of the recipe, or a YAML file of yours")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
     one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument(
@@ -163,6 +169,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
     one.add_argument("path", help="recipe or sweep file (YAML), run folder or judge folder")
+    one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
     one.add_argument("judge", help=_JUDGES)

@@ -68,6 +68,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
     one.add_argument("--out", required=True, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
 
 
@@ -78,6 +79,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("response", nargs="?", help="response clip")
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
+    one.add_argument(
+        "--audio-root", metavar="DIR", help="another folder in which clips of the manifest may lie, see above"
+    )
     one.add_argument(
         "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
     )
@@ -102,7 +106,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         "--batch-size", type=whole_number, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
     )
     one.add_argument(
-        "--json", action="store_true", help="print JSON: the scores of a pair, or what became of a manifest"
+        "--json",
+        action="store_true",
+        help="print JSON: the scores of a pair, of a manifest an object on each line, or with --out what became of it",
     )
     add_device_options(one)
     add_cache_option(one)
@@ -163,4 +169,5 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
         "--push-to-hub", metavar="OWNER/NAME",
         help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
     )  # fmt: skip
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
 
 
@@ -14,16 +16,53 @@ def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
     from ..demo import run_demo
 
-    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs)
+    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs, as_json=options.json)
 
 
 def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the recipe."""
+    if "--list" in arguments:
+        raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
     from ..train.run import train as run
 
     best = run(arguments)
     if best is not None:  # None after a dry run
-        print(f"best checkpoint: {best}")
+        as_json = "--json" in arguments
+        facts = {"run": str(best.parents[1]), "best_checkpoint": str(best)}
+        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {best}")
+    return DONE
+
+
+def recipes(options: argparse.Namespace) -> int:
+    """List the recipes that come with the package, or print one with the help of its settings.
+
+    What a recipe needs is counted from the shapes of the model (train --dry-run), not measured on a GPU. A recipe
+    without a backbone is laid over another one, as its command shows. To change one:
+    empathy-judge recipes show qwen2_audio > mine.yaml, then train --config mine.yaml.
+    """
+    from ..train.shipped import find_recipe, shipped_recipes
+
+    if options.show is not None:
+        if options.name is None or options.json:
+            raise UserError("recipes show prints one recipe as YAML; expected recipes show NAME, without --json")
+        path = find_recipe(options.name, "recipes show")
+        from ..train.recipe import RecipeParser
+
+        print(RecipeParser().with_help(path.read_text(encoding="utf-8")), end="")
+        return DONE
+    found = shipped_recipes()
+    if options.json:
+        print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(show_lines=True)
+        for heading in ("recipe", "what it is", "backbone", "needs"):
+            table.add_column(heading, overflow="fold")
+        for one in found:
+            table.add_row(one.name, one.about, one.backbone or "—", one.needs)
+        Console().print(table, markup=False)
     return DONE
 
 
@@ -35,7 +74,10 @@ def upgrade(options: argparse.Namespace) -> int:
     from ..train.upgrade import upgrade as convert
 
     changed = convert(Path(options.path))
-    print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
+    if options.json:
+        print(json.dumps({"path": options.path, "changed": changed}, indent=2))
+    else:
+        print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
     return DONE
 
 
@@ -63,7 +105,7 @@ def sweep(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..train.recipe import find_recipe
+    from ..train.shipped import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
     out = Path(options.out)

@@ -136,29 +136,49 @@ def read_yaml(path: DataPath) -> Any:
 def resolve_inside(
     root: Path, relative: str, where: str, folders: dict[Path, Path] | None = None, also: str | Path | None = None
 ) -> Path:
-    """The absolute path of a file in `root`, symlinks followed.
+    """The absolute path of a file in `root`, or in `also` where `root` has none; symlinks are followed.
 
     Args:
         root: A folder, already resolved.
         relative: Path with ``/``, relative to it.
         where: Head of the message (file, row, column).
         folders: Folders that earlier calls resolved; those of this call are added.
-        also: Another folder that symlinks may lead to.
+        also: Another folder, which the user has named: what its symlinks lead to is followed, wherever it is.
 
     Raises:
-        OutsideError: If the path is absolute or leaves the folder (``..`` or a symlink).
+        OutsideError: If the path is absolute or leaves the folder (``..``, or a symlink that is not in `also`).
         DataError: If it is no file.
     """
     leaves, path, exists = not _stays_inside(relative), root, False
     if not leaves:
         with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
             path, exists = _resolved(root / relative, {} if folders is None else folders)
-    roots = [root] if also is None else [root, Path(also).resolve()]
-    if leaves or not any(map(path.is_relative_to, roots)):
+    inside, named = path.is_relative_to(root), None if also is None else Path(also).resolve()
+    if named is not None and not leaves and not (inside and exists):
+        if exists and _passes_through(root / relative, named):
+            return path
+        with suppress(OSError, ValueError):
+            if (named / relative).is_file():
+                return (named / relative).resolve()
+    if leaves or not inside:
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if not exists:
-        raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
+        places = str(root) if named is None else f"{root} and {named}"
+        raise DataError(f"{where}: value {shown(relative)}: no such file in {places}")
     return path
+
+
+def _passes_through(path: Path, folder: Path) -> bool:
+    """Whether a part of the path, or a symlink on the way of it, stands in a folder; the path leads to a file."""
+    for step in (*reversed(path.parents), path):
+        while True:
+            step = Path(os.path.normpath(step.parent.resolve() / step.name))  # only the last part may be a symlink
+            if step.is_relative_to(folder):
+                return True
+            if not step.is_symlink():
+                break
+            step = step.parent / step.readlink()
+    return False
 
 
 def _resolved(path: Path, folders: dict[Path, Path]) -> tuple[Path, bool]:

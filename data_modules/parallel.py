@@ -1,4 +1,5 @@
-"""Threads for work that leaves Python's lock (decoding, reading), and signals that ask a program to stop."""
+"""Threads for work that leaves Python's lock (decoding, reading), how far work is, and signals that ask a program to
+stop."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,19 +15,20 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
+LINE_SECONDS = 30.0  # between two lines in a log
 _AHEAD = 8  # tasks per thread that wait or whose results wait
 
 
 def map_threads(
     function: Callable[[Item], Result], items: Iterable[Item], label: str, total: int, done: int = 0
 ) -> Generator[Result, None, None]:
-    """``map`` in threads, in order, with a progress bar where standard error is a terminal.
+    """``map`` in threads, in order, with a `ProgressBar`.
 
     Memory does not grow with the number of items: `items` is read as results are taken.
 
@@ -54,10 +57,67 @@ def map_threads(
         pool.shutdown(cancel_futures=True)
 
 
-def progress(items: Iterable[Item], label: str, total: int, done: int = 0) -> Iterable[Item]:
-    """The items, with a progress bar where standard error is a terminal."""
-    console = Console(stderr=True)
-    return track(items, label, total, completed=done, console=console, disable=not sys.stderr.isatty())
+class ProgressBar:
+    """How far long work is, on standard error: a bar with rate and remaining time in a terminal, else a line at times.
+
+    A bar needs the context; lines do without.
+    """
+
+    def __init__(self, label: str, total: int, done: int = 0, quiet: bool = False) -> None:
+        """Get ready.
+
+        Args:
+            label: What is done.
+            total: Number of items, those that were done before included.
+            done: How many were done before; they do not count for the rate.
+            quiet: Show nothing, as in all processes but one.
+        """
+        console = Console(stderr=True)
+        self._label, self._total, self._before, self._quiet = label, total, done, quiet
+        self._in_lines = not console.is_terminal
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), TextColumn("{task.fields[more]}"),
+            console=console, disable=quiet or self._in_lines,
+        )  # fmt: skip
+        self._task = self._bar.add_task(label, total=total, completed=done, rate="", more="")
+        self._begun = self._said = time.monotonic()
+
+    def update(self, done: int, more: str = "") -> None:
+        """Show how many items are done, and something else that changes."""
+        now = time.monotonic()
+        rate = (done - self._before) / max(now - self._begun, 1e-9)
+        in_words = f"{rate:,.1f} per second" if rate >= 1 or not rate else f"{1 / rate:,.1f} s each"
+        self._bar.update(self._task, completed=done, rate=in_words, more=more)
+        if self._in_lines and not self._quiet and now - self._said >= LINE_SECONDS:
+            self._said = now
+            left = f"{_duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
+            parts = [f"{done:,} of {self._total:,}", in_words, left, *([more] if more else [])]
+            print(f"{self._label}: {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def progress(
+    items: Iterable[Item], label: str, total: int, done: int = 0, quiet: bool = False
+) -> Generator[Item, None, None]:
+    """The items, with a `ProgressBar`; an item is done when the next one is asked for."""
+    with ProgressBar(label, total, done, quiet) as bar:
+        for count, item in enumerate(items, done + 1):
+            yield item
+            bar.update(count)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def listen(

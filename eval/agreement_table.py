@@ -41,10 +41,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.progress import track
 
 from ..data_modules.errors import UserError
+from ..data_modules.parallel import progress
 from .compare import ranking_report
 from .frame import Frame, Panel
 from .judge_report import judge_report, with_draws, without_interval
@@ -105,14 +104,7 @@ def measure_agreement(
     frame = replace(frame, rows=rows)
     keys = [(dataset, dimension) for dataset, dimension, _ in frame.dimensions()]
     panels = [_in_order(frame.panel(*key, resamples, seed, interval), judges) for key in keys]
-    console = Console(stderr=True)
-    shown = track(
-        list(zip(panels, frame.dimensions(), strict=True)),
-        "dimensions",
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
+    shown = progress(zip(panels, frame.dimensions(), strict=True), "dimensions", len(panels))
     dimensions = []
     for panel, (_, _, own) in shown:
         report = {

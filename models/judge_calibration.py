@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
+from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, PairDataset
 from .artifact import LoadedJudge
 from .calibration import (
@@ -71,9 +70,8 @@ def calibrate_judge(
     _check_not_trained_on(loaded, dataset, splits)
     part = dataset.subset(splits)
     pairs = [part.pairs[position] for position in _rated(part, loaded.judge.dimensions, splits)]
-    console = Console(stderr=True)
     scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
-    judged = list(track(scored, "calibrating", total=len(pairs), console=console, disable=not console.is_terminal))
+    judged = list(progress(scored, "calibrating", len(pairs)))
     if all(isinstance(found.outcome, AudioError) for found in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
     return fit_calibration(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from empathy_judge.cli import main
+from empathy_judge.cli import COMMANDS, main
 from empathy_judge.data_modules.ratings import LABELS
 
 RATE = 16_000
@@ -68,14 +68,29 @@ def test_help_does_not_load_torch():
 
 @pytest.mark.parametrize(
     "name",
-    ["demo", "import", "inspect", "split", "sweep", "upgrade", "evaluate", "compare", "agreement", "score", "calibrate",
-     "export", "ensemble", "serve"],
+    ["demo", "import", "inspect", "split", "recipes", "sweep", "upgrade", "evaluate", "compare", "agreement", "score",
+     "calibrate", "export", "ensemble", "serve"],
 )  # fmt: skip
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as found:
         main([name, "--help"])
     assert found.value.code == 0
     assert f"example: empathy-judge {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_every_command_that_prints_results_has_json(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "--json", *train_arguments(run, trainer__max_epochs=1)]) == 0
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    assert json.loads(capsys.readouterr().out) == {"run": str(run), "best_checkpoint": str(checkpoint)}
+    assert "json" not in (run / "config.yaml").read_text()
 
 
 def test_train_has_help_with_an_example(capsys):
@@ -103,7 +118,7 @@ def test_train_has_help_with_an_example(capsys):
         (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
         (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
         (["import", "table", "x", "--dimensoin", "a=1:5:1"], "--dimensoin: no such option (did you mean --dimension?)"),
-        (["import", "table", "pairs.csv"], "the following arguments are required: --out, --dimension"),
+        (["import", "table", "pairs.csv"], "the following arguments are required: --out"),
     ],
 )
 def test_bad_words_are_one_line_that_helps(words, message, capsys):
@@ -285,13 +300,35 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     assert rows[0]["empathy"] == rows[1]["empathy"]
 
 
+def test_clips_of_a_manifest_may_lie_in_a_folder_that_is_named(judge_folder, clips, tmp_path, capsys):
+    (tmp_path / "m").mkdir()
+    manifest, out = tmp_path / "m" / "m.csv", tmp_path / "m" / "scores.csv"
+    manifest.write_text("pair_id,context_audio,response_audio\na,c.wav,r.wav\n")
+    words = ["score", str(judge_folder), "--manifest", str(manifest)]
+    assert main([*words, "--json"]) == 1
+    assert "no such file" in json.loads(capsys.readouterr().out)["status"]
+    root = ["--audio-root", str(clips)]
+    assert main([*words, "--json", *root]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    printed = json.loads(line)
+    assert (printed["pair_id"], printed["status"]) == ("a", "ok")
+    assert main([*words, "--out", str(out), "--device", "cpu", *root]) == 0
+    (written,) = csv.DictReader(out.read_text().splitlines())
+    assert float(written["empathy"]) == pytest.approx(printed["empathy"], abs=1e-5)
+    summary = json.loads(out.with_name("scores.csv.summary.json").read_text())
+    assert summary["identity"]["audio root"] == str(clips.resolve())
+    capsys.readouterr()
+    assert "--audio-root nowhere; expected a folder" in failed(capsys, *words, "--audio-root", "nowhere")
+    line = failed(capsys, "score", str(judge_folder), "-", str(clips / "r.wav"), *root)
+    assert "expected a folder, with --manifest FILE" in line
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["--workers", "2"], "score: --workers without --out"),
         (["--restart"], "score: --restart without --out"),
         (["--overwrite"], "score: --overwrite without --out"),
-        (["--json"], "score: --json without --out"),
         (["--engine", "ray"], "score: in several processes; expected JUDGE --manifest FILE --out FILE"),
     ],
 )

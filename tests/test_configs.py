@@ -18,7 +18,9 @@ from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.backbones import families
 from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.weight_files import file_hash
-from empathy_judge.train.recipe import RecipeParser, find_recipe
+from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
+from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.shipped import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
 from empathy_judge.train.upgrade import RENAMED
 
@@ -65,10 +67,62 @@ def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_re
         assert checkpoint == judge["backbone"] + revision
 
 
-def test_recipes_are_listed_and_found_by_name(capsys, tmp_path, monkeypatch):
-    assert main(["train", "--list"]) == 0
+def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
-    assert all(re.search(rf"\b{path.stem}\b", listed) for path in CONFIGS)
+    assert all(re.search(rf"\b{path.stem}\b", listed) for path in FILES)
+    assert main(["recipes", "--json"]) == 0
+    found = {own["name"]: own for own in json.loads(capsys.readouterr().out)}
+    assert list(found) == [path.stem for path in FILES]
+    for name, own in found.items():
+        assert sum(line.startswith("# needs: ") for line in find_recipe(name).read_text().splitlines()) == 1, name
+        assert re.match(r"no GPU; |one GPU of \d+ GB; |one or more GPUs of \d+ GB|several GPUs|what the ", own["needs"])
+        assert own["command"].startswith("empathy-judge ")
+        assert "`--dry-run`" in own["needs"] or "GiB" not in own["needs"]  # a figure says where it is from
+    assert found["qwen2_audio"]["backbone"] == "Qwen/Qwen2-Audio-7B-Instruct"
+    assert found["mixed"]["backbone"] is None
+    assert main(["train", "--list"]) == 2
+    assert capsys.readouterr().err == "error: train --list: recipes are listed by `empathy-judge recipes`\n"
+
+
+@pytest.mark.parametrize("name", ["nano", "mushra"])
+def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, parser):
+    recipe = parser.recipe(parser.parse(["--config", name, "--run", "r"]))
+    found = step_memory(
+        recipe.judge,
+        batch=recipe.data["batch_size"],
+        seconds=recipe.clip_seconds,
+        mixed_precision=False,
+        gradient_checkpointing=False,
+        audio_cached=True,
+    )
+    (own,) = (own for own in shipped_recipes() if own.name == name)
+    assert f"takes {(found.total - CUDA_CONTEXT) / GIB:.1f} GiB" in own.needs
+
+
+def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(capsys, parser):
+    assert main(["recipes", "show", "nano"]) == 0
+    text = capsys.readouterr().out
+    assert "  # How hidden states become one vector per pair.\n  pooling: response_mean\n" in text
+    assert "    # Rank of the update.\n    rank: 16\n" in text
+    for path in FILES:
+        shown = parser.with_help(path.read_text())
+        assert yaml.safe_load(shown) == yaml.safe_load(path.read_text())
+        assert shown.splitlines()[:2] == path.read_text().splitlines()[:2]
+    for words, message in (
+        (["show"], "expected recipes show NAME"),
+        (["show", "nano", "--json"], "expected recipes show NAME, without --json"),
+        (["show", "nanoo"], "recipes show nanoo: no such file or recipe; expected a YAML file or one of audioflam"),
+        (["nano"], "invalid choice: 'nano'"),
+    ):
+        assert main(["recipes", *words]) == 2
+        line = capsys.readouterr().err
+        assert message in line
+        assert line.count("\n") == 1
+
+
+def test_recipes_are_found_by_name(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_recipe("nano") == ROOT / "configs" / "nano.yaml"
     Path("nano").write_text("")  # a file of the user goes before
@@ -220,6 +274,10 @@ def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
     assert parser.parse(["--config", str(path)]).optimizer.learning_rate == 0.002
     assert main(["upgrade", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: nothing to convert\n"
+    path.write_text("model: {lora_rank: 3}\n")
+    assert main(["upgrade", str(path), "--json"]) == 0
+    changed = [f"{path}: model.lora_rank -> judge.lora.rank"]
+    assert json.loads(capsys.readouterr().out) == {"path": str(path), "changed": changed}
     path.write_text("model: {lora_rank: 3, losses: {mse: 1}}\nseed: 1\n")
     assert main(["upgrade", str(path)]) == 0
     assert yaml.safe_load(path.read_text()) == {

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import re
 import shlex
 import shutil
 from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ pytestmark = pytest.mark.slow
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
-    assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "3"]) == 0
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "3", "--json"]) == 0
+    assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
     dataset = PairDataset.load(folder / "demo" / "data")
     first = dataset.pairs[0]
     shutil.copy(str(first.context[0].audio), folder / "context.wav")

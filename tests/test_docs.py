@@ -102,8 +102,7 @@ def test_training_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> No
     known = {tuple(words) for words in ours if words[0] == "train"}
     parser = RecipeParser()
     for words in sorted(known):
-        if "--list" not in words:
-            parser.parse(words[1:])
+        parser.parse(words[1:])
     assert len(known) >= 8
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -15,13 +14,12 @@ from typing import Literal, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
-from rich.console import Console
-from rich.progress import track
 from torch import distributed as dist
 from torch import nn
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
+from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
 from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split, first_adapted_layer
@@ -125,9 +123,7 @@ class Features:
             missing = [item for item in items if item not in kept]
             own = missing[part::parts]
             steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
-            console = Console(file=sys.stderr)
-            quiet = not console.is_terminal or rank > 0
-            for step in track(range(steps), f"computing once: {what}", console=console, disable=quiet):
+            for step in progress(range(steps), f"computing once: {what}", steps, quiet=rank > 0):
                 compute(own[step * size : (step + 1) * size] or items[:1])
             _most(0)  # waits for all: what they wrote is there
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -263,10 +264,29 @@ def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> 
     table.add_row("CUDA runtime (assumed)", _gib(CUDA_CONTEXT))
     table.add_row("all", _gib(found.total), style="bold")
     if gpu_bytes is not None:
-        share = found.total / gpu_bytes
-        verdict = "fits" if share <= 0.95 else "does not fit"
-        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", f"{math.ceil(100 * share)} %")
+        verdict = "fits" if _fits(found, gpu_bytes) else "does not fit"
+        share = f"{math.ceil(100 * found.total / gpu_bytes)} %"
+        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", share)
     return table
+
+
+def _fits(found: StepMemory, gpu_bytes: float) -> bool:
+    return found.total <= 0.95 * gpu_bytes
+
+
+def _facts(found: StepMemory, seconds: float, gpu_bytes: float | None) -> dict[str, Any]:
+    """What the tables say, in bytes."""
+    parts = {name: {"parameters": own.parameters, "trainable": own.trainable} for name, own in found.parts.items()}
+    memory = {name: getattr(found, name) for name in ("weights", "gradients", "optimizer", "activations")}
+    return {
+        "parts": parts,
+        "pairs": found.pairs,
+        "clip_seconds": seconds,
+        "tokens_per_pair": found.tokens,
+        "bytes": {**memory, "cuda_runtime_assumed": CUDA_CONTEXT, "all": found.total},
+        "gpu_bytes": gpu_bytes,
+        "fits": None if gpu_bytes is None else _fits(found, gpu_bytes),
+    }
 
 
 def dry_run(recipe: Recipe) -> None:
@@ -287,8 +307,11 @@ def dry_run(recipe: Recipe) -> None:
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
-    for table in (parameter_table(found.parts), memory_table(found, recipe.clip_seconds, gpu)):
-        Console().print(table)
+    if recipe.json:
+        print(json.dumps(_facts(found, recipe.clip_seconds, gpu), indent=2))
+    else:
+        for table in (parameter_table(found.parts), memory_table(found, recipe.clip_seconds, gpu)):
+            Console().print(table)
     check_trainable(found.parts, recipe.expected_trainable or {})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from typing import Any, Literal
 
 import lightning as L
 from jsonargparse import ArgumentParser, Namespace
-from rich.table import Table
 
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, nearest
@@ -20,9 +20,9 @@ from ..models.judge import JudgeSettings
 from .features import CacheSettings
 from .objective import ObjectiveSettings
 from .optimization import OptimizerSettings
+from .shipped import find_recipe
 from .upgrade import new_name
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
     "callbacks",
@@ -32,7 +32,8 @@ _OURS: set[str | int] = {
     "plugins",
     "use_distributed_sampler",
 }
-_NOT_KEPT = ("dry_run", "clip_seconds", "gpu_gib")
+_WIDTH = 100  # of a comment
+_NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Recipe:
             none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
             machine, those of an offline run with `wandb sync`.
         dry_run: Train nothing: say what would be trained and what memory a step needs.
+        json: Print JSON: of a dry run the counts, else where the run and its best checkpoint are.
         clip_seconds: Length of every clip in a dry run.
         gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
         judge: What is built.
@@ -81,6 +83,7 @@ class Recipe:
     profile: bool = False
     log_audio: bool | None = None
     dry_run: bool = False
+    json: bool = False
     clip_seconds: float = 8.0
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
@@ -97,7 +100,7 @@ class RecipeParser:
     def __init__(self) -> None:
         self.parser = ArgumentParser(
             prog="empathy-judge train",
-            description="Train a judge on rated pairs. Recipes by name: empathy-judge train --list",
+            description="Train a judge on rated pairs. Recipes by name: empathy-judge recipes",
             epilog="example: empathy-judge train --config nano --data.path my_data --run runs/first",
             exit_on_error=False,
         )
@@ -161,6 +164,20 @@ class RecipeParser:
             kept.pop(name, None)
         return self.parser.dump(kept, skip_validation=True)
 
+    def with_help(self, text: str) -> str:
+        """A recipe as text, with the help of each setting as a comment above its key; values stay as they are."""
+        helps = {action.dest: action.help for action in self.parser._actions if not self._is_group(action.dest)}
+        lines: list[str] = []
+        above: list[tuple[int, str]] = []  # indentation and key of the groups that a line stands in
+        for line in text.splitlines():
+            if key := re.match(r"( *)(\w+):", line):
+                above = [*(group for group in above if group[0] < len(key[1])), (len(key[1]), key[2])]
+                about = helps.get(".".join(name for _, name in above)) or ""
+                width = _WIDTH - len(key[1])
+                lines += [f"{key[1]}# {part}" for part in textwrap.wrap(" ".join(about.split()), width)]
+            lines.append(line)
+        return "\n".join(lines) + "\n"
+
     def _words(self, arguments: Sequence[str]) -> list[str]:
         """Checked words: files before single values, so that a value counts wherever it stands."""
         files, values = [], []
@@ -177,7 +194,7 @@ class RecipeParser:
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
-                bare = key == "dry_run" and not equals and waiting[:1] not in (["true"], ["false"])
+                bare = key in ("dry_run", "json") and not equals and waiting[:1] not in (["true"], ["false"])
                 values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
             else:
                 values.append(word)
@@ -213,31 +230,6 @@ class RecipeParser:
             near = ends[end]
         hint = "" if near is None else f" (did you mean {near}?)"
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
-
-
-def find_recipe(name: str) -> Path:
-    """The YAML file of this path or, of a recipe that comes with the package, of this name.
-
-    Raises:
-        UserError: If there is neither.
-    """
-    path, shipped = Path(name), CONFIGS / f"{name}.yaml"
-    if path.is_file():
-        return path
-    if path.name == name and shipped.is_file():
-        return shipped
-    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-    raise UserError(f"--config {name}: no such file or recipe; expected a YAML file or one of {known}")
-
-
-def recipes_table() -> Table:
-    """Name and first words of every recipe that comes with the package."""
-    table = Table("recipe", "what it is")
-    for path in sorted(CONFIGS.glob("*.yaml")):
-        command, about = path.read_text(encoding="utf-8").splitlines()[:2]
-        if command.startswith("# empathy-judge train"):
-            table.add_row(path.stem, about.removeprefix("# "))
-    return table
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

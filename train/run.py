@@ -45,9 +45,9 @@ from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
 from .probe import StartAtProbe, check_method, without_adapters
 from .raters import RaterEmbedding
-from .recipe import Recipe, RecipeParser, recipes_table
+from .recipe import Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
-from .throughput import Throughput
+from .throughput import ProgressLines, Throughput
 from .upgrade import CONFIG_FILE
 from .validation_pictures import ValidationPictures
 
@@ -62,15 +62,12 @@ def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callb
         watching: Further callbacks, such as a clock.
 
     Returns:
-        The best checkpoint by agreement on the validation split; None after a dry run or a list.
+        The best checkpoint by agreement on the validation split; None after a dry run.
 
     Raises:
         UserError: If the run folder is taken, there is nothing to resume, the data is not usable, or agreement on the
             validation split was undefined throughout, so that there is no best checkpoint.
     """
-    if "--list" in arguments:
-        Console().print(recipes_table())
-        return None
     parser = RecipeParser()
     parsed = parser.parse(arguments)
     recipe = parser.recipe(parsed)
@@ -168,7 +165,7 @@ def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Train
         CSVLogger(run / "logs", name="csv"),  # a version for each start: it would delete the file of the last one
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]
-    with_bar = given.pop("enable_progress_bar", None) is not False and Console(stderr=True).is_terminal
+    shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     return L.Trainer(
         **given,
         logger=loggers if logger in (None, True) else logger,
@@ -183,10 +180,10 @@ def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Train
             ValidationPictures(recipe.log_audio),
             PreemptionCheckpoints(folder, recipe.checkpoint_steps),
             *([LearningRateMonitor("step")] if logger is not False else []),
-            *([TQDMProgressBar(leave=True)] if with_bar else []),
+            *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
             *watching,
         ],
-        enable_progress_bar=with_bar,
+        enable_progress_bar=shown and terminal,
         enable_model_summary=False,  # a table says what is trained, part by part
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share

@@ -31,8 +31,9 @@ from ..data_modules.schema import PairDataset
 from ..models.checkpoints import read_checkpoint
 from ..models.file_names import CHECKPOINTS
 from .checkpointing import find_resumable
-from .recipe import RecipeParser, find_recipe, nested
+from .recipe import RecipeParser, nested
 from .run import train
+from .shipped import find_recipe
 
 try:
     import optuna
@@ -46,7 +47,7 @@ except ImportError:
 
 BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
-_OURS = ("run", "resume", "seed", "profile", "dry_run", "clip_seconds", "gpu_gib")  # what a sweep sets itself
+_OURS = ("run", "resume", "seed", "profile", "dry_run", "json", "clip_seconds", "gpu_gib")  # what a sweep sets itself
 _STATES = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
 
 

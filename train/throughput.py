@@ -1,4 +1,4 @@
-"""How fast training is, and what of it is waste: logged, shown in the progress bar, and one line at the end."""
+"""How far and how fast training is, and what of it is waste: logged, shown in the progress bar, one line at the end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from rich.console import Console
 from torch import Tensor, nn
 
+from ..data_modules.parallel import ProgressBar
 from ..models.judge import DTYPES, EmpathyJudge
 from ..models.lora import part_of
 from .collate import Batch
@@ -149,6 +150,42 @@ class Waiting(Profiler):
     def teardown(self, stage: str | None) -> None:
         """Let the chosen profiler close its files; its `setup` was called before this one took its place."""
         self.chosen.teardown(stage)
+
+
+class ProgressLines(Callback):
+    """Says in a log how far training is; in a terminal Lightning's bar does."""
+
+    def __init__(self) -> None:
+        self._training = self._validation = ProgressBar("", 0, quiet=True)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count steps of the optimizer from here."""
+        steps = trainer.estimated_stepping_batches  # infinite where nothing but a person ends it
+        quiet = not trainer.is_global_zero or steps == float("inf")
+        self._training = ProgressBar("training", 0 if quiet else int(steps), trainer.global_step, quiet)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Say it, if it is time to."""
+        self._training.update(trainer.global_step, f"epoch {trainer.current_epoch + 1}")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count batches from here."""
+        batches = sum(int(own) for own in trainer.num_val_batches)
+        self._validation = ProgressBar("validation", batches, quiet=not trainer.is_global_zero)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Say it, if it is time to."""
+        self._validation.update(batch_idx + 1)
 
 
 class Throughput(Callback):

@@ -24,7 +24,7 @@ from .archives import ArchiveMember, read_file
 AUDIO_FOLDER = "audio"
 Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
 """Absolute path of a file, file in an archive, bytes in a table, clip of a dataset, or why there is none of these."""
-_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,18 @@ class CheckedClip:
 
 
 def add_audio_root(parser: argparse.ArgumentParser) -> None:
-    """The option for audio that a link in the folder leads to."""
+    """The option for audio that lies elsewhere."""
     parser.add_argument(
-        "--audio-root", metavar="DIR",
-        help="another folder in which audio may lie, where the folder of the audio is a symbolic link to it",
+        "--audio-root", metavar="DIR", type=_named_folder,
+        help="another folder in which audio may lie: paths count from there, too, and symbolic links into it and in it "
+        "are followed",
     )  # fmt: skip
+
+
+def _named_folder(text: str) -> str:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)}: expected a folder")
+    return text
 
 
 def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = None) -> ClipCell:
@@ -64,7 +71,7 @@ def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = No
             audio.
         folder: The folder of the table, resolved.
         where: The cell, for messages.
-        root: Another folder in which audio may lie, such as the target of a link in `folder`.
+        root: Another folder in which audio may lie, see `resolve_inside`.
     """
     value = path_or_bytes(value)
     if isinstance(value, EmbeddedClip):
@@ -173,7 +180,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             path = None
             if not embed:
                 suffix = PurePosixPath(file or "").suffix.lower()
-                path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in _SUFFIXES else ''}"
+                path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in AUDIO_SUFFIXES else ''}"
                 replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
             return known.setdefault(sha256, CheckedClip(sha256, path))
         except AudioError as error:

@@ -5,7 +5,8 @@ HF_HUB_OFFLINE=1 only what is there already is used. --files limits the download
 
 Columns are mapped as ``import table`` maps them (see there for the layouts of ratings): ``response_audio`` and
 ``context_audio`` are Audio columns, or paths relative to the folder; a class label counts as its name. Without a column
-for ``pair_id`` it is the number of the row, from 0. Audio is taken as it is stored, not decoded and encoded again.
+for ``pair_id`` it is the number of the row, from 0. Columns ``chosen`` and ``rejected`` are preferences, as there.
+Audio is taken as it is stored, not decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
+from .preferences import has_preferences
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -65,7 +67,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     mapping = table.mapping_from(options)
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
-    if "pair_id" not in {*mapping.columns, *pairs.columns}:
+    if "pair_id" not in {*mapping.columns, *pairs.columns} and not has_preferences(pairs, mapping.columns):
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
     ratings = None if options.ratings is None else read_table(options.ratings)
@@ -176,7 +178,9 @@ def _find(value: Any, folder: Path, root: Path, where: str, audio_root: str | No
         for allowed in (root, *([Path(audio_root).resolve()] if audio_root else [])):
             if path.is_relative_to(allowed):
                 return find_clip(path.relative_to(allowed).as_posix(), allowed, where)
-    return find_clip(value, root, where)
+        if os.path.isabs(value) and Path(value).is_relative_to(folder):
+            value = Path(value).relative_to(folder).as_posix()
+    return find_clip(value, root, where, audio_root)
 
 
 def _reason(error: Exception) -> str:

@@ -22,6 +22,12 @@ Ratings, by the header:
 
     In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Under
     another name, or in the table of pairs, it is mapped (--rating-column seconds=NAME).
+
+Preferences
+    A table with columns ``chosen`` and ``rejected`` (and ``prompt``, the context) is imported as preferences, without
+    --dimension and --ratings: each row compares two pairs. Cells are clips, or messages (``[{"role", "content"}]``)
+    with parts ``{"type": "audio", "audio": clip}``; a prompt may also be text, which becomes the situation. Columns
+    ``rater_id``, ``strength`` (0 = tie) and ``situation`` count too; --column chosen=better maps another name.
 """
 
 from __future__ import annotations
@@ -36,13 +42,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ..errors import DataError, bad_value, shown
+from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
 from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
+from .preferences import has_preferences, read_preferences
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
@@ -75,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options for a `TableMapping`, and ``--ratings``."""
     parser.add_argument("--ratings", help="table of ratings; without it they stand beside the pairs")
     parser.add_argument(
-        "--dimension", action="append", required=True, metavar="NAME=LOW:HIGH[:STEP][:lower]",
-        help="scale; repeatable",
+        "--dimension", action="append", default=[], metavar="NAME=LOW:HIGH[:STEP][:lower]",
+        help="scale; repeatable; needed for ratings",
     )  # fmt: skip
     parser.add_argument(
         "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
@@ -118,7 +125,7 @@ def read_tables(
         pairs_path: The table of pairs; paths of audio are relative to its folder.
         ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
         mapping: The columns and scales.
-        audio_root: Another folder in which audio may lie, where a path leads there by a symbolic link.
+        audio_root: Another folder in which audio may lie, see `folders.resolve_inside`.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
@@ -132,7 +139,8 @@ def read_tables(
 def read_pairs(
     pairs_table: SourceTable, ratings_table: SourceTable | None, mapping: TableMapping, find: FindClip
 ) -> Imported:
-    """Pairs and ratings, checked. Pairs without ratings are allowed; the description lists columns left out.
+    """Pairs and ratings, checked, or preferences. Pairs without ratings are allowed; the description lists columns left
+    out.
 
     Args:
         pairs_table: The table of pairs.
@@ -142,7 +150,17 @@ def read_pairs(
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
+        UserError: If options are missing, or others are there than such a table needs.
     """
+    if has_preferences(pairs_table, mapping.columns):
+        if ratings_table is not None:
+            raise UserError(f"{pairs_table.path}: columns chosen and rejected are preferences; expected no --ratings")
+        return read_preferences(pairs_table, mapping, find)
+    if not mapping.dimensions:
+        raise DataError(
+            f"{pairs_table.path}: no dimensions (--dimension NAME=LOW:HIGH[:STEP]); expected at least one, each name "
+            "once, or a table with columns chosen and rejected"
+        )
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.progress import track
 
 from ...data_modules.errors import AudioError
+from ...data_modules.parallel import progress
 from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import LoadedJudge, Placement, load_any
 from ...models.backbones.base import Quantization
@@ -67,14 +66,7 @@ class TrainedJudge:
 
         A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
         """
-        console = Console(stderr=True)
-        predicted = track(
-            self._scorer.predict(pairs),
-            "scoring",
-            total=len(pairs),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        predicted = progress(self._scorer.predict(pairs), "scoring", len(pairs))
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
         scores, deviations, statuses = [], [], []
         for _, found in predicted:

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 from scipy.stats import spearmanr
 
 from ...data_modules.audio import Clip
 from ...data_modules.errors import AudioError, UserError
+from ...data_modules.parallel import progress
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ..artifact import LoadedJudge
 from ..backbones.base import WeightForm
@@ -87,9 +86,8 @@ def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet
 
 def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.ndarray:
     """What the head says of each pair `(pairs, dimensions)`, before any calibration; NaN = its audio cannot be used."""
-    console = Console(stderr=True)
     scored = PairScorer(placed(loaded, device)).predict(chosen.pairs)
-    shown = track(scored, "checking", total=len(chosen.pairs), console=console, disable=not console.is_terminal)
+    shown = progress(scored, "checking", len(chosen.pairs))
     nothing = np.full(len(loaded.judge.dimensions), np.nan)
     return np.stack([nothing if isinstance(found, AudioError) else found.score.double().numpy() for _, found in shown])
 

@@ -158,6 +158,51 @@ def test_every_form_of_a_clip(clips):
     ]
 
 
+def test_a_folder_that_is_named_may_hold_clips_and_links(clips, tmp_path):
+    """Links are followed where they stand in the folder that the user named, and nowhere else."""
+    beside, named, other = clips / "beside", tmp_path / "named", tmp_path / "other"
+    for folder in (beside, named / "sub", other):
+        folder.mkdir(parents=True)
+    data = (clips / "r0.wav").read_bytes()
+    for path in (named / "sub" / "in.wav", other / "out.wav", beside / "both.wav", named / "both.wav"):
+        path.write_bytes(data)
+    (named / "link.wav").symlink_to(other / "out.wav")
+    (named / "folder").symlink_to(other)
+    (named / "around.wav").symlink_to("../other/out.wav")
+    (beside / "to_named").symlink_to(named)
+    (beside / "to_named_and_out").symlink_to(named / "folder")
+    (beside / "to_other").symlink_to(other)
+    (beside / "over_named").symlink_to(named / ".." / "other")  # never stands in it
+    reader = RowReader(beside, named)
+    for value, path in (
+        ("both.wav", beside / "both.wav"),  # what lies beside the manifest goes before
+        ("sub/in.wav", named / "sub" / "in.wav"),
+        ("link.wav", other / "out.wav"),
+        ("folder/out.wav", other / "out.wav"),
+        ("around.wav", other / "out.wav"),
+        ("to_named/sub/in.wav", named / "sub" / "in.wav"),
+        ("to_named/link.wav", other / "out.wav"),
+        ("to_named/folder/out.wav", other / "out.wav"),
+        ("to_named_and_out/out.wav", other / "out.wav"),
+    ):
+        found = reader.row("a", {"response_audio": value}, WHERE)
+        assert isinstance(found.pair, Pair), value
+        assert found.pair.response == path.resolve(), value
+    for value, kind in (
+        ("to_other/out.wav", "leaves the folder"),
+        ("over_named/out.wav", "leaves the folder"),
+        ("../other/out.wav", "leaves the folder"),
+        (str(other / "out.wav"), "leaves the folder"),
+        ("none.wav", "no such file"),
+    ):
+        found = reader.row("a", {"response_audio": value}, WHERE)
+        assert isinstance(found.pair, AudioError), value
+        assert found.pair.kind == kind, value
+    assert str(found.pair).endswith(f"no such file in {beside.resolve()} and {named.resolve()}")
+    alone = RowReader(beside).row("a", {"response_audio": "to_named/link.wav"}, WHERE)
+    assert isinstance(alone.pair, AudioError)
+
+
 @pytest.mark.parametrize(
     ("cells", "kind", "text"),
     [

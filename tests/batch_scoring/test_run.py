@@ -208,6 +208,7 @@ def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
         ({"judge": other}, r"begun with another judge \([0-9a-f]{16}, now [0-9a-f]{16}\)"),
         ({"settings": {"backbone": "org/model"}}, r"another backbone \(as in training, now org/model\)"),
         ({"checksums": True}, r"another files \(by size and time, now by content\)"),
+        ({"audio_root": Path("/")}, r"another audio root \(none, now /\)"),
         ({"settings": {"quantization": "nf4"}}, r"another quantization \(as in training, now nf4\)"),
         ({"manifest": job.manifest.with_name("longer.csv")}, r"another manifest \([0-9a-f]{16}"),
     ):

@@ -639,11 +639,21 @@ class TestAudioRoot:
         assert f"{linked.out}: 4 pairs in 2 groups, 8 ratings by 2 raters, 0 preferences; 0 pairs have no" in said
         assert "{" not in said
 
-    def test_a_link_that_leads_out_of_it_is_refused(
+    def test_a_link_in_it_is_followed_and_one_beside_it_is_not(
         self, linked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         clip = tmp_path / "disk" / "000-1.wav"
-        clip.rename(tmp_path / "secret.wav")
-        clip.symlink_to(tmp_path / "secret.wav")
-        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 2
-        assert "clips/000-1.wav' leaves the folder" in capsys.readouterr().err
+        clip.rename(tmp_path / "other.wav")
+        clip.symlink_to(tmp_path / "other.wav")
+        (tmp_path / "elsewhere").mkdir()
+        assert self.run(linked, "--audio-root", str(tmp_path / "elsewhere")) == 2
+        assert "clips/context0.wav' leaves the folder" in capsys.readouterr().err
+        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 0
+        assert self.run(linked, "--audio-root", str(tmp_path / "none"), "--overwrite") == 2
+        assert f"argument --audio-root: '{tmp_path / 'none'}': expected a folder" in capsys.readouterr().err
+
+    def test_paths_count_from_it_where_the_table_has_no_such_file(self, linked: Any, tmp_path: Path) -> None:
+        (linked.folder / "clips").unlink()
+        (tmp_path / "root").mkdir()
+        (tmp_path / "disk").rename(tmp_path / "root" / "clips")
+        assert self.run(linked, "--audio-root", str(tmp_path / "root")) == 0

@@ -147,6 +147,11 @@ def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkey
     assert f"{trained:,}" in out
     assert "16 pairs of two clips of 8 s" in " ".join(out.split())
     assert "of a GPU with 24 GiB: fits" in out
+    assert main([*words, "--gpu-gib", "24", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parts"]["language_model"]["trainable"] == trained
+    assert sum(found["bytes"].values()) == 2 * found["bytes"]["all"]
+    assert (found["pairs"], found["gpu_bytes"], found["fits"]) == (16, 24 * 2**30, True)
     assert main([*words, "--gpu-gib", "0.8"]) == 0
     assert "does not fit" in capsys.readouterr().out
     assert main([*words, "--expected_trainable", "{language_model: 7}"]) == 2

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchaudio
-from rich.progress import track as progress
 from transformers import WhisperFeatureExtractor
 
 from ...data_modules import prosody, sentences
 from ...data_modules.audio import decode
 from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
+from ...data_modules.parallel import progress
 
 MEASURES = ("pitch", "pitch_range", "rate", "level", "pitch_shift", "harmonicity")
 """Continuous targets; units in `Clip`."""
@@ -118,7 +118,7 @@ def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int
     packages = list(shards)
     with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
         made = pool.imap(_run, packages, chunksize=1)
-        clips = [clip for clips in progress(made, description=label, total=len(packages)) for clip in clips]
+        clips = [clip for clips in progress(made, label, len(packages)) for clip in clips]
         pool.close()
         pool.join()  # workers that are terminated instead leave their voice files behind
     return clips

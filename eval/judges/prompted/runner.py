@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
+from ....data_modules.parallel import ProgressBar
 from .cache import Answer, AnswerCache, cache_key
 from .costs import Budget
 from .provider import Provider, Reply, RequestError
@@ -141,9 +139,11 @@ class Runner:
     async def _run(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
         outcomes = [Outcome(None, STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
-        with _progress(title, len(tasks)) as advance:
+        done = 0
+        with ProgressBar(title, len(tasks)) as bar:
 
             async def work() -> None:
+                nonlocal done
                 for position, task in waiting:
                     if self._stop.is_set():
                         return
@@ -152,7 +152,8 @@ class Runner:
                     except BaseException:  # ends all, once answers under way are kept
                         self._stop.set()
                         raise
-                    advance(self._budget.spent_in_words())
+                    done += 1
+                    bar.update(done, self._budget.spent_in_words())
 
             workers = [work() for _ in range(min(self._settings.concurrency, len(tasks)))]
             ends = await asyncio.gather(*workers, return_exceptions=True)
@@ -261,16 +262,3 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
         yield received
     finally:
         restore()
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar with time left and what was spent; quiet where nobody looks."""
-    console = Console(stderr=True)
-    spent = TextColumn("{task.fields[spent]}")
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), spent)
-    with Progress(
-        TextColumn("{task.description}"), *columns, console=console, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(title, total=total, spent="")
-        yield lambda spent: progress.update(task, advance=1, spent=spent)

@@ -93,10 +93,22 @@ def test_a_loss_beyond_the_bounds_ends_with_1(judge_folder, tmp_path, capsys, mo
     assert "not written: " in printed.err
     assert "--accept-loss writes it all the same" in printed.err
     assert list(tmp_path.iterdir()) == []
+    assert main([*words, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["judge"] is None
+    assert found["check"]["beyond"][0].startswith("empathy: largest difference")
     assert main([*words, "--accept-loss"]) == 0
     printed = capsys.readouterr()
     assert printed.out.endswith(f"judge: {tmp_path / 'out'}\n")
     assert "accepted: empathy: largest difference" in printed.err
+
+
+def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
+    assert main(["export", str(judge_folder), "--out", str(tmp_path / "small"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"judge": str(tmp_path / "small"), "check": None, "hub": None}
+    members = [str(judge_folder), str(tmp_path / "small")]
+    assert main(["ensemble", *members, "--out", str(tmp_path / "both"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"judge": str(tmp_path / "both")}
 
 
 def test_a_report_of_another_judge_is_not_put_on_the_card(judge_folder, tmp_path, capsys):

@@ -1,0 +1,202 @@
+"""Reads preferences in the columns that trainers of language models have: ``chosen``, ``rejected`` and ``prompt``.
+
+``import table`` and ``import hugging-face`` know them by their names. Each row is a comparison of two pairs: the same
+context with the chosen and with the rejected response. A cell of ``chosen`` and ``rejected`` is
+
+    - a clip: a path, or bytes; or
+    - messages, ``[{"role", "content"}]``, where content is a list of parts, ``{"type": "audio", "audio": clip}`` and
+      ``{"type": "text", "text": ...}``. The last message is the response, and has one clip.
+
+``prompt`` (or ``messages``) is the context: a clip, messages, or text. Messages before the response, in ``chosen`` and
+``rejected``, are context as well. Text in a message with a clip is its transcript; other text is the situation, which
+the judge reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import AudioError, DataError, UserError, bad_value, shown
+from ..ratings import Dimension, is_name, is_text
+from ..schema import DatasetCard
+from ..tables import Record, SourceTable, full_mapping, records, to_number
+from .assemble import Imported
+from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
+from .collector import Collector
+
+if TYPE_CHECKING:
+    from .table import FindClip, TableMapping
+
+_COMPARED = ("chosen", "rejected")
+_COLUMNS = (*_COMPARED, "prompt", "situation", "rater_id", "strength")
+_AUDIO_FIELDS = ("audio", "audio_url", "path", "url")  # of a part of a message
+_NOBODY = "unknown"  # the rater where no column names one
+
+
+class _Message(NamedTuple):
+    role: str
+    clips: list[ClipCell]
+    text: str
+
+
+def has_preferences(table: SourceTable, columns: Mapping[str, str]) -> bool:
+    """Whether the table holds preferences, by its columns and what is mapped to ours."""
+    names = {*table.columns, *columns}
+    return names.issuperset(_COMPARED) and "response_audio" not in names
+
+
+def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) -> Imported:
+    """Every row as a comparison of two pairs. Rows that cannot be used are listed; the description says what was read.
+
+    Args:
+        table: Has columns ``chosen`` and ``rejected``, or others mapped to them.
+        mapping: Of columns; one dimension or none, which is then called ``preference``.
+        find: Finds the clips.
+
+    Raises:
+        DataError: If a column is missing.
+        UserError: If the options say something about ratings, which such a table does not have.
+    """
+    if mapping.rating_columns or mapping.wide is not None or len(mapping.dimensions) > 1:
+        raise UserError(
+            f"{table.path}: columns chosen and rejected are preferences; expected one --dimension at most, and no "
+            "--rating-column or --layout"
+        )
+    given = dict(mapping.columns)
+    if "prompt" not in {*given, *table.columns} and "messages" in table.columns:
+        given["prompt"] = "messages"
+    columns = full_mapping(given, _COLUMNS, table, _COMPARED)
+    rows = records(table)
+    reader = _RowReader(columns, _are_paths([row.values.get(columns.get("prompt", "")) for row in rows]), find)
+    dimension = mapping.dimensions[0] if mapping.dimensions else Dimension("preference", 0, 1)
+    found = Collector()
+    for row in rows:
+        with found.skipping(row.place()):
+            (better, context), (worse, other) = (reader.pair(row, name, found) for name in _COMPARED)
+            if context != other:
+                raise DataError(
+                    f"{row.place(columns['rejected'])}: another context than that of chosen; expected the same "
+                    "messages before the response"
+                )
+            ids = found.add_pair(better, context), found.add_pair(worse, other)
+            rater = row.optional_name(columns["rater_id"]) if "rater_id" in columns else None
+            strength = reader.strength(row)
+            found.add_preference(*ids, rater or _NOBODY, dimension.name, strength, row.place())
+    card = DatasetCard(
+        "", (dimension,), "unknown", "unknown", mapping.synthetic, description=_description(table, columns, reader)
+    )
+    return found.imported(card, compared=True)
+
+
+class _RowReader:
+    """Makes pairs of the cells of a row."""
+
+    def __init__(self, columns: Mapping[str, str], prompt_is_path: bool, find: FindClip) -> None:
+        self._columns, self._prompt_is_path, self._find = columns, prompt_is_path, find
+        self.kinds: dict[str, str] = {}  # our column -> what its cells are, for the description
+
+    def pair(self, row: Record, name: str, found: Collector) -> tuple[dict[str, Any], list[str]]:
+        """The pair of a response, and what links it to others: the context. All clips can be read."""
+        *before, response = self._messages(row, name)
+        prompt = self._messages(row, "prompt") if "prompt" in self._columns else []
+        # A conversation that begins with the question stands for itself: then the prompt repeats it
+        context = before if before and before[0].role != "assistant" else [*prompt, *before]
+        if len(response.clips) != 1:
+            raise DataError(
+                f"{row.place(self._columns[name])}: {len(response.clips)} clips in the response (the last message); "
+                'expected one, {"type": "audio", "audio": PATH}'
+            )
+        texts = [message.text for message in context if not message.clips]
+        if "situation" in self._columns:
+            texts.insert(0, row.text(self._columns["situation"]) or "")
+        turns = [{"role": message.role, "audio": clip} for message in context for clip in message.clips]
+        situation = "\n".join(filter(None, texts)) or None
+        values = {
+            "response_audio": response.clips[0],
+            "context_audio": turns,
+            "situation": situation,
+            "context_text": "\n".join(filter(None, (message.text for message in context if message.clips))) or None,
+            "response_text": response.text or None,
+        }
+        *digests, _ = [_digest(clip, found) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
+        return values, [f"context {digests} {situation}" if turns or situation else f"row {row.position}"]
+
+    def strength(self, row: Record) -> float:
+        """By how much the chosen response is better; 1 where no column says it."""
+        if "strength" not in self._columns:
+            return 1.0
+        value = to_number(row.values.get(self._columns["strength"]))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise row.error(self._columns["strength"], "a number, 0 (tie) or more")
+        return float(value)
+
+    def _messages(self, row: Record, name: str) -> list[_Message]:
+        """What a cell says; a clip or a text is one message."""
+        where, value = row.place(self._columns[name]), row.values.get(self._columns[name])
+        prompt = name == "prompt"
+        value = [value] if isinstance(value, Mapping) and "role" in value else path_or_bytes(value)
+        if value in (None, "", []):
+            if prompt:
+                return []
+            raise bad_value(where, value, "a clip, or messages")
+        if isinstance(value, list):
+            self.kinds[name] = "messages"
+            return [self._message(message, where) for message in value]
+        role = "user" if prompt else "assistant"
+        if prompt and isinstance(value, str) and not self._prompt_is_path:
+            self.kinds[name] = "text"
+            return [_Message(role, [], value.strip())]
+        self.kinds[name] = "clips"
+        return [_Message(role, [self._find(value, where)], "")]
+
+    def _message(self, message: Any, where: str) -> _Message:
+        if not isinstance(message, Mapping) or not is_name(message.get("role")):
+            raise bad_value(where, message, '{"role": ..., "content": ...} for each message')
+        content = message.get("content")
+        if content is None:
+            content = [message]  # {"role", "audio"}, as in our own tables
+        if not isinstance(content, str | list):
+            raise bad_value(where, content, "text or a list of parts as content")
+        clips, texts = [], []
+        for part in [{"text": content}] if isinstance(content, str) else content:
+            if not isinstance(part, Mapping):
+                raise bad_value(where, part, '{"type": "audio", "audio": ...} or {"type": "text", "text": ...}')
+            values = (path_or_bytes(part.get(field)) for field in _AUDIO_FIELDS)
+            audio = next((value for value in values if value is not None), None)
+            if isinstance(audio, Mapping) and set(audio) == {"url"}:  # {"audio_url": {"url": ...}}
+                audio = audio["url"]
+            if audio is not None:
+                clips.append(self._find(audio, where))
+            elif is_text(part.get("text")):
+                texts.append(part["text"].strip())
+            else:
+                raise bad_value(where, dict(part), "a part with audio or text")
+        return _Message(message["role"], clips, "\n".join(filter(None, texts)))
+
+
+def _digest(clip: ClipCell, found: Collector) -> str:
+    try:
+        return found.digest(clip)
+    except AudioError as error:
+        raise AudioError(f"{clip.where}: {error}") from None
+
+
+def _are_paths(prompts: Sequence[Any]) -> bool:
+    """Whether prompts that are text are paths of clips, and not what somebody wrote."""
+    texts = [text for text in map(path_or_bytes, prompts) if isinstance(text, str) and text]
+    known = any(PurePosixPath(text).suffix.lower() in AUDIO_SUFFIXES for text in texts)
+    return known or all(re.fullmatch(r"\S+\.\w{2,5}", text) for text in texts)
+
+
+def _description(table: SourceTable, columns: Mapping[str, str], reader: _RowReader) -> str:
+    """What was recognised."""
+    kinds = [f"{shown(columns[name])} ({kind})" for name in _COLUMNS if (kind := reader.kinds.get(name))]
+    others = [f"{our} from {shown(columns[our])}" for our in _COLUMNS[3:] if our in columns]
+    context = "" if reader.kinds.get("prompt") != "text" else "; the text of the prompt is the situation"
+    rater = "" if "rater_id" in columns else f"; the rater is called {_NOBODY}"
+    ignored = [column for column in table.columns if column not in columns.values()]
+    left = f" Columns not imported: {', '.join(ignored)}." if ignored else ""
+    return f"Recognised as preferences: {', '.join([*kinds, *others])}{context}{rater}. There are no scores.{left}"

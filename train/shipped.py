@@ -1,0 +1,62 @@
+"""The recipes that come with the package: what each is and needs, by the comments at its head. Loads nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..data_modules.errors import UserError
+from ..data_modules.folders import read_yaml
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+_NEEDS = "# needs: "
+
+
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """A recipe, or a sweep file, that comes with the package.
+
+    Attributes:
+        name: To be given to ``--config``.
+        about: What it is.
+        backbone: Name or hub id; None where the file is laid over another recipe.
+        needs: GPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured.
+        command: That runs it.
+    """
+
+    name: str
+    about: str
+    backbone: str | None
+    needs: str
+    command: str
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """All of them, by name."""
+    found = []
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        needs = next(line.removeprefix(_NEEDS) for line in lines if line.startswith(_NEEDS))
+        backbone = read_yaml(path).get("judge", {}).get("backbone")
+        command, about = (line.removeprefix("# ") for line in lines[:2])
+        found.append(ShippedRecipe(path.stem, about, backbone, needs, command))
+    return found
+
+
+def find_recipe(name: str, option: str = "--config") -> Path:
+    """The YAML file of this path or, of a recipe that comes with the package, of this name.
+
+    Args:
+        name: Path or name.
+        option: Where the user wrote it, for the message.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    path, shipped = Path(name), CONFIGS / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if path.name == name and shipped.is_file():
+        return shipped
+    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {known}")
