@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -97,7 +97,7 @@ def _say_once(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def is_old(description: Any) -> bool:
+def is_old(description: Any) -> TypeGuard[dict[str, Any]]:
     """Whether a description was written by an earlier version."""
     return isinstance(description, dict) and description.get("schema_version") in (1, 2)
 

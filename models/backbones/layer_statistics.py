@@ -66,8 +66,9 @@ def over_time(rows: Tensor, lengths: Sequence[int]) -> Tensor:
     """Mean and standard deviation of the first `lengths` positions of rows `(rows, positions, ..., size)`:
     `(rows, ..., 2, size)`, float32."""
     found = []
-    for row, length in zip(rows, lengths, strict=True):
-        variance, mean = torch.var_mean(row[:length].float(), 0, correction=0)
+    for row, length in enumerate(lengths):
+        # a copy: Granite's encoder adds to what a layer has made, in place
+        variance, mean = torch.var_mean(rows[row, :length].to(torch.float32, copy=True), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
         found.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
     return torch.stack(found)
