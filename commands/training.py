@@ -19,11 +19,18 @@ def demo(options: argparse.Namespace) -> int:
 
 def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the recipe."""
+    if "--list" in arguments:
+        from rich.console import Console
+
+        from ..train.recipe import recipes_table
+
+        Console().print(recipes_table())
+        return DONE
     from ..train.run import train as run
 
-    best = run(arguments)
-    if best is not None:  # None after a dry run
-        print(f"best checkpoint: {best}")
+    done = run(arguments)
+    if done is not None:  # None after a dry run
+        print(f"best checkpoint: {done.checkpoint}")
     return DONE
 
 
