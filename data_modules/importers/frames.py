@@ -133,6 +133,7 @@ def _temporary_folder() -> Path:
 def to_hugging_face(dataset: PairDataset) -> Dataset:
     """See `PairDataset.to_hf`."""
     import datasets  # takes a second
+    from datasets.table import InMemoryTable
 
     texts = [
         name
@@ -178,7 +179,7 @@ def to_hugging_face(dataset: PairDataset) -> Dataset:
             rows = [row(pair) for pair in dataset.pairs[start : start + _ROWS_AT_ONCE]]
             yield pa.RecordBatch.from_pylist(rows, features.arrow_schema)
 
-    table = datasets.table.InMemoryTable(pa.Table.from_batches(batches(), features.arrow_schema))
+    table = InMemoryTable(pa.Table.from_batches(batches(), features.arrow_schema))
     card = dataset.card
     scales = "; ".join(f"{own.name} {own.scale}" for own in card.dimensions)
     about = f"{card.description} Scales: {scales}.".strip()
