@@ -20,10 +20,7 @@ from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
-from .eval.pages.report import write_report
 from .eval.views import evaluation_views
-from .models.artifact import load_run, save_judge
-from .models.model_card import render_card
 from .scorer import Scorer
 from .train.run import train
 
@@ -59,18 +56,16 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0, as_js
     split_dataset(out / "data", seed=seed)
     step(2, "train: LoRA on the nano backbone")
     overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
-    data = ["--data.path", str(out / "data")]
-    train(["--config", "nano", *data, "--run", str(out / "run"), "--seed", str(seed), *overrides])
+    run = train(["--config", "nano", "--seed", str(seed), *overrides], out / "data", out / "run")
+    assert run is not None  # only a dry run has none
     step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
     dataset = PairDataset.load(out / "data")
-    loaded = load_run(out / "run")
-    judge = TrainedJudge(loaded, "nano judge")
-    measured = evaluate(
-        judge, dataset, split="test", seed=seed, command="empathy-judge demo", provenance=loaded.description
-    )
-    write_report(measured.report, measured.items, out / "report", dataset)
+    judge = TrainedJudge.load(run.folder)
+    judge.name = "nano judge"
+    measured = evaluate(judge, dataset, seed=seed, command="empathy-judge demo")
+    measured.save(out / "report")
     step(4, "export: the judge as a folder that others can load")
-    save_judge(loaded, out / "judge", render_card(loaded.description, measured.report))
+    run.export(out / "judge", measured.report)
     step(5, "score: one context, two answers")
     _score_examples(out, dataset, say)
     say(next(evaluation_views(measured.report)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from .audio_inputs import Audio, Question, clip, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError
@@ -18,9 +18,6 @@ from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
 from .models.scoring import SPREAD, PairScorer, placed
 
-if TYPE_CHECKING:
-    pass
-
 Scores = dict[str, float]
 """Rating points by dimension."""
 _ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
@@ -32,12 +29,14 @@ class Scorer:
     Safe to be called from several threads, which take turns: more of them do not make it faster, longer lists do.
 
     Attributes:
+        name: Folder or hub id that it came from.
         dimensions: What it scores and on which scale.
         description: What `judge.json` says: training data, hashes, versions.
         calibration: What is known of its errors; None = nothing.
         batch_size: Most pairs per forward pass.
         sampling_rate: Hz at which it hears; clips of any rate are resampled.
         max_seconds: Longest clip that it hears whole.
+        pair_scorer: What does the work; it takes pairs of a data set.
     """
 
     def __init__(self, loaded: LoadedJudge, scorer: PairScorer, name: str) -> None:
@@ -48,8 +47,8 @@ class Scorer:
         self.calibration = loaded.calibration
         self.batch_size = scorer.batch_size
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
+        self.name, self.pair_scorer = name, scorer
         self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
-        self._scorer = scorer
 
     @classmethod
     def from_pretrained(
@@ -225,7 +224,7 @@ class Scorer:
 
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
         """
-        return self._scorer.assess(pairs, level)
+        return self.pair_scorer.assess(pairs, level)
 
     def check_clip(self, audio: Audio) -> None:
         """The judge can hear this clip.
@@ -233,11 +232,11 @@ class Scorer:
         Raises:
             AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
         """
-        self._scorer.judge.decode(clip(audio))
+        self.pair_scorer.judge.decode(clip(audio))
 
     def forget(self) -> None:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
-        self._scorer.forget()
+        self.pair_scorer.forget()
 
     def dimension_names(self, names: Sequence[str] | None) -> tuple[str, ...]:
         """These names of dimensions, or those of all.

@@ -360,7 +360,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
     begun = time.perf_counter()
     run = tempfile.mkdtemp(dir=bench.folder)
     with on_this_judge(bench), suppress(Finished):
-        train([*words(bench.options, bench.folder, values), f"--run={run}"], [rounds])
+        train([*words(bench.options, bench.folder, values), f"--run={run}"], watching=[rounds])
     batches = [inputs for _, inputs in rounds.used]
     pairs, tokens = sum(number for number, _ in rounds.used), sum(int(b.attention_mask.sum()) for b in batches)
     flops = sum(sum(work_of(bench.judge, inputs)) for inputs in batches) / pairs

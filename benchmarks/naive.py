@@ -277,7 +277,7 @@ def train_both(place: Place, folder: Path, steps: int) -> tuple[Same, EmpathyJud
     recorder = Recorder()
     few = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
     words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in few.items()})
-    train(words, [recorder])
+    train(words, watching=[recorder])
     device = torch.device(place.device)
     rater = NaiveRater(place.checkpoint, None, device)
     rater.begin_with({name: value.to(device) for name, value in recorder.beginning.items()})

@@ -135,6 +135,6 @@ def score(run: Path, data: Path) -> torch.Tensor:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [WORKER]:
-        train(sys.argv[3:], [StepClock(Path(sys.argv[2]))])
+        train(sys.argv[3:], watching=[StepClock(Path(sys.argv[2]))])
     else:
         main()

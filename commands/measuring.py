@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,9 +12,7 @@ from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
-    from ..data_modules.schema import PairDataset
-    from ..eval.judges import Judge
-    from ..eval.judges.prompted.judges import PromptedJudge
+    from ..eval.judges.opening import Loading, Opened
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -23,15 +20,14 @@ def evaluate(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from ..eval.evaluate import evaluate as measure
-    from ..eval.pages.report import write_report
     from ..eval.views import evaluation_views
 
-    dataset, [(judge, provenance)] = _open_judges([options.judge], options)
     if options.dry_run:
+        _open([options.judge], options)
         return DONE
-    measured = measure(judge, dataset, **_how_to_measure(options), provenance=provenance)
+    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     out = Path(options.out)
-    write_report(measured.report, measured.items, out, dataset)
+    measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
@@ -54,16 +50,15 @@ def compare(options: argparse.Namespace) -> int:
         return _compare_table(options)
 
     from ..eval.compare import compare as measure
-    from ..eval.pages.compare_page import comparison_json, write_comparison
+    from ..eval.pages.compare_page import comparison_json
     from ..eval.views import comparison_views
 
-    dataset, opened = _open_judges(options.judges, options)
     if options.dry_run:
+        _open(options.judges, options)
         return DONE
-    judges, provenances = zip(*opened, strict=True)
-    found = measure(judges, dataset, **_how_to_measure(options), provenances=provenances)
+    found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
     if options.out is not None:
-        write_comparison(found.reports, found.rankings, Path(options.out))
+        found.save(options.out)
     if options.json:
         print(comparison_json(found.reports, found.rankings))
     else:
@@ -85,9 +80,10 @@ def challenge(options: argparse.Namespace) -> int:
 
     from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_view
 
-    dataset, [(judge, _)] = _open_judges([options.judge], options)
+    opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
+    judge, dataset = opened.judges[0], opened.dataset
     chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
     found: Mapping[str, Any]
     if options.name == "aeq-bench":
@@ -171,106 +167,24 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
     )
 
 
-_Opened = tuple["Judge", Mapping[str, Any] | None]
-"""A judge, and what it says of itself."""
+def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
+    """The judges of the options, and what they are measured on."""
+    from ..eval.judges.opening import open_judges
+
+    probes = _probes(options.probes) if "probes" in options else None
+    split = _split_name(options.split)
+    return open_judges(judges, options.data, split, options.seed, probes, _loading(options), options.dry_run)
 
 
-def _open_judges(specs: Sequence[str], options: argparse.Namespace) -> tuple[PairDataset, list[_Opened]]:
-    """The dataset that the judges are compared with, and the judges.
-
-    Where raters of the dataset are judges, their ratings are in it for none of the judges: all meet the same people.
-    """
-    from ..data_modules.schema import PairDataset
-    from ..eval.judges.baselines.simple import PREFIX, HumanJudge, without_raters
-
-    dataset = PairDataset.load(options.data)
-    raters = [spec.removeprefix(PREFIX) for spec in specs if spec.startswith(PREFIX)]
-    if not raters:
-        return dataset, [load_spec(spec, dataset, options) for spec in specs]
-    people = {PREFIX + rater: HumanJudge(dataset, rater) for rater in raters}
-    others = without_raters(dataset, raters)
-    print(f"judges are compared with the other raters: without {', '.join(people)}", file=sys.stderr)
-    opened: list[_Opened] = []
-    for spec in specs:
-        judge, said = (people[spec], people[spec].record) if spec in people else load_spec(spec, others, options)
-        opened.append((judge, {**(said or {}), "raters_left_out": raters}))
-    return others, opened
-
-
-def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _Opened:
-    """The judge that a spec names, ``human:RATER`` excepted, and what it says of itself.
-
-    Raises:
-        UserError: If the spec names none.
-    """
-    from ..eval.judges.baselines import BASELINES, open_baseline
-
-    if spec in BASELINES:
-        learn_from = _other_splits(dataset, options.split)
-        baseline = open_baseline(spec, dataset, learn_from, _split_name(options.split), options.seed)
-        return baseline, baseline.record
-    if spec.startswith("scores:"):
-        from ..eval.judges.scores_file import ScoresFile
-
-        return ScoresFile(Path(spec.removeprefix("scores:"))), None
-    from ..eval.judges.prompted.factory import is_prompted
-
-    if is_prompted(spec):
-        return _open_prompted(spec, dataset, options), None
-    from ..eval.judges.trained import TrainedJudge
-
-    if not Path(spec).exists():
-        raise UserError(
-            f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
-            f"scores:FILE, human:RATER, {', '.join(BASELINES)}"
-        )
-    cache = options.cache and Path(options.cache)
-    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)
-    judge.check_scales(dataset.card)
-    _warn_of_known_pairs(judge.description, dataset, options.split)
-    return judge, judge.description
-
-
-def _open_prompted(spec: str, dataset: PairDataset, options: argparse.Namespace) -> PromptedJudge:
-    """Says what would leave the machine and what it would cost, before anything does; with ``--dry-run`` only that."""
-    from ..eval.judges.prompted.cache import AnswerCache, default_path
-    from ..eval.judges.prompted.costs import check_budget, disclosure, example_request
-    from ..eval.judges.prompted.factory import open_prompted
-    from ..eval.probes import choose
-
-    answers = AnswerCache(Path(options.answers) if options.answers else default_path())
-    learn_from = _other_splits(dataset, options.split)
-    named = "probes" in options and options.probes is not None
-    judge = open_prompted(
-        spec, dataset, learn_from, answers, options.budget, named, options.device, options.quantization
-    )
-    plan = judge.session.plan(judge.tasks(dataset.subset(_split_name(options.split)).pairs))
-    passes = 1 + (len(choose(_probes(options.probes))) if named else 0)
-    print(disclosure(judge, plan, passes), file=sys.stderr)
-    if options.dry_run:
-        print(example_request(judge, plan))
-    else:
-        check_budget(judge, plan)
-    return judge
-
-
-def _other_splits(dataset: PairDataset, split: str) -> list[str]:
-    """What a baseline may learn from: train, or where there are folds, all but the one that is measured."""
-    names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
-    return names if names and "train" not in names else ["train"]
-
-
-def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str) -> None:
-    """Says on standard error where a judge is measured on pairs that it was trained or chosen on."""
-    here = (dataset.card.content_hash, dataset.split_hash())
-    warnings: dict[str, None] = {}
-    for origin in description.get("member_provenance", [description["provenance"]]):
-        if (origin["content_hash"], origin["split_hash"]) == here:
-            for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
-                if splits and split in ("all", *splits):
-                    warnings[f"warning: split {split}: this judge was {done} on {', '.join(splits)}"] = None
-    for warning in warnings:
-        print(warning, file=sys.stderr)
+def _loading(options: argparse.Namespace) -> Loading:
+    return {
+        "device": options.device,
+        "backbone": options.backbone,
+        "quantization": options.quantization,
+        "cache": options.cache,
+        "budget": options.budget,
+        "answers": options.answers,
+    }
 
 
 def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -287,12 +201,8 @@ def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"]:
+def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"] | None:
     """What ``--probes`` says."""
-    from ..eval.probes import DEFAULT_PROBES
-
-    if names is None:
-        return DEFAULT_PROBES
     return "all" if names == ["all"] else () if names == ["none"] else names
 
 

@@ -25,11 +25,11 @@ def train(arguments: Sequence[str]) -> int:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
     from ..train.run import train as run
 
-    best = run(arguments)
-    if best is not None:  # None after a dry run
+    done = run(arguments)
+    if done is not None:  # None after a dry run
         as_json = "--json" in arguments
-        facts = {"run": str(best.parents[1]), "best_checkpoint": str(best)}
-        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {best}")
+        facts = {"run": str(done.folder), "best_checkpoint": str(done.checkpoint)}
+        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {done.checkpoint}")
     return DONE
 
 

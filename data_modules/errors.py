@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -46,7 +46,15 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 class UserError(Exception):
     """Something the user can mend. The text is one line, at most `MAX_MESSAGE_CHARACTERS` long, and says what was found
-    and what is expected."""
+    and what is expected.
+
+    Attributes:
+        code: For programs, the same in every version: ``audio`` (this clip cannot be used; go on with the others),
+            ``data`` (a table, a card or a folder has to be mended) or ``usage`` (all else: a setting, a name, a folder
+            that is taken; the call has to be changed).
+    """
+
+    code: ClassVar[str] = "usage"
 
     def __init__(self, message: str) -> None:
         # Half of a surrogate pair, out of JSON or a file name, could be neither printed nor written
@@ -59,6 +67,8 @@ class UserError(Exception):
 class DataError(UserError):
     """A table, a card or a folder breaks the data contract."""
 
+    code: ClassVar[str] = "data"
+
 
 class OutsideError(DataError):
     """A path leaves the folder that it has to stay in."""
@@ -70,6 +80,8 @@ class AudioError(UserError):
     Attributes:
         kind: The same for all clips with the same fault, for counting and for programs; the text is for people.
     """
+
+    code: ClassVar[str] = "audio"
 
     def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
         super().__init__(message)

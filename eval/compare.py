@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Unpack
 
 import numpy as np
+import pandas as pd
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import CLUSTERS, Cluster, Evaluation, evaluate
+from .evaluate import CLUSTERS, Cluster, measure
 from .frame import Frame, Panel
-from .judges import Judge
-from .probes import DEFAULT_PROBES
-from .results import Report, Results, results_of
+from .judges.opening import AnyJudge, Loading, open_judges
+from .results import Report, Results, results_frame, summary, summary_html
 from .statistics import significance
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
 from .statistics.ranking import rank_judges, separation
 
 
-class Comparison(NamedTuple):
-    """Several judges.
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Several judges; a notebook shows them as a short table.
 
     Attributes:
         evaluations: Of each judge, in the order given.
         rankings: Dimension -> the judges that score it against each other; only where there are at least two.
     """
 
-    evaluations: list[Evaluation]
+    evaluations: list[Results]
     rankings: dict[str, Report]
 
     @property
@@ -37,31 +40,47 @@ class Comparison(NamedTuple):
         """Of each judge, in the order given."""
         return [evaluation.report for evaluation in self.evaluations]
 
-    @property
-    def results(self) -> Results:
-        """Every statistic of the reports and of the rankings, one row each."""
-        return results_of(self.reports, self.rankings)
+    def to_frame(self) -> pd.DataFrame:
+        """Every statistic of the reports and of the rankings, one row each: see `results.results_frame`."""
+        return results_frame(self.reports, self.rankings)
+
+    def save(self, folder: str | Path) -> None:
+        """Write what `empathy-judge compare` writes: page, JSON, table of statistics, Markdown.
+
+        Args:
+            folder: Made if it does not exist.
+        """
+        from .pages.compare_page import write_comparison
+
+        write_comparison(self.reports, self.rankings, Path(folder))
+
+    def __repr__(self) -> str:
+        return summary(self.reports).to_string(index=False)
+
+    def _repr_html_(self) -> str:
+        return summary_html(self.reports)
 
 
 def compare(
-    judges: Sequence[Judge],
-    dataset: PairDataset,
+    judges: Sequence[AnyJudge],
+    data: str | Path | PairDataset,
     *,
-    split: str | None,
+    split: str | None = "test",
     slices: Sequence[str] | None = None,
-    probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
+    probes: Sequence[str] | Literal["all"] | None = None,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
-    provenances: Sequence[Mapping[str, Any] | None] | None = None,
+    **loading: Unpack[Loading],
 ) -> Comparison:
     """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 
     Args:
-        judges: Each with a name of its own.
-        dataset: Pairs and ratings.
+        judges: Whatever `evaluate` takes, each with a name of its own. Where raters are judges (``human:RATER``), all
+            are compared with the other raters.
+        data: Pairs and ratings: a folder, its address, or a dataset.
         split: Which pairs; None = all.
         slices: See `evaluate.evaluate`; also the other arguments.
         probes: The listening checks.
@@ -70,19 +89,20 @@ def compare(
         resamples: Bootstrap resamples of an interval.
         seed: Of everything drawn.
         command: The command line, for the record.
-        provenances: What else is known of each judge; must fit strict JSON.
+        loading: How judges that are named are loaded.
 
     Raises:
-        UserError: If two judges have one name.
+        UserError: If two judges have one name, or one cannot be loaded.
     """
-    names = [judge.name for judge in judges]
+    opened = open_judges(judges, data, split, seed, probes, loading)
+    dataset, names = opened.dataset, [judge.name for judge in opened.judges]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"two judges are called {shown(twice)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
     evaluations = [
-        evaluate(
+        measure(
             judge,
             dataset,
             split=split,
@@ -96,7 +116,7 @@ def compare(
             provenance=provenance,
             lengths=lengths,
         )
-        for judge, provenance in zip(judges, provenances or [None] * len(judges), strict=True)
+        for judge, provenance in zip(opened.judges, opened.provenances, strict=True)
     ]
     clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
     frame = Frame.of_dataset(part, {n: own.items for n, own in zip(names, evaluations, strict=True)}, clusters)

@@ -45,7 +45,7 @@ def dimension_report(
     Args:
         dimension: Its name and scale.
         judged: Its judged items.
-        items: Its rows of `evaluate.Evaluation.items`, those of all pairs.
+        items: Its rows of `results.Results.items`, those of all pairs.
         lengths: Of the responses.
         asked: What a prompted judge says of its answers.
     """
@@ -115,7 +115,7 @@ def check_report(judged: Judged, items: pd.DataFrame, probe: Probe, skipped: str
 
     Args:
         judged: The dimension's items.
-        items: Their rows of `evaluate.Evaluation.items`; the check's scores are in the column ``<probe>_score``.
+        items: Their rows of `results.Results.items`; the check's scores are in the column ``<probe>_score``.
         probe: What was changed.
         skipped: Why the check was not possible; None = it was made.
     """
@@ -163,7 +163,7 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
 
     Args:
         judged: All n judged items.
-        items: Their rows of `evaluate.Evaluation.items`.
+        items: Their rows of `results.Results.items`.
         chosen: Shape (n,), those of the slice.
         probes: The listening checks.
     """

@@ -6,7 +6,8 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -26,9 +27,10 @@ from .dimension_report import (
 )
 from .frame import Frame, Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
+from .judges.opening import AnyJudge, Loading, open_judges
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
-from .results import SCHEMA_VERSION, Report, Results, results_of
+from .results import SCHEMA_VERSION, Report, Results
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
@@ -58,71 +60,98 @@ _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB 
 _PACKAGES = ("empathy-judge", "numpy", "scipy", "pandas", "torch", "transformers", "peft")
 
 
-class Evaluation(NamedTuple):
-    """The report, and one row per pair and dimension.
-
-    Attributes:
-        report: See `results`.
-        items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
-            ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
-            ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
-            abstain, `judges.ABSTAINED`.
-    """
-
-    report: Report
-    items: pd.DataFrame
-
-    @property
-    def results(self) -> Results:
-        """Every statistic of the report, one row each."""
-        return results_of([self.report])
-
-
 def evaluate(
-    judge: Judge,
-    dataset: PairDataset,
+    judge: AnyJudge,
+    data: str | Path | PairDataset,
     *,
-    split: str | None,
+    split: str | None = "test",
     slices: Sequence[str] | None = None,
-    probes: Sequence[str] | Literal["all"] = DEFAULT_PROBES,
+    probes: Sequence[str] | Literal["all"] | None = None,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
-    provenance: Mapping[str, Any] | None = None,
-    lengths: Lengths | None = None,
-) -> Evaluation:
+    **loading: Unpack[Loading],
+) -> Results:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
     A pair without a score is counted in the coverage and left out; nothing is imputed. Human ceilings are
     those of the same items. A judge that scores none of the pairs gets a report that says so.
 
     Args:
-        judge: What scores.
-        dataset: Pairs and ratings.
+        judge: The folder of a judge or of a run; a name, as ``empathy-judge evaluate`` takes it (``acoustic``,
+            ``openai:MODEL``, ...); a `Scorer`; or an object that is a `Judge`.
+        data: Pairs and ratings: a folder, its address, or a dataset.
         split: Which pairs; None = all.
         slices: Columns to slice by: of `columns.COLUMNS`, or tags (``tag:NAME``). None = `DEFAULT_SLICES` and all tags
             of these pairs that have at most `MOST_VALUES` values. A column with fewer than two is left out.
         probes: The listening checks, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` =
-            every one.
+            every one; None = `DEFAULT_PROBES`, which prompted judges do not take unless they are named.
         cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
         seed: Of bootstrap, halvings and swaps.
         command: The command line, for the record.
-        provenance: What else is known of the judge; must fit strict JSON.
-        lengths: Of the responses, by pair, where they were measured before (`dimension_report.response_lengths`).
+        loading: How a judge that is named is loaded: ``device, backbone, quantization, cache``; what a prompted judge
+            may cost: ``budget`` (dollars); and where its answers are kept: ``answers``.
 
     Raises:
         DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
-        UserError: If no pair has a rating.
+        UserError: If there is no such judge, or no pair has a rating.
         ValueError: If the judge breaks the protocol.
+    """
+    opened = open_judges([judge], data, split, seed, probes, loading)
+    return measure(
+        opened.judges[0],
+        opened.dataset,
+        split=split,
+        slices=slices,
+        probes=probes,
+        cluster=cluster,
+        interval=interval,
+        resamples=resamples,
+        seed=seed,
+        command=command,
+        provenance=opened.provenances[0],
+    )
+
+
+def measure(
+    judge: Judge,
+    dataset: PairDataset,
+    *,
+    split: str | None,
+    slices: Sequence[str] | None,
+    probes: Sequence[str] | Literal["all"] | None,
+    cluster: Cluster,
+    interval: Interval,
+    resamples: int,
+    seed: int,
+    command: str,
+    provenance: Mapping[str, Any] | None,
+    lengths: Lengths | None = None,
+) -> Results:
+    """`evaluate` with a judge at work.
+
+    Args:
+        judge: What scores.
+        dataset: Pairs and ratings.
+        split: As `evaluate`; also the others that are not named here.
+        slices: Columns.
+        probes: Listening checks.
+        cluster: What intervals draw whole.
+        interval: The kind.
+        resamples: Of an interval.
+        seed: Of everything drawn.
+        command: For the record.
+        provenance: What else is known of the judge; must fit strict JSON.
+        lengths: Of the responses, by pair, where they were measured before (`dimension_report.response_lengths`).
     """
     part = dataset.subset(split)
     columns = _slice_columns(part.pairs, slices)
     dimensions = _shared_dimensions(judge, dataset)
-    chosen = choose(probes)
+    chosen = choose(DEFAULT_PROBES if probes is None else probes)
 
     begun = time.perf_counter()
     scores = _score(judge, part.pairs)
@@ -201,7 +230,7 @@ def evaluate(
                 }
                 for value in sorted(values)
             }
-    return Evaluation(report, pd.concat(parts, ignore_index=True))
+    return Results(report, pd.concat(parts, ignore_index=True), dataset)
 
 
 class _Run(NamedTuple):
@@ -263,7 +292,7 @@ def _items(
     runs: Mapping[str, _Run],
     slices: Iterable[str],
 ) -> pd.DataFrame:
-    """The rows of `Evaluation.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
+    """The rows of `Results.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
     pair_ids = [pair.pair_id for pair in part.pairs]
     own = _rows(scores, dimension, pair_ids)
     rated = part.ratings.loc[part.ratings["dimension"] == dimension]

@@ -1,6 +1,6 @@
 """The report of a judge, ``agreement.json``, and its statistics as one table of results.
 
-`results_of` makes tidy rows of reports (`COLUMNS`), ``results.csv`` beside the JSON. Pages, Markdown and the terminal
+`results_frame` makes tidy rows of reports (`COLUMNS`), ``results.csv`` beside the JSON. Pages, Markdown and terminal
 are views of the report. Every field of it, in the order of the file:
 
 The file is strict JSON (no NaN, no Infinity). A *statistic* is an object with the fields of `agreement.Statistic`
@@ -80,12 +80,16 @@ Judges over all dimensions (``overall``; statistics count dimensions as ``n``): 
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ..data_modules.schema import PairDataset
+from .rendering import ranged
 from .statistics.agreement import Statistic
 
 SCHEMA_VERSION = 3
@@ -126,25 +130,84 @@ COLUMNS = Row._fields
 _STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Results:
-    """Every statistic of reports, one row each; no two rows have the same first five columns."""
+    """What `evaluate` found of one judge; a notebook shows it as a short table.
 
-    rows: tuple[Row, ...]
+    Attributes:
+        report: All figures, as they stand in ``agreement.json``.
+        items: ``pair_id``, ``group_id``, ``dimension``, `evaluate.DEFAULT_SLICES` and the columns that are sliced by,
+            ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
+            ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
+            abstain, `judges.ABSTAINED`.
+        dataset: What was judged.
+    """
+
+    report: Report
+    items: pd.DataFrame
+    dataset: PairDataset
 
     def to_frame(self) -> pd.DataFrame:
-        """With `COLUMNS`."""
-        return pd.DataFrame(self.rows, columns=pd.Index(COLUMNS))
+        """Every statistic of the report, one row each: see `results_frame`."""
+        return results_frame([self.report])
+
+    def save(self, folder: str | Path) -> None:
+        """Write what `empathy-judge evaluate` writes: page, JSON, tables of statistics and items, Markdown.
+
+        Args:
+            folder: Made if it does not exist.
+        """
+        from .pages.report import write_report
+
+        write_report(self.report, self.items, Path(folder), self.dataset)
+
+    def __repr__(self) -> str:
+        return summary([self.report]).to_string(index=False)
+
+    def _repr_html_(self) -> str:
+        return summary_html([self.report])
 
 
-def results_of(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> Results:
-    """The statistics of reports on datasets.
+def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:
+    """The statistics of reports on datasets, one row each; no two rows have the same first five columns.
 
     Args:
         reports: One per judge.
         rankings: Dimension -> the judges against each other.
+
+    Returns:
+        With `COLUMNS`.
     """
-    return Results((*_of_judges(reports), *_of_rankings(rankings or {})))
+    rows = [*_of_judges(reports), *_of_rankings(rankings or {})]
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+
+
+def summary(reports: Sequence[Report]) -> pd.DataFrame:
+    """The first figures to look at, as text: each judge on each dimension, with the people beside it."""
+    rows = [
+        {
+            "judge": report["judge"],
+            "dimension": name,
+            "items": own["n_items"],
+            "Spearman [95 %]": ranged(own["spearman"]),
+            "one rater": ranged(own["ceiling"]["spearman"]),
+            "noise ceiling": ranged(own["ceiling"]["panel_mean"]),
+            "verdict": own["verdict"]["text"],
+        }
+        for report in reports
+        for name, own in report["dimensions"].items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def summary_html(reports: Sequence[Report]) -> str:
+    """`summary` for a notebook, and what was measured on; every value is escaped."""
+    data, split = reports[0]["dataset"], reports[0]["split"]
+    ratings = "synthetic" if data["synthetic"] else "human"
+    where = f"{data['name']}, {'all pairs' if split is None else f'split {split}'} ({ratings} ratings)"
+    with pd.option_context("display.max_colwidth", None):
+        table = summary(reports).to_html(index=False, border=0)
+    return f"<p>{html.escape(where)}</p>{table}"
 
 
 def _of_judges(reports: Sequence[Report]) -> Iterator[Row]:

@@ -44,7 +44,7 @@ def test_every_recipe_is_valid_and_begins_with_its_command(path, parser):
     config = parser.parse(words)
     assert config.judge.backbone
     assert config.data.batch_size >= 1
-    assert config.trainer.max_epochs >= 1
+    assert config.method == "probe" or config.trainer.max_epochs >= 1
     assert config.run
 
 
@@ -166,6 +166,25 @@ def test_a_later_file_overrides_an_earlier_one_and_python_has_the_same_tree(tmp_
     tree = yaml.safe_load(find_recipe("nano").read_text()) | {"run": "r"}
     from_words = parser.parse(["--config", "nano", "--run", "r"])
     assert parser.recipe(parser.parse(tree)) == parser.recipe(from_words)
+
+
+def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, parser):
+    more = tmp_path / "more.yaml"
+    more.write_text("judge:\n  lora:\n    rank: 2\nobjective:\n  losses: {ccc: 0.5}\nexpected_trainable: {head: 1}\n")
+    words = ["--config", "nano", "--config", str(more), "--trainer.max_epochs", "9", "--run", "r", "--data.path", "d"]
+    tree = {"config": ["nano", more], "trainer": {"max_epochs": 9}, "run": "other"}
+    values = {"run": "r", "data.path": "d"}
+    expected = parser.recipe(parser.parse(words))
+    assert parser.recipe(parser.parse(tree, values)) == expected
+    assert parser.recipe(parser.parse({**tree, "config": "nano", "judge": {"lora": {"rank": 3}}}, values)) != expected
+    assert parser.parse("nano", values) == parser.parse(["--config", "nano", "--run", "r", "--data.path", "d"])
+    for wrong, message in [
+        ({"config": "nano", "lora": 1}, "recipe: there is no setting lora"),
+        ({"config": "nnao"}, "--config nnao: no such file or recipe"),
+        ("nnao", "--config nnao: no such file or recipe"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            parser.parse(wrong, values)
 
 
 @pytest.mark.parametrize(

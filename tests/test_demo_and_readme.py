@@ -272,9 +272,22 @@ def test_code_of_pages_runs(
     assert 0 <= reward < (float(score) - 1) / 4  # half a standard error below
 
 
+def test_code_that_compares_judges_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    calls, _ = python_blocks(DOCS / "howto" / "compare-judges.md")
+    exec(compile(calls, "compare-judges.md", "exec"), {})
+    demo, again = (
+        json.loads((workplace / folder / "agreement.json").read_text())["dimensions"]["vocal_empathy"]["spearman"]
+        for folder in ("demo/report", "report")
+    )
+    assert again["value"] == pytest.approx(demo["value"], abs=1e-6)
+    reports = json.loads((workplace / "comparison" / "comparison.json").read_text())["reports"]
+    assert [report["judge"] for report in reports] == ["judge", "acoustic", "constant"]
+
+
 def test_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
-    (measuring,) = python_blocks(DOCS / "howto" / "compare-judges.md")
+    _, measuring = python_blocks(DOCS / "howto" / "compare-judges.md")
     items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
     panel = PairDataset.load(workplace / "demo" / "data").ratings.pivot(
         index="pair_id", columns="rater_id", values="score"

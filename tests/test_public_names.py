@@ -16,8 +16,8 @@ from empathy_judge import train  # the package can be called, whoever imported i
 assert not {"torch", "pandas", "transformers"} & set(sys.modules)
 from empathy_judge.train import run
 assert empathy_judge.train is train
-run.train = lambda arguments: arguments
-assert train(["--config", "x"]) == ["--config", "x"]
+run.train = lambda config, **options: (config, options)
+assert train("nano", data="folder") == ("nano", {"data": "folder"})
 """
 
 

@@ -1,10 +1,9 @@
-"""Training a judge. The package can be called: `empathy_judge.train(["--config", "nano.yaml"])` is `run.train`."""
+"""Training a judge. The package can be called: `empathy_judge.train("nano", data="data", run="runs/first")` is
+`run.train`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +11,11 @@ from typing import Any
 class _Package(ModuleType):
     """A name that is both a package and a public function."""
 
-    def __call__(self, arguments: Sequence[str] | Mapping[str, Any]) -> Path | None:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         """See `run.train`."""
         from .run import train
 
-        return train(arguments)
+        return train(*arguments, **options)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -32,6 +32,8 @@ _OURS: set[str | int] = {
     "plugins",
     "use_distributed_sampler",
 }
+Config = str | Path | Sequence[str] | Mapping[str, Any]
+"""A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 
@@ -116,22 +118,48 @@ class RecipeParser:
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 
-    def parse(self, arguments: Sequence[str] | Mapping[str, Any]) -> Namespace:
+    def parse(self, config: Config, values: Mapping[str, str] | None = None) -> Namespace:
         """All values of a run, checked.
 
         Args:
-            arguments: Words of a command line, or the tree that a YAML file would hold.
+            config: Name or file of a recipe; the tree that a YAML file would hold, whose key `config` may name recipes
+                that it is laid over; or words of a command line.
+            values: Dotted name -> value, laid over it.
 
         Raises:
             UserError: In one line, if a file or a setting does not exist or a value is not one of its kind.
         """
+        values = values or {}
+        if isinstance(config, str | Path):
+            config = ["--config", str(config)]
         try:
-            if isinstance(arguments, Mapping):
-                self._check_tree(arguments, "recipe", "")
-                return self.parser.parse_object(dict(arguments))
-            return self.parser.parse_args(self._words(arguments))
+            if isinstance(config, Mapping):
+                return self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
+            return self.parser.parse_args(
+                self._words([*config, *(word for name, value in values.items() for word in (f"--{name}", value))])
+            )
         except ArgumentError as error:
             raise UserError(_in_one_line(error.message)) from None
+
+    def _tree(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A tree in Python, laid over the recipes that it names."""
+        own = {**config}
+        files = own.pop("config", ())
+        tree: dict[str, Any] = {}
+        for name in [files] if isinstance(files, str | Path) else files:
+            tree = self._laid_over(tree, self._read(find_recipe(str(name))))
+        self._check_tree(own, "recipe", "")
+        return self._laid_over(tree, own)
+
+    def _laid_over(self, tree: Mapping[str, Any], over: Mapping[str, Any], group: str = "") -> dict[str, Any]:
+        """A tree with another laid over: groups of settings are merged, values replaced."""
+        merged = {**tree}
+        for key, value in over.items():
+            below = merged.get(key)
+            if isinstance(value, Mapping) and isinstance(below, Mapping) and self._is_group(f"{group}{key}"):
+                value = self._laid_over(below, value, f"{group}{key}.")
+            merged[key] = value
+        return merged
 
     def overlaid(self, base: Namespace, values: Mapping[str, Any], where: str) -> Namespace:
         """Values of a run with others laid over.
@@ -189,7 +217,7 @@ class RecipeParser:
                 if not equals and not waiting:
                     raise UserError("--config without a value; expected a YAML file or the name of a recipe")
                 path = find_recipe(value if equals else waiting.pop(0))
-                self._check_file(path)
+                self._read(path)
                 files += ["--config", str(path)]
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
@@ -200,11 +228,13 @@ class RecipeParser:
                 values.append(word)
         return files + values
 
-    def _check_file(self, path: Path) -> None:
+    def _read(self, path: Path) -> dict[str, Any]:
+        """The tree in a file, its names checked."""
         tree = read_yaml(path)
         if not isinstance(tree, Mapping | None):
             raise UserError(f"{path}: expected settings and their values, as in a recipe")
         self._check_tree(tree or {}, str(path), f"; `empathy-judge upgrade {path}` converts the file")
+        return dict(tree or {})
 
     def _check_tree(self, tree: Mapping[str, Any], where: str, advice: str, group: str = "") -> None:
         for key, value in tree.items():

@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
 import torch
@@ -24,12 +25,13 @@ from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.sampling import Position
-from ..data_modules.schema import Pair
+from ..data_modules.schema import Pair, PairDataset
+from ..data_modules.storage import RemotePath
 from ..data_modules.targets import MAX_STEPS
 from ..models.cautions import ClipFacts, clip_facts
 from ..models.checkpoints import read_checkpoint
 from ..models.feature_cache import DiskStore
-from ..models.file_names import BEST, CHECKPOINTS, LAST
+from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, LAST
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
@@ -45,84 +47,158 @@ from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
 from .probe import StartAtProbe, check_method, without_adapters
 from .raters import RaterEmbedding
-from .recipe import Recipe, RecipeParser
+from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
 from .throughput import ProgressLines, Throughput
 from .upgrade import CONFIG_FILE
 from .validation_pictures import ValidationPictures
 
+if TYPE_CHECKING:
+    from ..scorer import Scorer
 
-def train(arguments: Sequence[str] | Mapping[str, Any], watching: Sequence[Callback] = ()) -> Path | None:
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training run.
+
+    Attributes:
+        folder: Checkpoints, logs and the resolved recipe; whatever takes a judge takes this folder.
+        checkpoint: The best by agreement on the validation split.
+        agreement: Dimension -> Spearman of that checkpoint with the mean ratings of the validation split; None where it
+            is undefined. It chose the checkpoint, so that it looks a little too good: `evaluate` measures on another.
+        calibration: File with what is known of the errors; None = the judge could not be calibrated.
+    """
+
+    folder: Path
+    checkpoint: Path
+    agreement: Mapping[str, float | None]
+    calibration: Path | None
+
+    def scorer(self, **options: Any) -> Scorer:
+        """The trained judge, ready to score.
+
+        Args:
+            options: As for `Scorer.from_pretrained`, such as `device`.
+        """
+        from ..scorer import Scorer
+
+        return Scorer.from_pretrained(self.folder, **options)
+
+    def export(self, folder: str | Path, report: Mapping[str, Any] | None = None) -> Path:
+        """Write the judge as a folder of its own, as `empathy-judge export` does.
+
+        Args:
+            folder: Must not exist, or be empty.
+            report: Of this judge, from `evaluate`: the model card then shows its figures.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: If the folder is not empty, or the run is damaged.
+        """
+        from ..models.artifact import load_run, save_judge
+        from ..models.model_card import render_card
+
+        loaded = load_run(self.folder)
+        save_judge(loaded, Path(folder), render_card(loaded.description, report))
+        return Path(folder)
+
+
+def train(
+    config: Config,
+    data: str | Path | PairDataset | None = None,
+    run: str | Path | None = None,
+    *,
+    watching: Sequence[Callback] = (),
+) -> Run | None:
     """Train as a recipe says, then calibrate the best checkpoint on the validation split (`RUN/calibration.json`).
 
     That split also chose the checkpoint: its errors look a little too small. `empathy-judge calibrate` takes another.
 
     Args:
-        arguments: Words of the command line, or the tree of a recipe.
-        watching: Further callbacks, such as a clock.
+        config: A recipe: its name, a YAML file, or a tree of settings (whose key `config` names one or several recipes
+            that it is laid over); or words of the command line.
+        data: The rated pairs, with splits: a folder, its address, or a `PairDataset` as it was loaded. Training reads
+            the folder that the dataset came from: nothing is copied, and one that was changed in memory is refused.
+            None = as the recipe says (`data.path`).
+        run: Folder of the run; None = as the recipe says.
+        watching: Further callbacks of Lightning, such as a clock.
 
     Returns:
-        The best checkpoint by agreement on the validation split; None after a dry run.
+        The finished run. None after a dry run (`dry_run`), which prints what would be trained and what memory a step
+        needs, reads no data, and writes nothing.
 
     Raises:
         UserError: If the run folder is taken, there is nothing to resume, the data is not usable, or agreement on the
             validation split was undefined throughout, so that there is no best checkpoint.
     """
+    given = None
+    if isinstance(data, PairDataset):
+        given, data = data, data.root.address if isinstance(data.root, RemotePath) else data.root
     parser = RecipeParser()
-    parsed = parser.parse(arguments)
+    values = {"data.path": data, "run": run}
+    parsed = parser.parse(config, {name: str(value) for name, value in values.items() if value is not None})
     recipe = parser.recipe(parsed)
     if recipe.dry_run:
         from .memory import dry_run
 
-        return dry_run(recipe)
-    run = _run_folder(recipe)
-    start = _starting_point(run, recipe.resume)
+        dry_run(recipe)
+        return None
+    folder = _run_folder(recipe)
+    start = _starting_point(folder, recipe.resume)
     if _is_first():
-        run.mkdir(parents=True, exist_ok=True)
-        replace_file(run / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
         position = Position() if start is None else position_of(read_checkpoint(start))
-        data = PairDataModule(**recipe.data, seed=recipe.seed, start=position)
+        datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position)
         check_strategy(recipe)
-        trainer = _trainer(recipe, run, [StartAtProbe(recipe.method, resumed=start is not None), *watching])
-        data.setup("fit")
-        _check_data(recipe, data)
+        trainer = _trainer(recipe, folder, [StartAtProbe(recipe.method, resumed=start is not None), *watching])
+        datamodule.setup("fit")
+        if given is not None:
+            _check_same(given, datamodule.dataset)
+        _check_data(recipe, datamodule)
 
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
-        judge = EmpathyJudge(settings, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
-        judge.head.start_at(data.mean_ratings())
-        check_method(recipe.method, judge, data)
+        judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
+        judge.head.start_at(datamodule.mean_ratings())
+        check_method(recipe.method, judge, datamodule)
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name
             raise UserError(f"gradient_checkpointing: backbone {name} has no layers that can be recomputed")
-        objective = Objective(recipe.objective.losses, recipe.objective.settings, recipe.judge.head, data.dimensions)
-        if objective.needs_counts and data.train.histograms is None:
+        objective = Objective(
+            recipe.objective.losses, recipe.objective.settings, recipe.judge.head, datamodule.dimensions
+        )
+        if objective.needs_counts and datamodule.train.histograms is None:
             raise UserError(f"objective.losses: a scale has more than {MAX_STEPS} steps; expected losses of the score")
         raters = None
         if size := recipe.objective.rater_embedding:
-            raters = RaterEmbedding(data.train.rater_counts, judge.head_input.size, size)
-        _print_parts(judge, raters, recipe, data)
+            raters = RaterEmbedding(datamodule.train.rater_counts, judge.head_input.size, size)
+        _print_parts(judge, raters, recipe, datamodule)
 
         features = None
         if recipe.cache.what != "none":
             kept = recipe.cache.folder
-            folder = Path(kept) if kept else until_the_end.enter_context(temporary_folder(run, trainer.local_rank))
-            store = DiskStore(folder, recipe.cache.gigabytes)
+            cache = Path(kept) if kept else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
+            store = DiskStore(cache, recipe.cache.gigabytes)
             features = Features(judge, recipe.cache.what, store, str(trainer.precision))
         compare = recipe.objective.settings.compare
         collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters)
 
-        trainer.fit(module, data, ckpt_path=start, weights_only=True)
+        trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
         if recipe.method == "probe" and start is None:  # the fit had no steps
-            trainer.validate(module, data, verbose=False)
-            trainer.save_checkpoint(run / CHECKPOINTS / BEST)
-        best = _best_checkpoint(run)
-        _calibrate(run, judge, data)
-    return best
+            trainer.validate(module, datamodule, verbose=False)
+            trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
+        best = _best_checkpoint(folder)
+        _calibrate(folder, judge, datamodule)
+    calibration = folder / CALIBRATION_FILE
+    agreement = read_checkpoint(best)["description"]["provenance"]["validation"]
+    return Run(folder, best, agreement, calibration if calibration.is_file() else None)
 
 
 def _run_folder(recipe: Recipe) -> Path:
@@ -145,6 +221,17 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     if not resume and checkpoint is not None:
         raise UserError(f"{run}: already holds a run; expected another --run, or --resume true to continue it")
     return checkpoint if resume else None
+
+
+def _check_same(given: PairDataset, loaded: PairDataset) -> None:
+    """A dataset in memory is what its folder holds, which is what training reads."""
+    tables = (given.ratings, loaded.ratings), (given.preferences, loaded.preferences)
+    same = all(own is other if own is None else own.equals(other) for own, other in tables)
+    if not same or (given.card, given.pairs) != (loaded.card, loaded.pairs):
+        raise UserError(
+            f"data: the PairDataset is not what {loaded.root} holds (a part of it, or of other splits?); expected it "
+            "as PairDataset.load gives it now; data.train_split and data.validation_split choose pairs"
+        )
 
 
 def _is_first() -> bool:

@@ -384,9 +384,9 @@ def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
     torch.cuda.empty_cache()
     words = [word for recipe in recipes for word in ("--config", recipe)]
     resumable, _ = find_resumable(run / CHECKPOINTS)
-    best = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
-    assert best is not None  # only a dry run has none
-    return read_checkpoint(best)["agreement"]
+    done = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
+    assert done is not None  # only a dry run has none
+    return read_checkpoint(done.checkpoint)["agreement"]
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:

@@ -120,7 +120,7 @@ def assemble(
         if len(skipped) > max_skipped * total:
             more = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
             reason = f"{skipped[0].where}: {skipped[0].reason}{more}"
-            raise DataError(f"{reason}; at most {max_skipped:.0%} may be skipped")
+            raise DataError(f"{reason}; at most {max_skipped:.0%} may be skipped" if max_skipped else reason)
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)

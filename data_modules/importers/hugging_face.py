@@ -6,7 +6,8 @@ HF_HUB_OFFLINE=1 only what is there already is used. --files limits the download
 Columns are mapped as ``import table`` maps them (see there for the layouts of ratings): ``response_audio`` and
 ``context_audio`` are Audio columns, or paths relative to the folder; a class label counts as its name. Without a column
 for ``pair_id`` it is the number of the row, from 0. Columns ``chosen`` and ``rejected`` are preferences, as there.
-Audio is taken as it is stored, not decoded and encoded again.
+Audio is taken as it is stored, not decoded and encoded again. Ratings may also stand in the rows of the pairs, in a
+column ``ratings``: a list of ``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..embedded import EmbeddingTable, Tables, parquet_tables
-from ..errors import DataError, UserError, shown
+from ..errors import DataError, UserError, bad_value, shown
 from ..storage import path_version
 from ..tables import SourceTable, read_table
 from . import table
@@ -39,6 +40,8 @@ EXAMPLE = (
     "hugging-face org/name --split train --column response_audio=audio --column system_id=model "
     "--rating-column rater_id=annotator --dimension empathy=1:5:1 --out data"
 )
+RATINGS = "ratings"
+"""Column in which a row holds the ratings of its pair, in long form."""
 _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _Split = tuple[Callable[[], Mapping[str, Any]], Callable[[int], Tables]]
 """What the columns hold by their names, and the rows from a position on; nothing is read before it is called."""
@@ -71,9 +74,24 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
     ratings = None if options.ratings is None else read_table(options.ratings)
+    if ratings is None and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
+        pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
     return table.read_pairs(
         pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where, options.audio_root)
     )
+
+
+def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, SourceTable]:
+    """The pairs, and the ratings that stand in a column of them, as a table of their own."""
+    rows: list[dict[str, Any]] = []
+    for position, row in enumerate(pairs.rows):
+        for rating in row.pop(RATINGS, None) or ():
+            if not isinstance(rating, Mapping):
+                raise bad_value(pairs.place(position, RATINGS), rating, "a list of {rater_id, dimension, score}")
+            rows.append({"pair_id": row[pair_id], **rating})
+    rest = SourceTable(pairs.path, tuple(name for name in pairs.columns if name != RATINGS), pairs.rows, None)
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    return rest, SourceTable(Path(f"{pairs.path}: {RATINGS}"), columns, rows, None)
 
 
 def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:

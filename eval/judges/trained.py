@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,12 @@ import pandas as pd
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.schema import DatasetCard, Pair
-from ...models.artifact import LoadedJudge, Placement, load_any
+from ...models.artifact import Placement, load_any
 from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from ...scorer import Scorer
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
 
 
@@ -24,21 +26,19 @@ class TrainedJudge:
 
     only_given: str | None = None
 
-    def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, cache: Path | None = None) -> None:
-        """Put a loaded judge on a device.
+    def __init__(self, name: str, description: dict[str, Any], scorer: PairScorer) -> None:
+        """Take a judge at work.
 
         Args:
-            loaded: From `load_judge`.
             name: How reports call it.
-            device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
-            cache: Folder for audio states, see `Scorer.from_pretrained`.
+            description: What `judge.json` says.
+            scorer: Scores pairs.
         """
         self.name = name
-        self.description = self.record = loaded.description
-        self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
-        self.scales = loaded.judge.dimensions
-        store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store)
+        self.description = self.record = description
+        self.scales = scorer.judge.dimensions
+        self.dimensions = tuple(dimension.name for dimension in self.scales)
+        self._scorer = scorer
 
     @classmethod
     def load(
@@ -51,7 +51,14 @@ class TrainedJudge:
     ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
-        return cls(loaded, folder.resolve().name, device, cache)
+        store = None if cache is None else DiskStore(cache)
+        scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store)
+        return cls(folder.resolve().name, loaded.description, scorer)
+
+    @classmethod
+    def of_scorer(cls, scorer: Scorer):
+        """The judge of a `Scorer`, where it is."""
+        return cls(Path(scorer.name).resolve().name, scorer.description, scorer.pair_scorer)
 
     def check_scales(self, card: DatasetCard) -> None:
         """The dataset rates the judge's dimensions on the scales that the judge was trained on.

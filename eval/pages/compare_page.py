@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..rendering import negated, read, render, sentences
-from ..results import Report, results_of
+from ..results import Report, results_frame
 from ..statistics.ranking import ALPHA
 from ..views import PANEL_HEAD, PROMPTED_HEAD, panel_rows, prompted_rows, split_name
 from . import charts
@@ -54,7 +54,7 @@ def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], 
     """
     files = {
         NUMBERS_FILE: comparison_json(reports, rankings) + "\n",
-        RESULTS_FILE: as_csv(results_of(reports, rankings)),
+        RESULTS_FILE: as_csv(results_frame(reports, rankings)),
         TABLE_FILE: markdown_comparison(reports, rankings),
         PAGE_FILE: render_comparison(reports, rankings),
     }

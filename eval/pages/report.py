@@ -21,7 +21,7 @@ from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..probes import PROBES
 from ..rendering import number, read, render
-from ..results import Report, Results, results_of
+from ..results import Report, results_frame
 from ..views import PANEL_HEAD, notes, panel_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
@@ -55,8 +55,8 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
     """
     files = {
         REPORT_FILE: strict_json(report),
-        ITEMS_FILE: items.to_csv(index=False, lineterminator="\n"),
-        RESULTS_FILE: as_csv(results_of([report])),
+        ITEMS_FILE: as_csv(items),
+        RESULTS_FILE: as_csv(results_frame([report])),
         TABLE_FILE: markdown_report(report),
         PAGE_FILE: render_page(report, items, dataset),
     }
@@ -72,9 +72,9 @@ def strict_json(tree: Any) -> str:
     return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_csv(results: Results) -> str:
+def as_csv(table: pd.DataFrame) -> str:
     """The text of a file."""
-    return results.to_frame().to_csv(index=False, lineterminator="\n")
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def write_files(out: Path, files: Mapping[str, str]) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS, UserError, shown
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.tables import parse_mapping
 
 
 @pytest.mark.parametrize("gap", ["\n", "\r\n", "\u2028", "\x85", "\x0b"])
@@ -22,3 +28,17 @@ def test_it_can_be_read() -> None:
     assert text.startswith("pairs.csv: x")
     assert text.endswith("x; expected text")
     assert len(shown("y" * 10_000)) == MAX_SHOWN_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: load_clip("no such.wav"), "audio"),
+        (lambda: PairDataset.load(Path("no such folder")), "data"),
+        (lambda: parse_mapping(["score"], "--column"), "usage"),
+    ],
+)
+def test_programs_tell_errors_by_their_code(call: Callable[[], object], code: str) -> None:
+    with pytest.raises(UserError) as error:
+        call()
+    assert error.value.code == code

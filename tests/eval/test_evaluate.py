@@ -115,7 +115,8 @@ def test_a_judge_that_knows_the_truth_reaches_everything(make_dataset: MakeDatas
 def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     dataset = make_dataset(n_groups=40, noise=0.8)
     judge = make_judge(noise=0.7)
-    report, items = evaluate(judge, dataset, split="test", resamples=200, seed=3)
+    found = evaluate(judge, dataset, split="test", resamples=200, seed=3)
+    report, items = found.report, found.items
     own = report["dimensions"]["empathy"]
     test = dataset.subset("test")
     score = np.array([judge.one(pair) for pair in test.pairs])
@@ -148,7 +149,8 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(
 ) -> None:
     dataset = make_dataset(n_groups=40, noise=0.3)
     judge = make_judge(noise=0.1)
-    report, items = evaluate(judge, dataset, split="test", resamples=100, seed=5)
+    found = evaluate(judge, dataset, split="test", resamples=100, seed=5)
+    report, items = found.report, found.items
     test = dataset.subset("test")
     human = test.mean_scores()["empathy"].to_numpy()
     full = np.array([judge.one(pair) for pair in test.pairs])
@@ -186,7 +188,8 @@ def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(
     dataset, unrated = make_dataset(noise=0.5), "pair-20"
     dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
     judge = Failing(make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
-    report, items = evaluate(judge, dataset, split="test", resamples=50)
+    found = evaluate(judge, dataset, split="test", resamples=50)
+    report, items = found.report, found.items
     own = report["dimensions"]["empathy"]
     assert own["coverage"] == {
         "pairs": 60, "rated": 59, "scored": 54, "missing": 3, "failed": {"refused": 2}, "out_of_scale": 0,
@@ -251,7 +254,8 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(
 
 
 def test_slices_and_systems(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
-    report, items = evaluate(make_judge(noise=0.5), make_dataset(noise=0.3), split="test", resamples=50)
+    found = evaluate(make_judge(noise=0.5), make_dataset(noise=0.3), split="test", resamples=50)
+    report, items = found.report, found.items
     assert set(report["slices"]) == {"setting", "system_id"}  # one language is no slice
     for column, values in report["slices"].items():
         assert set(values) == set(items[column])
@@ -276,12 +280,14 @@ def test_slices_by_tags(make_dataset: MakeDataset, make_judge: MakeJudge) -> Non
         for n, pair in enumerate(data.pairs)
     )
     data, judge = replace(data, pairs=pairs), make_judge(noise=0.5)
-    report, items = evaluate(judge, data, split="test", probes=(), resamples=20)
+    found = evaluate(judge, data, split="test", probes=(), resamples=20)
+    report, items = found.report, found.items
     assert set(report["slices"]) == {"setting", "system_id", "tag:cue", "tag:many"}
     assert {value: own["empathy"]["n_items"] for value, own in report["slices"]["tag:cue"].items()} == (
         items["tag:cue"].fillna("(not given)").value_counts().to_dict()
     )
-    report, items = evaluate(judge, data, split="test", slices=["tag:cue", "response_speaker"], probes=(), resamples=20)
+    found = evaluate(judge, data, split="test", slices=["tag:cue", "response_speaker"], probes=(), resamples=20)
+    report, items = found.report, found.items
     assert set(report["slices"]) == {"tag:cue"}  # nobody speaks in more than one
     assert {"tag:cue", "response_speaker"} <= set(items)
     chosen = items[items["tag:cue"] == "glad"]
@@ -292,7 +298,8 @@ def test_slices_by_tags(make_dataset: MakeDataset, make_judge: MakeJudge) -> Non
 def test_listening_checks_inside_slices(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     data, judge = make_dataset(n_groups=40, noise=0.3), make_judge(noise=0.5)
     probes = ("response_only", "context_swapped")
-    report, items = evaluate(judge, data, split="test", probes=probes, resamples=50)
+    found = evaluate(judge, data, split="test", probes=probes, resamples=50)
+    report, items = found.report, found.items
     for value, results in report["slices"]["setting"].items():
         chosen = items[items["setting"] == value]
         for name in probes:

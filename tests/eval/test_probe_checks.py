@@ -128,7 +128,8 @@ def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset: MakeDataset, ma
     dataset = make_dataset()
     lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
     crowd = replace(dataset, pairs=tuple(lonely))
-    report, items = evaluate(make_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
+    found = evaluate(make_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
+    report, items = found.report, found.items
     check = report["checks"]["response_swapped"]["empathy"]
     left_out = items["response_swapped_status"] == LEFT_OUT
     assert left_out[:8].all()

@@ -239,7 +239,8 @@ class LongIsGood:
 def test_a_judge_that_takes_long_for_good(make_dataset: MakeDataset) -> None:
     dataset = make_dataset(n_groups=30, noise=0.4)
     judge = LongIsGood(0.05)
-    report, items = evaluate(judge, dataset, split="test")
+    found = evaluate(judge, dataset, split="test")
+    report, items = found.report, found.items
     found = report["dimensions"]["empathy"]["length"]["seconds"]
     seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
     for side, column in (("judge", "score"), ("human", "human_mean")):

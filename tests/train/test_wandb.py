@@ -29,9 +29,9 @@ def test_offline_run(
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     arguments = train_arguments(tmp_path / "run", trainer__max_epochs=1)
-    best = train([*arguments, "--config", str(RECIPE), "--log-audio", "true"])
-    assert best is not None
-    assert best.is_file()
+    run = train([*arguments, "--config", str(RECIPE), "--log-audio", "true"])
+    assert run is not None
+    assert run.checkpoint.is_file()
     (log,) = tmp_path.glob("**/offline-run-*/*.wandb")
     stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert stored["trainer"]["logger"]["class_path"].endswith("WandbLogger")

@@ -40,8 +40,8 @@ def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Compariso
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
     assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
     results = pd.read_csv(tmp_path / "out" / "results.csv")
-    assert list(results) == list(comparison.results.to_frame()) == list(COLUMNS)
-    assert len(results) == len(comparison.results.rows)
+    assert list(results) == list(comparison.to_frame()) == list(COLUMNS)
+    assert len(results) == len(comparison.to_frame())
     own = results.set_index(["judge", "statistic"]).loc[("first against second", "difference")]
     pairs = {(one["first"], one["second"]): one for one in comparison.rankings["empathy"]["comparisons"]}
     assert own["value"].item() == pytest.approx(pairs["first", "second"]["difference"]["value"])

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.eval.evaluate import Evaluation, evaluate
+from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
@@ -24,7 +24,7 @@ from empathy_judge.eval.pages.report import render_page, write_report
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
-from empathy_judge.eval.results import Report
+from empathy_judge.eval.results import Report, Results
 from empathy_judge.eval.views import evaluation_views
 from rich.console import Console
 
@@ -36,11 +36,11 @@ HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
 
 @pytest.fixture
-def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Evaluation:
+def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Results:
     return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
 
 
-def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Results, tmp_path: Path) -> None:
     out = tmp_path / "new" / "report"
     write_report(evaluation.report, evaluation.items, out)
     assert sorted(path.name for path in out.iterdir()) == [
@@ -50,18 +50,18 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Evaluation
     items = pd.read_csv(out / "items.csv")
     assert len(items) == 60
     np.testing.assert_array_equal(items["score"], evaluation.items["score"])
-    assert (out / "index.html").read_text(encoding="utf-8") == render_page(*evaluation)
+    assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation.report, evaluation.items)
 
 
-def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Results, tmp_path: Path) -> None:
     evaluation.report["provenance"]["loss"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
         write_report(evaluation.report, evaluation.items, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_page_says_what_the_numbers_are(evaluation: Evaluation) -> None:
-    page = Page(render_page(*evaluation))
+def test_the_page_says_what_the_numbers_are(evaluation: Results) -> None:
+    page = Page(render_page(evaluation.report, evaluation.items))
     own: Any = evaluation.report["dimensions"]["empathy"]
     text = page.text
     value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
@@ -73,10 +73,10 @@ def test_the_page_says_what_the_numbers_are(evaluation: Evaluation) -> None:
     assert page.tags.count("svg") == 5  # checks, scatter, calibration, by setting, by system
 
 
-def test_the_page_needs_no_other_file_and_no_network(evaluation: Evaluation) -> None:
-    page = render_page(*evaluation)
+def test_the_page_needs_no_other_file_and_no_network(evaluation: Results) -> None:
+    page = render_page(evaluation.report, evaluation.items)
     Page(page).assert_alone()
-    assert page == render_page(*evaluation)
+    assert page == render_page(evaluation.report, evaluation.items)
 
 
 def test_players_hold_their_clips(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
@@ -117,7 +117,7 @@ def test_synthetic_ratings_are_labelled_and_human_ones_are_not(
     synthetic: bool, make_dataset: MakeDataset, make_judge: MakeJudge
 ) -> None:
     found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
-    page = Page(render_page(*found))
+    page = Page(render_page(found.report, found.items))
     assert ("Synthetic data." in page.text) is synthetic
     assert ("banner" in [paragraph.get("class") for paragraph in page.all("p")]) is synthetic
     title = next(evaluation_views(found.report)).title or ""  # type: ignore[union-attr]
@@ -146,7 +146,7 @@ def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judg
         judge, replace(dataset, card=card, pairs=pairs, ratings=ratings), split="test", resamples=10,
         command=HOSTILE, provenance={HOSTILE: HOSTILE},
     )  # fmt: skip
-    page = Page(render_page(*found))
+    page = Page(render_page(found.report, found.items))
     page.assert_alone()
     # Heading, title, dataset, command, provenance (twice), slices, systems, worst items, raters.
     assert page.text.count(HOSTILE) >= 20
@@ -173,7 +173,7 @@ class Silenced:
 
 def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
     found = evaluate(Silenced(make_judge()), make_dataset(n_groups=4), split="test", resamples=10)
-    text = Page(render_page(*found)).text
+    text = Page(render_page(found.report, found.items)).text
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text
     assert "no interval: 3 groups, at least 5 needed" in text
@@ -181,7 +181,7 @@ def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_jud
 
 def test_a_constant_judge_still_has_a_page(make_dataset: MakeDataset) -> None:
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
-    text = Page(render_page(*found)).text
+    text = Page(render_page(found.report, found.items)).text
     assert "No agreement can be stated: the judge scores are constant." in text
 
 

@@ -10,16 +10,17 @@ import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import compare
-from empathy_judge.eval.evaluate import Evaluation, evaluate
+from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.compare_page import markdown_comparison
 from empathy_judge.eval.pages.report import markdown_report
+from empathy_judge.eval.results import Results
 
 MakeDataset = Callable[..., PairDataset]
 
 
 @pytest.fixture
-def evaluation(make_dataset: MakeDataset, make_judge: Any) -> Evaluation:
+def evaluation(make_dataset: MakeDataset, make_judge: Any) -> Results:
     dimensions = ("empathy", "warmth")
     data = make_dataset(noise=0.4, dimensions=dimensions)
     probes = ("response_only", "gain", "low_pass", "flat_prosody")
@@ -38,8 +39,8 @@ def statistics(tree: Any) -> Iterator[Any]:
             yield from statistics(branch)
 
 
-def test_every_statistic_of_the_report_is_one_row(evaluation: Evaluation) -> None:
-    table = evaluation.results.to_frame()
+def test_every_statistic_of_the_report_is_one_row(evaluation: Results) -> None:
+    table = evaluation.to_frame()
     key = ["judge", "dimension", "slice", "check", "statistic"]
     assert not table.duplicated(key).any()
     assert set(table["judge"]) == {"tone judge"}
@@ -65,7 +66,7 @@ def rows_of(markdown: str, table: int = 0) -> list[list[str]]:
     return [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in lines]
 
 
-def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Evaluation) -> None:
+def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Results) -> None:
     text = markdown_report(evaluation.report)
     rows = rows_of(text)
     assert {len(row) for row in rows[:4]} == {8}

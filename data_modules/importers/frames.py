@@ -1,0 +1,198 @@
+"""Pair datasets from pandas frames, and as a Hugging Face dataset that ``import hugging-face`` reads back."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import io
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from scipy.io import wavfile
+
+from ..audio import AudioSource, Clip, load_clip, probe
+from ..errors import AudioError, DataError, UserError, shown
+from ..pairs_file import Pair
+from ..ratings import SECONDS, Dimension, parse_dimension
+from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
+from ..schema import PairDataset
+from ..stored_clips import CONTEXT, RESPONSE, StoredClip
+from ..tables import SourceTable, check_header
+from .assemble import assemble
+from .clips import ClipCell, Content, path_or_bytes, read_clip
+from .hugging_face import RATINGS
+from .table import TableMapping, read_pairs
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ROWS_AT_ONCE = 16  # whose audio is held twice
+
+
+def from_frames(
+    pairs: pd.DataFrame,
+    ratings: pd.DataFrame,
+    dimensions: Sequence[str | Dimension],
+    folder: str | Path | None,
+    synthetic: bool,
+    overwrite: bool,
+) -> PairDataset:
+    """See `PairDataset.from_frame`."""
+    given = [dimensions] if isinstance(dimensions, str) else dimensions
+    scales = [parse_dimension(own) if isinstance(own, str) else own for own in given]
+    mapping = TableMapping({}, {}, scales, synthetic=synthetic)
+    with tempfile.TemporaryDirectory() as made:
+        table = _table(pairs, "pairs", ("pair_id", RESPONSE))
+        for row in table.rows:
+            row[RESPONSE] = _content(row[RESPONSE], Path(made))
+            if row.get(CONTEXT) is not None:
+                row[CONTEXT] = _context(row[CONTEXT], Path(made))
+        imported = read_pairs(table, _table(ratings, "ratings", ("pair_id",)), mapping, ClipCell)
+        return assemble(imported, folder or _temporary_folder(), overwrite=overwrite, max_skipped=0)
+
+
+def _table(frame: pd.DataFrame, name: str, required: Sequence[str]) -> SourceTable:
+    """A frame as tables of files are read, where None is an empty cell."""
+    if not isinstance(frame, pd.DataFrame):
+        raise UserError(f"{name} of type {type(frame).__name__}; expected a pandas DataFrame")
+    columns = [str(column) for column in frame.columns]
+    check_header(columns, Path(name))
+    for column in required:
+        if column not in columns:
+            raise DataError(f"{name}: no column {column!r}; it has {', '.join(map(shown, columns))}")
+    plain = frame.astype(object).where(frame.notna(), None).set_axis(columns, axis="columns")
+    return SourceTable(Path(name), tuple(columns), plain.to_dict("records"), None)
+
+
+def _context(value: Any, made: Path) -> Any:
+    if not isinstance(value, list):
+        return _content(value, made)
+    return [
+        {**turn, "audio": _content(turn["audio"], made)} if isinstance(turn, Mapping) and "audio" in turn else turn
+        for turn in value
+    ]
+
+
+def _content(value: Any, made: Path) -> Content:
+    """What is behind a cell of audio; samples and bytes are written into the folder `made`."""
+    value = path_or_bytes(value)
+    if isinstance(value, str | Path) and value != "":
+        path = Path(value).absolute()
+        return path if path.is_file() else AudioError(f"value {shown(str(value))}: no such file", "no such file")
+    if isinstance(value, StoredClip):
+        return value
+    try:
+        if isinstance(value, tuple) and len(value) == 2 and _is_rate(value[1]):
+            value = Clip(np.asarray(value[0]), int(value[1]))
+        if not isinstance(value, Clip | bytes):
+            empty = value is None or isinstance(value, str)
+            what = "no clip" if empty else f"value of type {type(value).__name__}"
+            raise AudioError(f"{what}; expected a path, bytes of an audio file, or (samples, rate in Hz)", "not a clip")
+        probe(value)  # so that a message does not name a file that the user has never seen
+        data = value if isinstance(value, bytes) else _wav(load_clip(value))
+    except AudioError as error:
+        return error
+    path = made / f"{hashlib.sha256(data).hexdigest()}{'.wav' if isinstance(value, Clip) else ''}"
+    if not path.exists():
+        path.write_bytes(data)
+    return path
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _wav(clip: Clip) -> bytes:
+    """Every sample as it is, and the same bytes each time: libsndfile would write the date into files of floats."""
+    file = io.BytesIO()
+    wavfile.write(file, clip.rate, clip.samples)
+    return file.getvalue()
+
+
+def _temporary_folder() -> Path:
+    """A folder that is gone when this process ends."""
+    parent, owner = tempfile.mkdtemp(prefix="empathy-judge-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a fork of it
+            shutil.rmtree(parent, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(parent) / "frame"
+
+
+def to_hugging_face(dataset: PairDataset) -> Dataset:
+    """See `PairDataset.to_hf`."""
+    import datasets  # takes a second
+    from datasets.table import InMemoryTable
+
+    texts = [
+        name
+        for name in (*NAME_COLUMNS, *TEXT_COLUMNS)
+        if any(getattr(pair, name) is not None for pair in dataset.pairs)
+    ]
+    tags = [TAGS] if any(pair.tags for pair in dataset.pairs) else []
+    text, audio, number = datasets.Value("string"), datasets.Audio(), datasets.Value("float64")
+    simple = all(len(pair.context) <= 1 and all(turn.role == "user" for turn in pair.context) for pair in dataset.pairs)
+    rating = {"rater_id": text, "dimension": text, "score": number}
+    rating |= {SECONDS: number} if SECONDS in dataset.ratings else {}
+    features = datasets.Features(
+        {
+            "pair_id": text,
+            "group_id": text,
+            CONTEXT: audio if simple else datasets.List({"role": text, "audio": audio}),
+            RESPONSE: audio,
+            **dict.fromkeys(texts, text),
+            **dict.fromkeys(tags, datasets.List({"name": text, "value": text})),
+            RATINGS: datasets.List(rating),
+        }
+    )
+    given: dict[str, list[dict[str, Any]]] = {pair.pair_id: [] for pair in dataset.pairs}
+    # NaN (a time that is not known) becomes null
+    columns = dataset.ratings[["pair_id", *rating]].astype(object)
+    for pair_id, *values in columns.where(columns.notna(), None).itertuples(index=False, name=None):
+        given[pair_id].append(dict(zip(rating, values, strict=True)))
+
+    def row(pair: Pair) -> dict[str, Any]:
+        turns = [{"role": turn.role, "audio": _cell(turn.audio)} for turn in pair.context]
+        return {
+            "pair_id": pair.pair_id,
+            "group_id": pair.group_id,
+            CONTEXT: ([turn["audio"] for turn in turns] or [None])[0] if simple else turns,
+            RESPONSE: _cell(pair.response),
+            **{name: getattr(pair, name) for name in texts},
+            **{name: [{"name": tag, "value": value} for tag, value in pair.tags] for name in tags},
+            RATINGS: given[pair.pair_id],
+        }
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(dataset.pairs), _ROWS_AT_ONCE):
+            rows = [row(pair) for pair in dataset.pairs[start : start + _ROWS_AT_ONCE]]
+            yield pa.RecordBatch.from_pylist(rows, features.arrow_schema)
+
+    table = InMemoryTable(pa.Table.from_batches(batches(), features.arrow_schema))
+    card = dataset.card
+    scales = "; ".join(f"{own.name} {own.scale}" for own in card.dimensions)
+    about = f"{card.description} Scales: {scales}.".strip()
+    info = datasets.DatasetInfo(description=about, license=card.licence, features=features)
+    return datasets.Dataset(table, info=info)
+
+
+def _cell(source: AudioSource) -> dict[str, Any]:
+    """A clip as Hugging Face datasets store it; the name is that of its content."""
+    if isinstance(source, Clip):
+        return {"bytes": _wav(source), "path": "clip.wav"}
+    if isinstance(source, bytes):
+        return {"bytes": source, "path": None}
+    if isinstance(source, StoredClip):
+        return {"bytes": read_clip(source), "path": source.sha256}
+    return {"bytes": read_clip(Path(source)), "path": Path(source).name}
