@@ -7,6 +7,7 @@ as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,8 +48,10 @@ class HeadInputSettings:
 class HeadInput(nn.Module):
     """From the pooled state and the clips of pairs to the features `(pairs, size)` that the head reads.
 
-    Without anything of the clips, these are the pooled state as it is. Else every feature is standardised by the
-    training split (`standardise`). What is not known, such as all that a missing context would say, is 0: the mean.
+    Without anything of the clips, these are the pooled state as it is. Else it goes through a layer norm, and what is
+    read of the clips is standardised by the training split (`standardise`). What is not known, such as all that a
+    missing context would say, is 0: the mean. The pooled state is not standardised: pairs hardly differ in it before
+    training, and by that yardstick it would soon be off the scale.
 
     Attributes:
         settings: What is read.
@@ -70,9 +73,10 @@ class HeadInput(nn.Module):
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         measures = 3 * len(DELIVERY) if settings.functionals else 0
         self.blocks = (hidden_size, audio, measures)
+        # all that is read of the clips, however much, moves a score as much as the pooled state does: with every feature
+        # at full size the first steps of AdamW, as large for each weight, would be noise (demo: 0.87 in place of 0.90)
+        self._share = math.sqrt(hidden_size / max(1, audio + measures))
         self.size = settings.landmarks or sum(self.blocks)
-        if settings.of_clips:
-            self._add_scale("pooled", (hidden_size,))
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))
             self._add_scale("layers", (3, layers, 2, width))
@@ -122,12 +126,12 @@ class HeadInput(nn.Module):
             layers: See `raw`.
             functionals: See `raw`.
         """
-        found = [self._standardised("pooled", layer_norm(pooled, pooled.shape[-1:]))]
+        found = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
             weights = self.layer_weights.softmax(0)[:, None, None]
-            found.append((weights * self._standardised("layers", layers)).sum(2).flatten(1))
+            found.append(self._share * (weights * self._standardised("layers", layers)).sum(2).flatten(1))
         if functionals is not None:
-            found.append(self._standardised("functionals", functionals).flatten(1))
+            found.append(self._share * self._standardised("functionals", functionals).flatten(1))
         return torch.cat(found, -1)
 
     def _standardised(self, name: str, values: Tensor) -> Tensor:
@@ -135,16 +139,14 @@ class HeadInput(nn.Module):
         return torch.where(scaled.isnan(), 0, scaled).clamp(-_FURTHEST, _FURTHEST)
 
     @torch.no_grad()
-    def standardise(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> None:
-        """Take mean and standard deviation of these rows as the scale of every feature.
+    def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
+        """Take mean and standard deviation of these rows as the scale of what is read of the clips.
 
         Args:
-            pooled: Of the language model `(rows, hidden)`, two rows or more.
-            layers: See `raw`.
+            layers: See `raw`; two rows or more.
             functionals: See `raw`.
         """
-        normed = layer_norm(pooled, pooled.shape[-1:])
-        for name, values in (("pooled", normed), ("layers", layers), ("functionals", functionals)):
+        for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
                 known = ~values.isnan()
                 count = known.sum(0).clamp(min=1)

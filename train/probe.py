@@ -141,14 +141,13 @@ class _Reader:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 read = self.judge.read(self._inputs(batch))
-            found += self._gathered([None if own is None else own.cpu() for own in read])
+            found += self._gathered([None if own is None else own.cpu() for own in read[1:]])
             known += sum(own.nbytes for own in found[-1] if own is not None) * self.ranks
             if known > _SCALED_BY_BYTES:
                 break
         blocks = [None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True)]
-        pooled, layers, functionals = (None if own is None else own.to(self.judge.device) for own in blocks)
-        assert pooled is not None
-        self.judge.head_input.standardise(pooled, layers, functionals)
+        layers, functionals = (None if own is None else own.to(self.judge.device) for own in blocks)
+        self.judge.head_input.standardise(layers, functionals)
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         """Pairs of all processes and what the head would read of them, a portion at a time, the same in all."""

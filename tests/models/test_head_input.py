@@ -35,7 +35,7 @@ def judge(make_judge):
     judge = make_judge(LoraSettings(parts=["language_model"], rank=2), head_input=BOTH)
     with torch.no_grad():
         read = judge.read(judge.build_inputs([pair(n) for n in range(6)]))
-        judge.head_input.standardise(*read)
+        judge.head_input.standardise(*read[1:])
     return judge
 
 
@@ -55,8 +55,11 @@ def test_features_are_statistics_of_response_context_and_their_difference(judge)
     torch.testing.assert_close(layers[:, 2], layers[:, 0] - layers[:, 1])
     features = judge.pooled(judge.build_inputs(pairs))
     assert features.shape == (6, judge.head_input.size) == (6, pooled.shape[1] + 6 * width + 3 * len(DELIVERY))
-    assert features.mean(0).abs().max() < 1e-3  # of the pairs that the scale was taken from
-    assert features.abs().max() <= 5
+    of_clips = features[:, pooled.shape[1] :]
+    assert of_clips.mean(0).abs().max() < 1e-3  # of the pairs that the scale was taken from
+    assert of_clips.abs().max() <= 5
+    # together they weigh as much as the pooled state behind its layer norm
+    assert 0.5 < of_clips.square().sum(1).mean() / pooled.shape[1] < 1.01
 
 
 @torch.no_grad()
@@ -89,7 +92,7 @@ def test_what_never_varied_in_training_counts_for_nothing():
     head_input = HeadInput(HeadInputSettings(), 4, (2, 3))
     pooled, layers = torch.randn(8, 4), torch.randn(8, 3, 2, 2, 3)
     layers[:, 0, :, 0, 1] = 0.7
-    head_input.standardise(pooled, layers, None)
+    head_input.standardise(layers, None)
     layers[:, 0, :, 0, 1] = 9.0
     assert head_input.standardised(pooled, layers, None)[:, 4 + 1].abs().max() < 1e-20
 
