@@ -225,7 +225,9 @@ def load_spec(spec: str, dataset: PairDataset, options: argparse.Namespace) -> _
             f"scores:FILE, human:RATER, {', '.join(BASELINES)}"
         )
     cache = options.cache and Path(options.cache)
-    judge = TrainedJudge.load(Path(spec), options.backbone, options.device, options.quantization, cache)
+    judge = TrainedJudge.load(
+        Path(spec), options.backbone, options.device, options.quantization, cache, options.windows
+    )
     judge.check_scales(dataset.card)
     _warn_of_known_pairs(judge.description, dataset, options.split)
     return judge, judge.description

@@ -25,7 +25,7 @@ from .dimension_report import (
     slice_report,
 )
 from .frame import Frame, Judged
-from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
+from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, results_of
@@ -51,7 +51,7 @@ CLUSTERS: Mapping[Cluster, Callable[[Pair], str]] = {
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
 
-_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED)
+_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS)
 
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
@@ -66,7 +66,7 @@ class Evaluation(NamedTuple):
         items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
             ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
             ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
-            abstain, `judges.ABSTAINED`.
+            abstain, `judges.ABSTAINED`; of a trained judge `judges.WINDOWS`.
     """
 
     report: Report
@@ -165,6 +165,7 @@ def evaluate(
             "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
             "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
         },
+        "in_windows": int(np.count_nonzero(parts[0][WINDOWS] > 1)) if WINDOWS in parts[0] else None,
         "effort": effort_report(answers, len(part.pairs), wall),
         "asking": None
         if answers is None

@@ -13,6 +13,8 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
 - ``cluster``: the column whose values intervals draw whole; ``interval``: ``percentile`` or ``bca``; ``resamples``
 - ``versions`` of Python and packages; ``provenance``: what the caller knows of the judge (artifact hash, ...)
 - ``left_out``: dimensions that only one side has, ``not_judged`` and ``not_rated``
+- ``in_windows``: pairs that were read in several windows, as a clip is longer than the judge hears at once; null =
+  the judge does not say
 - ``effort``: ``seconds_per_pair`` of the pass over the unchanged pairs; ``measured``: ``requests`` = what requests
   took, waiting and earlier runs included, several being under way at a time, or ``wall_clock``
 - ``asking`` (null for judges that are not prompted): ``pairs`` to be scored, ``scored`` on every dimension,

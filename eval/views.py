@@ -116,9 +116,10 @@ def prompted_rows(reports: Sequence[Report]) -> list[PromptedRow]:
 
 
 def notes(report: Report) -> list[str]:
-    """What prompting took and gave, and length bias."""
+    """How many pairs were read in windows, what prompting took and gave, and length bias."""
     several = len(report["dimensions"]) > 1
     return [
+        *sentences("in_windows", report=report),
         *sentences("prompted", report=report),
         *(
             f"{name}: {sentence}" if several else sentence

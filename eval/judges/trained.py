@@ -17,7 +17,7 @@ from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
-from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
+from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
 
 
 class TrainedJudge:
@@ -25,7 +25,14 @@ class TrainedJudge:
 
     only_given: str | None = None
 
-    def __init__(self, loaded: LoadedJudge, name: str, device: str | None = None, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedJudge,
+        name: str,
+        device: str | None = None,
+        cache: Path | None = None,
+        windows: bool = True,
+    ) -> None:
         """Put a loaded judge on a device.
 
         Args:
@@ -33,13 +40,14 @@ class TrainedJudge:
             name: How reports call it.
             device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
             cache: Folder for audio states, see `Scorer.from_pretrained`.
+            windows: Long clips are heard in windows, see there.
         """
         self.name = name
         self.description = self.record = loaded.description
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
         store = None if cache is None else DiskStore(cache)
-        self._scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store)
+        self._scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store, windows=windows)
 
     @classmethod
     def load(
@@ -49,10 +57,11 @@ class TrainedJudge:
         device: str | None = None,
         quantization: Quantization | None = None,
         cache: Path | None = None,
+        windows: bool = True,
     ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
-        return cls(loaded, folder.resolve().name, device, cache)
+        return cls(loaded, folder.resolve().name, device, cache, windows)
 
     def check_scales(self, card: DatasetCard) -> None:
         """The dataset rates the judge's dimensions on the scales that the judge was trained on.
@@ -68,22 +77,25 @@ class TrainedJudge:
         A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
         """
         console = Console(stderr=True)
-        predicted = track(
-            self._scorer.predict(pairs),
+        heard = track(
+            self._scorer.run(pairs),
             "scoring",
             total=len(pairs),
             console=console,
             disable=not console.is_terminal,
         )
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
-        scores, deviations, statuses = [], [], []
-        for _, found in predicted:
+        scores, deviations, statuses, windows = [], [], [], []
+        for own in heard:
+            found = own.outcome
             failed = isinstance(found, AudioError)
             scores.append(nothing if failed else found.score.numpy())
             deviations.append(nothing if failed or found.deviation is None else found.deviation.numpy())
             statuses.append(str(found) if failed else OK)
+            windows.append(own.windows)
         shape = len(pairs), len(self.dimensions)
-        return self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
+        table = self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
+        return table.assign(**{WINDOWS: np.repeat(windows, len(self.dimensions))})
 
     def _table(
         self, pairs: Sequence[Pair], score: np.ndarray, deviation: np.ndarray, statuses: Sequence[str]
