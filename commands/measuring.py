@@ -62,6 +62,8 @@ def compare(options: argparse.Namespace) -> int:
         return DONE
     judges, provenances = zip(*opened, strict=True)
     found = measure(judges, dataset, **_how_to_measure(options), provenances=provenances)
+    for spec, report in zip(options.judges, found.reports, strict=True):
+        _warn_of_other_measurement(spec, report["signature"])
     if options.out is not None:
         write_comparison(found.reports, found.rankings, Path(options.out))
     if options.json:
@@ -273,6 +275,20 @@ def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, s
                     warnings[f"warning: split {split}: this judge was {done} on {', '.join(splits)}"] = None
     for warning in warnings:
         print(warning, file=sys.stderr)
+
+
+def _warn_of_other_measurement(spec: str, signature: str) -> None:
+    """Says on standard error where the items of a report (``scores:DIR/items.csv``) were measured otherwise there."""
+    from ..eval.pages.report import ITEMS_FILE, REPORT_FILE
+    from ..eval.results import measured_apart
+
+    items = Path(spec.removeprefix("scores:"))
+    stored = items.with_name(REPORT_FILE)
+    if not spec.startswith("scores:") or items.name != ITEMS_FILE or not stored.is_file():
+        return
+    before = json.loads(stored.read_text(encoding="utf-8")).get("signature")
+    if before and (apart := measured_apart(before, signature)):
+        print(f"warning: {spec}: measured there on {', '.join(apart)}; here it is {signature}", file=sys.stderr)
 
 
 def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:

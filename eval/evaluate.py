@@ -28,7 +28,7 @@ from .frame import Frame, Judged
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
-from .results import SCHEMA_VERSION, Report, Results, results_of
+from .results import SCHEMA_VERSION, Report, Results, identified, results_of, signature
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
@@ -142,8 +142,21 @@ def evaluate(
     drawn = None if answers is None else Resamples.draw([*clusters.values()], resamples, seed, interval)
     named = dict(zip((dimension.name for dimension in dimensions), results, strict=True))
 
+    drawn_n = min([panel.draws.resamples for panel in panels])
+    without = (provenance or {}).get("raters_left_out", ())
     report: Report = {
         "schema_version": SCHEMA_VERSION,
+        "signature": signature(
+            identified(judge.name, (judge.record or {}).get("identity", judge.record)),
+            identified(
+                dataset.card.name, dataset.card.content_hash, **({"without": "+".join(without)} if without else {})
+            ),
+            identified(split or "all", dataset.split_hash() if split else None),
+            cluster,
+            interval,
+            drawn_n,
+            seed,
+        ),
         "judge": judge.name,
         "dataset": {
             "name": dataset.card.name,
@@ -158,7 +171,7 @@ def evaluate(
         "seed": seed,
         "cluster": cluster,
         "interval": interval,
-        "resamples": min([panel.draws.resamples for panel in panels]),
+        "resamples": drawn_n,
         "versions": _versions(),
         "provenance": dict(provenance or {}),
         "left_out": {

@@ -17,6 +17,7 @@ from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from ...models.weight_files import weights_hash
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
 
 
@@ -43,7 +44,11 @@ class TrainedJudge:
             windows: Long clips are heard in windows, see there.
         """
         self.name = name
-        self.description = self.record = loaded.description
+        self.description = loaded.description
+        weights = weights_hash(loaded.judge) if loaded.calibration is None else loaded.calibration.weights
+        calibrated, backbone = loaded.description.get("calibration"), loaded.description["backbone_fingerprint"]
+        identity = [weights, backbone, loaded.judge.settings.quantization, calibrated, windows]
+        self.record = {**loaded.description, "identity": identity}
         self.dimensions = tuple(dimension.name for dimension in loaded.judge.dimensions)
         self.scales = loaded.judge.dimensions
         store = None if cache is None else DiskStore(cache)
