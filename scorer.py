@@ -37,6 +37,7 @@ class Scorer:
         sampling_rate: Hz at which it hears; clips of any rate are resampled.
         max_seconds: Longest clip that it hears whole.
         pair_scorer: What does the work; it takes pairs of a data set.
+        windows: Whether longer ones are heard in windows.
     """
 
     def __init__(self, loaded: LoadedJudge, scorer: PairScorer, name: str) -> None:
@@ -48,6 +49,7 @@ class Scorer:
         self.batch_size = scorer.batch_size
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
         self.name, self.pair_scorer = name, scorer
+        self.windows = scorer.long_clips == "window"
         self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
 
     @classmethod
@@ -63,6 +65,7 @@ class Scorer:
         compiled: bool = False,
         kept_bytes: int = KEPT_BYTES,
         revision: str | None = None,
+        windows: bool = True,
     ) -> Scorer:
         """Load a judge.
 
@@ -82,6 +85,8 @@ class Scorer:
                 than otherwise. Scores change in the last digits.
             kept_bytes: Of audio states in memory, for clips that come again.
             revision: Commit, tag or branch on the hub.
+            windows: Clips longer than `max_seconds` are heard in windows of equal length; what the head reads is the
+                mean over these, each weighted by the seconds in which it has a voice. False = they are refused.
 
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
@@ -96,7 +101,7 @@ class Scorer:
         store = None if cache is None else DiskStore(Path(cache))
         # of a judge that learned from comparisons alone only the order of scores means something
         in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
-        scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points)
+        scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points, windows)
         return cls(loaded, scorer, str(folder))
 
     @overload
@@ -122,7 +127,7 @@ class Scorer:
             Rating points by dimension; a list of that for a list of responses, in the same order.
 
         Raises:
-            AudioError: If a clip cannot be read, is not finite, or is longer than the backbone hears.
+            AudioError: If a clip cannot be read, is not finite, or is too long (see `windows`).
             UserError: If lists differ in length.
         """
         found = self.assess(context, response, situation=situation)
@@ -230,9 +235,9 @@ class Scorer:
         """The judge can hear this clip.
 
         Raises:
-            AudioError: If it cannot be read, is not finite, or is longer than the backbone hears.
+            AudioError: If it cannot be read, is not finite, or is too long (see `windows`).
         """
-        self.pair_scorer.judge.decode(clip(audio))
+        self.pair_scorer.judge.decode(clip(audio), self.pair_scorer.long_clips)
 
     def forget(self) -> None:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""

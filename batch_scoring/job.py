@@ -18,7 +18,7 @@ from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import replace_file
 from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .manifest import SUFFIXES, Manifest, Row, RowReader
-from .scores import Column, ScoredRow, Value, row_columns, write_scores
+from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -89,6 +89,7 @@ class Job:
             "level": "usual" if self.level is None else f"{self.level:g}",
             "backbone": "as in training" if backbone is None else _backbone_mark(backbone, self.checksums),
             "quantization": self.settings.get("quantization") or "as in training",
+            "long clips": "in windows" if self.settings.get("windows", True) else "refused",
             "files": "by content" if self.checksums else "by size and time",
             "format": self.out.suffix.lower(),
             "version": __version__,
@@ -279,16 +280,17 @@ class Parts:
         except _UNREADABLE:
             return None
 
-    def join(self) -> Counter[str]:
+    def join(self) -> tuple[Counter[str], int]:
         """Put all parts together; `Job.out` appears when it is complete.
 
         Returns:
-            How many rows have no scores, by kind.
+            How many rows have no scores, by kind; and how many were read in several windows.
 
         Raises:
             DamagedError: If a part is missing or damaged. It is deleted.
         """
         failed: Counter[str] = Counter()
+        cut = 0
 
         def whole(chunk: Chunk) -> Part:
             part = self.read(chunk)
@@ -298,15 +300,17 @@ class Parts:
             return part
 
         def pieces() -> Iterator[list[list[Value]]]:
+            nonlocal cut
             for chunk in chunks:
                 part = whole(chunk)
                 failed.update(part.failed)
+                cut += in_windows(columns, part.rows)
                 yield part.rows
 
         chunks, out = self.chunks(), self.job.out
         columns = row_columns(whole(chunks[0]).columns)
         _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file))
-        return failed
+        return failed, cut
 
     def entries(self) -> list[Path]:
         """Parts and what belongs to them, of this job or another."""

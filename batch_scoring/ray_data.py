@@ -136,7 +136,8 @@ class ScoreBatch:
         added = list(zip(*scored, strict=True))[1:]
         columns = (*self._columns, Column("status", "text"))
         made = {
-            column.name: np.array(values, dtype=np.float64 if column.kind == "number" else object)  # None becomes NaN
+            # None becomes NaN
+            column.name: np.array(values, dtype=np.float64 if column.kind in ("number", "count") else object)
             for column, values in zip(columns, added, strict=True)
         }
         return {**batch, **made}

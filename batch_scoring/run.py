@@ -20,6 +20,7 @@ from ..data_modules.folders import replace_file
 from ..data_modules.parallel import SCHEDULER_SIGNALS, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
 from .manifest import Manifest, Record
+from .scores import windows_in_words
 from .workers import ALONE, Launch, run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
@@ -40,6 +41,7 @@ class Summary:
         done_before: Rows that an earlier run had finished.
         identity: What the scores depend on.
         out: The file, as it was written: size in bytes and SHA-256.
+        windowed: How many were read in several windows.
     """
 
     rows: int
@@ -50,6 +52,7 @@ class Summary:
     done_before: int
     identity: dict[str, str]
     out: dict[str, str | int] = field(default_factory=dict)
+    windowed: int = 0
 
     def in_words(self) -> str:
         """One line, and one for each kind of failure."""
@@ -58,6 +61,7 @@ class Summary:
             f"rows: {self.rows:,}{again}, with scores: {self.scored:,}, in {self.seconds:,.1f} s: "
             f"{self.pairs_per_second:,.1f} pairs per second"
         ]
+        lines += [windows_in_words(self.windowed)] if self.windowed else []
         return "\n".join([*lines, *(f"without scores: {count:,} ({kind})" for kind, count in self.failed.items())])
 
 
@@ -193,7 +197,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
     Raises:
         DamagedError: If one is missing or damaged.
     """
-    job, failed = parts.job, parts.join()
+    job, (failed, windowed) = parts.job, parts.join()
     seconds = time.monotonic() - start
     summary = Summary(
         rows=parts.rows,
@@ -204,6 +208,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
         done_before=before,
         identity=parts.identity,
         out=_facts(job.out),
+        windowed=windowed,
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
     replace_file(_summary_file(job), lambda path: path.write_text(f"{text}\n", encoding="utf-8"))

@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together n
     from ..models.assessment import Assessment
     from ..scorer import Scorer
 
-Value = float | bool | str | None
+Value = float | int | bool | str | None
 _DECIMALS = 6
 _GROUP_ROWS = 2**16  # of a row group in Parquet, at least
-_ARROW = {"number": pa.float64(), "flag": pa.bool_(), "text": pa.string()}
+_ARROW = {"number": pa.float64(), "count": pa.int64(), "flag": pa.bool_(), "text": pa.string()}
 
 
 class Column(NamedTuple):
@@ -37,11 +37,11 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its name.
-        kind: `number`: rating points, None = unknown; `flag`; or `text`.
+        kind: `number`: rating points or seconds, None = unknown; `count`; `flag`; or `text`.
     """
 
     name: str
-    kind: Literal["number", "flag", "text"]
+    kind: Literal["number", "count", "flag", "text"]
 
 
 class ScoredRow(NamedTuple):
@@ -61,7 +61,8 @@ def score_columns(scorer: Scorer) -> tuple[Column, ...]:
 
     Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
     may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
-    where scores are no rating points; and `warnings`, codes of `Caution` joined by `;`, mostly empty.
+    where scores are no rating points; `warnings`, codes of `Caution` joined by `;`, mostly empty; and `windows` and
+    `seconds` as in `Assessment`.
     """
     names = [dimension.name for dimension in scorer.dimensions]
     known: list[Column] = []
@@ -70,7 +71,8 @@ def score_columns(scorer: Scorer) -> tuple[Column, ...]:
             known += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
             known += [Column(f"{name}_abstained", "flag")] if scorer.calibration.abstains else []
     labels = [Column(f"{name}_label", "text") for name in names]
-    return (*(Column(name, "number") for name in names), *known, *labels, Column("warnings", "text"))
+    last = (Column("warnings", "text"), Column("windows", "count"), Column("seconds", "number"))
+    return (*(Column(name, "number") for name in names), *known, *labels, *last)
 
 
 def row_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -80,7 +82,11 @@ def row_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
 
 def flat_scores(found: Assessment, columns: Sequence[Column]) -> dict[str, Value]:
     """The values of `score_columns`; numbers are rounded to six decimals."""
-    values: dict[str, Value] = {"warnings": ";".join(caution.code for caution in found.warnings)}
+    values: dict[str, Value] = {
+        "warnings": ";".join(caution.code for caution in found.warnings),
+        "windows": found.windows,
+        "seconds": round(found.seconds, _DECIMALS),
+    }
     for name, own in found.scores.items():
         numbers = {"": own.score, "_standard_error": own.standard_error, "_low": own.low, "_high": own.high}
         for kind, value in numbers.items():
@@ -167,6 +173,17 @@ def _cell(value: Value) -> str:
     return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
+def in_windows(columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> int:
+    """How many rows of these `row_columns` were read in several windows."""
+    place = [column.name for column in columns].index("windows")
+    return sum((row[place] or 0) > 1 for row in rows)  # pyright: ignore[reportOperatorIssue] of a count
+
+
+def windows_in_words(pairs: int) -> str:
+    """A line about so many pairs."""
+    return f"heard in windows: {pairs:,} (a clip is longer than the judge hears at once; --no-windows refuses these)"
+
+
 def print_scores(
     scorer: Scorer,
     path: Path,
@@ -174,7 +191,7 @@ def print_scores(
     level: float | None = None,
     audio_root: Path | None = None,
     as_json: bool = False,
-) -> int:
+) -> tuple[int, int]:
     """Score a manifest and write rows as scores come, for pipes; a run that ends early begins anew.
 
     Args:
@@ -186,14 +203,15 @@ def print_scores(
         as_json: An object on each line instead of CSV.
 
     Returns:
-        How many rows have no scores.
+        How many rows have no scores, and how many were read in several windows.
 
     Raises:
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
-    manifest, reader, failed = Manifest(path), RowReader(path.parent, audio_root), 0
+    manifest, reader, failed, cut = Manifest(path), RowReader(path.parent, audio_root), 0, 0
     columns, count = score_columns(scorer), manifest.check()
-    names = [column.name for column in row_columns(columns)]
+    written = row_columns(columns)
+    names = [column.name for column in written]
     writer = csv.writer(file)
     if not as_json:
         writer.writerow(names)
@@ -201,12 +219,13 @@ def print_scores(
     with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
+            cut += in_windows(written, [row.values])
             if as_json:
                 file.write(_json_line(names, row.values))
             else:
                 writer.writerow(map(_cell, row.values))
             bar.update(done)
-    return failed
+    return failed, cut
 
 
 def score_table(

@@ -74,7 +74,7 @@ class Clients:
         bomb, flac = io.BytesIO(), io.BytesIO()
         with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("a.wav", bytes(HUGE))
-        soundfile.write(flac, np.zeros((48_000 * 60, 8), np.int16), 48_000, format="FLAC")
+        soundfile.write(flac, np.zeros((48_000 * 360, 8), np.int16), 48_000, format="FLAC")
         self.zip_bomb, self.flac_bomb = bomb.getvalue(), flac.getvalue()
 
     def clip(self) -> bytes:

@@ -17,7 +17,7 @@ from . import DONE, FAILED_CHECKS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..models.assessment import Ranked
+    from ..models.assessment import Assessment, Ranked
     from ..scorer import Scorer
 
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -50,7 +50,7 @@ def score(options: argparse.Namespace) -> int:
         return _score_pair(options)
     if options.out is not None:
         return _score_into_file(options)
-    from ..batch_scoring.scores import print_scores
+    from ..batch_scoring.scores import print_scores, windows_in_words
     from ..batch_scoring.workers import find_launch
 
     for name in ("workers", "restart", "overwrite", "checksums"):
@@ -58,7 +58,10 @@ def score(options: argparse.Namespace) -> int:
             raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
     if find_launch().world > 1 or options.engine != "local":
         raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
-    failed = print_scores(_scorer(options), Path(options.manifest), sys.stdout, options.level, root, options.json)
+    scorer = _scorer(options)
+    failed, cut = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
+    if cut:
+        print(windows_in_words(cut), file=sys.stderr)
     return FAILED_CHECKS if failed else DONE
 
 
@@ -76,9 +79,15 @@ def _score_pair(options: argparse.Namespace) -> int:
         scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
         own = found.scores[dimension.name]
         print(f"{dimension.name} {own.score:.3f} {scale}{own.in_words(level)}")
+    if found.windows > 1:
+        print(_in_windows(found), file=sys.stderr)
     for caution in found.warnings:
         print(f"warning: {caution.text}", file=sys.stderr)
     return DONE
+
+
+def _in_windows(found: Assessment) -> str:
+    return f"heard in {found.windows} windows, {found.seconds:.1f} s of response"
 
 
 def _scorer(options: argparse.Namespace) -> Scorer:
@@ -91,7 +100,7 @@ def _scorer(options: argparse.Namespace) -> Scorer:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("backbone", "quantization", "batch_size", "cache")}
+    return {name: getattr(options, name) for name in ("backbone", "quantization", "batch_size", "cache", "windows")}
 
 
 def _score_into_file(options: argparse.Namespace) -> int:
@@ -123,7 +132,11 @@ def rank(options: argparse.Namespace) -> int:
     from ..scorer import Scorer
 
     scorer = Scorer.from_pretrained(
-        options.judge, backbone=options.backbone, device=options.device, quantization=options.quantization
+        options.judge,
+        backbone=options.backbone,
+        device=options.device,
+        quantization=options.quantization,
+        windows=options.windows,
     )
     context = None if options.context in ("", "-") else options.context
     ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
@@ -146,7 +159,7 @@ def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
     }
     warnings = [{"code": caution.code, "text": caution.text} for caution in own.found.warnings]
     values = {"place": place, "response": response, "merit": own.merit, "scores": scores, "warnings": warnings}
-    return {**values, "status": "ok"}
+    return {**values, "windows": own.found.windows, "seconds": own.found.seconds, "status": "ok"}
 
 
 def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
@@ -162,7 +175,8 @@ def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Seq
         if isinstance(own.found, AudioError):
             table.add_row("—", responses[own.index], *("—" for _ in names), str(own.found))
         else:
-            remarks = "; ".join(caution.text for caution in own.found.warnings)
+            cut = [_in_windows(own.found)] if own.found.windows > 1 else []
+            remarks = "; ".join([*cut, *(caution.text for caution in own.found.warnings)])
             scores = []
             for one in (own.found.scores[name] for name in names):
                 between = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
@@ -203,6 +217,7 @@ def serve(options: argparse.Namespace) -> int:
             batch_size=options.batch_size,
             cache=options.cache,
             kept_bytes=options.kept_bytes,
+            windows=options.windows,
         )
 
     log_json()

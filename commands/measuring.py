@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,6 +58,8 @@ def compare(options: argparse.Namespace) -> int:
         _open(options.judges, options)
         return DONE
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
+    for spec, report in zip(options.judges, found.reports, strict=True):
+        _warn_of_other_measurement(spec, report["signature"])
     if options.out is not None:
         found.save(options.out)
     if options.json:
@@ -182,9 +185,24 @@ def _loading(options: argparse.Namespace) -> Loading:
         "backbone": options.backbone,
         "quantization": options.quantization,
         "cache": options.cache,
+        "windows": options.windows,
         "budget": options.budget,
         "answers": options.answers,
     }
+
+
+def _warn_of_other_measurement(spec: str, signature: str) -> None:
+    """Says on standard error where the items of a report (``scores:DIR/items.csv``) were measured otherwise there."""
+    from ..eval.pages.report import ITEMS_FILE, REPORT_FILE
+    from ..eval.results import measured_apart
+
+    items = Path(spec.removeprefix("scores:"))
+    stored = items.with_name(REPORT_FILE)
+    if not spec.startswith("scores:") or items.name != ITEMS_FILE or not stored.is_file():
+        return
+    before = json.loads(stored.read_text(encoding="utf-8")).get("signature")
+    if before and (apart := measured_apart(before, signature)):
+        print(f"warning: {spec}: measured there on {', '.join(apart)}; here it is {signature}", file=sys.stderr)
 
 
 def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from .shared_options import (
     add_command,
     add_data_option,
     add_device_options,
+    add_windows_option,
     dollars,
 )
 
@@ -194,6 +195,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=int, default=0, help="of the resamples")
     one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
     _add_asking_options(one)
@@ -263,6 +265,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     _add_interval_options(one)
     one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/results.py)")
+    add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
     _add_asking_options(one)

@@ -12,6 +12,7 @@ from .shared_options import (
     add_command,
     add_data_option,
     add_device_options,
+    add_windows_option,
     port_number,
     seconds,
     whole_number,
@@ -30,11 +31,13 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
     one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
     add_device_options(one)
 
     one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000")
     one.add_argument("judge", help="judge folder or run folder")
     _add_serving_options(one)
+    add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
 
@@ -110,6 +113,7 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print JSON: the scores of a pair, of a manifest an object on each line, or with --out what became of it",
     )
+    add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
 
@@ -140,7 +144,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     limits.add_argument(
         "--max-seconds", type=seconds, metavar="SECONDS",
-        help="of a clip (default: what the backbone hears; ten times that where the judge hears long clips in windows)",
+        help="of a clip (default: ten times what the backbone hears at once; with --no-windows once)",
     )  # fmt: skip
 
 

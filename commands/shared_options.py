@@ -82,6 +82,14 @@ def add_cache_option(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_windows_option(one: argparse.ArgumentParser) -> None:
+    """`--no-windows`."""
+    one.add_argument(
+        "--no-windows", dest="windows", action="store_false",
+        help="refuse clips that are longer than the judge hears at once (default: they are heard in windows)",
+    )  # fmt: skip
+
+
 def whole_number(text: str) -> int:
     """From 1 on."""
     return int(_number(text, int, 1, 10**12, "a whole number, 1 or more"))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from .audio import Clip, decode
 
 RATE = 16_000
 """Hz; clips are measured at this rate."""
@@ -20,6 +23,7 @@ MIN_VOICED = 10
 """Voiced frames (0.2 s) below which nothing is said about a voice."""
 _OCTAVE_ERROR = 9.0  # semitones from the median beyond which a pitch is taken for a tracking error
 _SILENCE_DB = 30.0  # frames this far below the loudest are pauses
+_BLOCK = 3_000  # frames at a time (60 s): those of an hour would take 4 GB
 
 
 @dataclass(frozen=True)
@@ -68,17 +72,19 @@ def track(samples: np.ndarray) -> Track:
         samples: Mono `(samples,)` at `RATE` Hz, at least one frame long.
     """
     padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
-    frames = padded.unfold(0, _WINDOW, HOP)
-    level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
     window = torch.hann_window(_WINDOW)
     lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
     size = 2 * _WINDOW
-    centred = (frames - frames.mean(-1, keepdim=True)) * window
-    correlation = torch.fft.irfft(torch.fft.rfft(centred, size).abs().square(), size)
     of_window = torch.fft.irfft(torch.fft.rfft(window, size).abs().square(), size)
-    normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
-    best = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
-    peak = normalised.gather(1, best[:, None])[:, 0].clamp(0, 1)
+    parts = []
+    for frames in padded.unfold(0, _WINDOW, HOP).split(_BLOCK):
+        level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
+        centred = (frames - frames.mean(-1, keepdim=True)) * window
+        correlation = torch.fft.irfft(torch.fft.rfft(centred, size).abs().square(), size)
+        normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
+        best = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
+        parts.append((level, best, normalised.gather(1, best[:, None])[:, 0].clamp(0, 1)))
+    level, best, peak = map(torch.cat, zip(*parts, strict=True))
     active = level > level.max() - _SILENCE_DB
     pitch = RATE / lags[best].double()
     pitch[~(active & (peak > _VOICED))] = torch.nan
@@ -96,6 +102,21 @@ def steady_pitch(frames: Track) -> np.ndarray:
         return np.full_like(frames.pitch, np.nan)
     distance = np.abs(12 * np.log2(frames.pitch / np.nanmedian(frames.pitch)))
     return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
+
+
+def voiced_seconds(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
+    """Seconds in which each piece of a clip has a voice with a pitch.
+
+    Args:
+        pieces: Mono samples, one piece after the other; what is loud is decided over all of them.
+        rate: Hz.
+    """
+    samples = np.concatenate(pieces)
+    resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
+    voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resampled)))) * HOP / RATE
+    ends = np.cumsum([len(piece) for piece in pieces]) / rate
+    counts = np.bincount(np.searchsorted(ends[:-1], voiced, side="right"), minlength=len(pieces))
+    return (counts * HOP / RATE).tolist()
 
 
 def summarise(frames: Track) -> Prosody:

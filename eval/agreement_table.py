@@ -4,7 +4,8 @@ People are the annotators that are not named as judges. `measure_agreement` retu
 --json`` prints. A *statistic* is an object with the fields of `agreement.Statistic`; an undefined one has the value
 null and a reason. Intervals (95 %) come from the bootstrap over clusters, except those of ICC on complete panels.
 
-- ``schema_version``, ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
+- ``schema_version``, ``signature`` (`results.signature`)
+- ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
   (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
   ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
 - ``overall``: the judges over all dimensions (``overall`` of `results`); null with fewer than two dimensions or
@@ -48,7 +49,7 @@ from .compare import ranking_report
 from .frame import Frame, Panel
 from .judge_report import judge_report, with_draws, without_interval
 from .overall import overall_report
-from .results import SCHEMA_VERSION, Report
+from .results import SCHEMA_VERSION, Report, identified, signature
 from .statistics.agreement import MIN_ITEMS, as_report, is_constant, tau_c
 from .statistics.bootstrap import Interval, estimate
 from .statistics.kappa import KappaDistance, weighted_kappa
@@ -122,10 +123,21 @@ def measure_agreement(
             names = [name for name in (*people, *judges) if name in set(own["rater_id"])]
             report["pairs"] = list(_pairs(own, names, kappa_weights, resamples, seed, interval))
         dimensions.append(report)
+    content = hashlib.sha256(Path(frame.source).read_bytes()).hexdigest()
+    without = {"without": "+".join(left_out)} if left_out else {}
     return {
         "schema_version": SCHEMA_VERSION,
+        "signature": signature(
+            "+".join(identified(judge, None) for judge in judges) or "none",
+            identified(Path(frame.source).name, content, **without),
+            "all",
+            cluster,
+            interval,
+            resamples,
+            seed,
+        ),
         "table": frame.source,
-        "sha256": hashlib.sha256(Path(frame.source).read_bytes()).hexdigest(),
+        "sha256": content,
         "command": command,
         "people": people,
         "judges": judges,

@@ -26,11 +26,11 @@ from .dimension_report import (
     slice_report,
 )
 from .frame import Frame, Judged
-from .judges import ABSTAINED, INTERVAL_COLUMNS, Judge, check_score_table
+from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table
 from .judges.opening import AnyJudge, Loading, open_judges
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
-from .results import SCHEMA_VERSION, Report, Results
+from .results import SCHEMA_VERSION, Report, Results, identified, signature
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
@@ -53,7 +53,7 @@ CLUSTERS: Mapping[Cluster, Callable[[Pair], str]] = {
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
 
-_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED)
+_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS)
 
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
@@ -171,8 +171,21 @@ def measure(
     drawn = None if answers is None else Resamples.draw([*clusters.values()], resamples, seed, interval)
     named = dict(zip((dimension.name for dimension in dimensions), results, strict=True))
 
+    drawn_n = min([panel.draws.resamples for panel in panels])
+    without = (provenance or {}).get("raters_left_out", ())
     report: Report = {
         "schema_version": SCHEMA_VERSION,
+        "signature": signature(
+            identified(judge.name, getattr(judge, "identity", getattr(judge, "record", None))),
+            identified(
+                dataset.card.name, dataset.card.content_hash, **({"without": "+".join(without)} if without else {})
+            ),
+            identified(split or "all", dataset.split_hash() if split else None),
+            cluster,
+            interval,
+            drawn_n,
+            seed,
+        ),
         "judge": judge.name,
         "dataset": {
             "name": dataset.card.name,
@@ -187,13 +200,14 @@ def measure(
         "seed": seed,
         "cluster": cluster,
         "interval": interval,
-        "resamples": min([panel.draws.resamples for panel in panels]),
+        "resamples": drawn_n,
         "versions": _versions(),
         "provenance": dict(provenance or {}),
         "left_out": {
             "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
             "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
         },
+        "in_windows": int(np.count_nonzero(parts[0][WINDOWS] > 1)) if WINDOWS in parts[0] else None,
         "effort": effort_report(answers, len(part.pairs), wall),
         "asking": None
         if answers is None

@@ -13,6 +13,9 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
 - ``cluster``: the column whose values intervals draw whole; ``interval``: ``percentile`` or ``bca``; ``resamples``
 - ``versions`` of Python and packages; ``provenance``: what the caller knows of the judge (artifact hash, ...)
 - ``left_out``: dimensions that only one side has, ``not_judged`` and ``not_rated``
+- ``signature``: all that the figures depend on, in one line (`signature`)
+- ``in_windows``: pairs that were read in several windows, as a clip is longer than the judge hears at once; null =
+  the judge does not say
 - ``effort``: ``seconds_per_pair`` of the pass over the unchanged pairs; ``measured``: ``requests`` = what requests
   took, waiting and earlier runs included, several being under way at a time, or ``wall_clock``
 - ``asking`` (null for judges that are not prompted): ``pairs`` to be scored, ``scored`` on every dimension,
@@ -80,7 +83,9 @@ Judges over all dimensions (``overall``; statistics count dimensions as ``n``): 
 
 from __future__ import annotations
 
+import hashlib
 import html
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -88,6 +93,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from .. import __version__
 from ..data_modules.schema import PairDataset
 from .rendering import ranged
 from .statistics.agreement import Statistic
@@ -112,6 +118,7 @@ class Row(NamedTuple):
         high: Upper end.
         n: What it stands on, mostly items.
         reason: Why value or interval is missing.
+        signature: Of the report that it stands in.
     """
 
     judge: str
@@ -124,6 +131,7 @@ class Row(NamedTuple):
     high: float | None
     n: int
     reason: str | None
+    signature: str
 
 
 COLUMNS = Row._fields
@@ -178,7 +186,9 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     Returns:
         With `COLUMNS`.
     """
-    rows = [*_of_judges(reports), *_of_rankings(rankings or {})]
+    shared = joined([report["signature"] for report in reports]) if reports else ""
+    rankings_rows = (row._replace(signature=shared) for row in _of_rankings(rankings or {}))
+    rows = [*_of_judges(reports), *rankings_rows]
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
@@ -210,22 +220,63 @@ def summary_html(reports: Sequence[Report]) -> str:
     return f"<p>{html.escape(where)}</p>{table}"
 
 
+def identified(name: str, content: Any, **more: str) -> str:
+    """A part of a signature: a name, the short hash of what it names (None = unknown), and what else counts."""
+    text = "".join("_" if character in "|,@ " else character for character in name)
+    if content is not None:
+        plain = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
+        text += f"@{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+    return ",".join([text, *(f"{key}={value}" for key, value in more.items())])
+
+
+def signature(judge: str, data: str, split: str, cluster: str, interval: str, resamples: int, seed: int) -> str:
+    """All that figures of agreement depend on, in one line, as sacreBLEU has it (Post, 2018).
+
+    Args:
+        judge: From `identified`; so are data and split.
+        data: Pairs and ratings.
+        split: Which of them.
+        cluster: What the bootstrap draws whole.
+        interval: Kind of its intervals.
+        resamples: How many.
+        seed: Of all that is drawn.
+    """
+    drawn = f"cluster={cluster},n={resamples},seed={seed},interval={interval}"
+    return f"judge:{judge}|data:{data}|split:{split}|ceiling:panel_mean|boot:{drawn}|version:{__version__}"
+
+
+def joined(signatures: Sequence[str]) -> str:
+    """The signature of judges that were measured alike."""
+    judges = [own.split("|")[0].removeprefix("judge:") for own in signatures]
+    return f"judge:{'+'.join(judges)}|{signatures[0].partition('|')[2]}"
+
+
+def measured_apart(one: str, other: str) -> list[str]:
+    """The parts on data, split and bootstrap in which one signature differs from another."""
+    first, second = (dict(part.split(":", 1) for part in own.split("|")) for own in (one, other))
+    return [f"{name}:{first[name]}" for name in ("data", "split", "boot") if first.get(name) != second.get(name)]
+
+
 def _of_judges(reports: Sequence[Report]) -> Iterator[Row]:
     for report in reports:
-        judge = report["judge"]
-        for dimension, own in report["dimensions"].items():
-            yield from _rows(own, judge, dimension)
-            for raters in own["mean_of_k_raters"]:
-                yield from _rows(raters, judge, dimension, prefix=f"mean_of_k_raters.{raters['k']}.")
-            for check, found in report["checks"].items():
-                yield from _rows(found[dimension], judge, dimension, check=check)
-            parts = report["voice_and_words"].get(dimension, {})
-            yield from _rows(parts, judge, dimension, prefix="voice_and_words.")
-            for column, values in report["slices"].items():
-                for value, found in values.items():
-                    yield from _rows(_without_checks(found[dimension]), judge, dimension, f"{column}={value}")
-                    for check, left in found[dimension]["checks"].items():
-                        yield from _rows(left, judge, dimension, f"{column}={value}", check)
+        yield from (row._replace(signature=report["signature"]) for row in _of_judge(report))
+
+
+def _of_judge(report: Report) -> Iterator[Row]:
+    judge = report["judge"]
+    for dimension, own in report["dimensions"].items():
+        yield from _rows(own, judge, dimension)
+        for raters in own["mean_of_k_raters"]:
+            yield from _rows(raters, judge, dimension, prefix=f"mean_of_k_raters.{raters['k']}.")
+        for check, found in report["checks"].items():
+            yield from _rows(found[dimension], judge, dimension, check=check)
+        parts = report["voice_and_words"].get(dimension, {})
+        yield from _rows(parts, judge, dimension, prefix="voice_and_words.")
+        for column, values in report["slices"].items():
+            for value, found in values.items():
+                yield from _rows(_without_checks(found[dimension]), judge, dimension, f"{column}={value}")
+                for check, left in found[dimension]["checks"].items():
+                    yield from _rows(left, judge, dimension, f"{column}={value}", check)
 
 
 def _of_rankings(rankings: Mapping[str, Report]) -> Iterator[Row]:
@@ -251,6 +302,6 @@ def _rows(
         if isinstance(branch, Mapping):
             if set(branch) == _STATISTIC:
                 ends = branch["value"], branch["low"], branch["high"]
-                yield Row(judge, dimension, part, check, f"{prefix}{name}", *ends, branch["n"], branch["reason"])
+                yield Row(judge, dimension, part, check, f"{prefix}{name}", *ends, branch["n"], branch["reason"], "")
             else:
                 yield from _rows(branch, judge, dimension, part, check, f"{prefix}{name}.")

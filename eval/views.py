@@ -30,7 +30,7 @@ from .rendering import (
     signed,
     signed_ranged,
 )
-from .results import Report
+from .results import Report, joined
 from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
@@ -116,9 +116,10 @@ def prompted_rows(reports: Sequence[Report]) -> list[PromptedRow]:
 
 
 def notes(report: Report) -> list[str]:
-    """What prompting took and gave, and length bias."""
+    """How many pairs were read in windows, what prompting took and gave, and length bias."""
     several = len(report["dimensions"]) > 1
     return [
+        *sentences("in_windows", report=report),
         *sentences("prompted", report=report),
         *(
             f"{name}: {sentence}" if several else sentence
@@ -169,6 +170,7 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     yield table
     yield panel_table((name, report["judge"], own) for name, own in report["dimensions"].items())
     yield from notes(report)
+    yield report["signature"]
 
 
 def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) -> Iterator[Table | str]:
@@ -216,6 +218,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
             yield " ".join([verdict, *sentences("length", length=own["length"])])
             few |= dict.fromkeys(sentences("few_raters", found=own["like_for_like"]))
     yield from few
+    yield joined([report["signature"] for report in reports])
 
 
 def panel_table(judges: Iterable[tuple[str, str, Report]]) -> Table:
@@ -335,6 +338,7 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     yield from reasons[:_REASONS_SHOWN]
     if len(reasons) > _REASONS_SHOWN:
         yield f"... and {len(reasons) - _REASONS_SHOWN} more values or intervals that are missing (see --json)"
+    yield found["signature"]
 
 
 def _by_judge(
@@ -412,6 +416,7 @@ def table_comparison_views(found: Report) -> Iterator[Table | str]:
     if overall is None:
         for judge, judged in found["dimensions"][0]["judges"].items():
             yield f"{judge}: {judged['verdict']['text']}"
+    yield found["signature"]
 
 
 def _overall_table(overall: Report) -> Table:

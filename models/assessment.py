@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -72,10 +73,15 @@ class Assessment:
     Attributes:
         scores: By dimension.
         warnings: Reasons not to trust them; mostly none.
+        windows: In which the pair was read, those of the response times those of each context turn: 1 = its clips were
+            heard whole, more = one is longer than the backbone hears.
+        seconds: Duration of the response; NaN = not measured.
     """
 
     scores: dict[str, Score]
     warnings: tuple[Caution, ...] = ()
+    windows: int = 1
+    seconds: float = math.nan
 
     @property
     def points(self) -> dict[str, float]:

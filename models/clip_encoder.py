@@ -17,7 +17,7 @@ from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
 from .cautions import ClipFacts, clip_facts
 from .feature_cache import ClipStates, DiskStore
-from .judge import EmpathyJudge, EncodedClip, tower_is_trained
+from .judge import EmpathyJudge, EncodedClip, LongClips, tower_is_trained
 
 KEPT_BYTES = 512 * 2**20
 """Of audio states in memory, where nothing else is wanted."""
@@ -55,9 +55,11 @@ class ClipEncoder:
         store: DiskStore | None,
         measures: bool,
         kept_bytes: int = KEPT_BYTES,
+        long_clips: LongClips = "window",
     ) -> None:
         """See `PairScorer` for the arguments."""
         self.judge = judge
+        self._long_clips: LongClips = long_clips
         self._measures = measures
         self._most_bytes = kept_bytes
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
@@ -107,10 +109,10 @@ class ClipEncoder:
     def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
         """Put what is known of a clip into `found`; its samples if it must be encoded."""
         known, facts = self._states.get((member, key)), self._facts.get(key)
-        if known is None and self._store is not None and (known := self._store.get(source)) is not None:
+        if known is None and self._store is not None and (known := self._store.get(source, self._long_clips)):
             self._cache((member, key), known)
         measured = not self._measures or facts is not None
-        windows = None if known is not None and measured else self.judge.decode(source)
+        windows = None if known is not None and measured else self.judge.decode(source, self._long_clips)
         if windows is not None and not measured:
             facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
             if len(self._facts) > _KEPT_FACTS:

@@ -31,7 +31,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel, skip
 from .backbones.base import Backbone, Inputs
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow, sources_of
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow, LongClips, sources_of
 from .lora import LoraSettings, part_of
 
 GIGABYTES = 100.0
@@ -44,6 +44,8 @@ _KEPT_FRACTION = 0.9  # of the limit that is left when old files have been delet
 _VERSION = "1"
 """Changes whenever the same weights and content could give other states."""
 _SAMPLED = 64  # values of each weight
+_WHOLE, _IN_WINDOWS = "refuse", "windows by voice"
+"""Of clips that are heard whole, and of those that are cut, in names."""
 
 
 class DiskStore:
@@ -160,33 +162,40 @@ class ClipStates:
             judge: With a frozen audio tower.
             store: Where.
         """
-        self.store = store
+        self.store, self._long_clips = store, judge.settings.long_clips
         self._tower = _hash(
-            _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge)
+            _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge, _WHOLE)
         )
         self._names: dict[tuple[str, int, int], str] = {}
 
-    def name(self, source: AudioSource) -> str:
-        """Under which a clip is stored.
+    def name(self, source: AudioSource, in_windows: bool = False) -> str:
+        """Under which a clip is stored that is heard whole, or in several windows.
 
         Raises:
             AudioError: If its file cannot be read.
         """
-        return _hash(self._tower, self._content(source))
+        return _hash(self._tower, self._content(source), *((_IN_WINDOWS,) if in_windows else ()))
 
-    def get(self, source: AudioSource) -> EncodedClip | None:
+    def get(self, source: AudioSource, long_clips: LongClips | None = None) -> EncodedClip | None:
         """Audio states of a clip; None where they are not stored.
+
+        Args:
+            source: The clip.
+            long_clips: Whether a long one may be in windows; None = as in training.
 
         Raises:
             AudioError: If its file cannot be read.
         """
         found = self.store.get(self.name(source))
+        if found is None and (long_clips or self._long_clips) == "window":
+            found = self.store.get(self.name(source, in_windows=True))
         if found is None:
             return None
-        parts = found["states"].split(found["lengths"].tolist())
+        parts, heard = found["states"].split(found["lengths"].tolist()), found["heard"].tolist()
         nothing = [None] * len(parts)
-        layers, functionals = found.get("layers", nothing), found.get("functionals", nothing)
-        return list(map(EncodedWindow, parts, found["heard"].tolist(), layers, functionals))
+        weights = found["weights"].tolist() if "weights" in found else [1.0]
+        of_clip = found.get("layers", nothing), found.get("functionals", nothing)
+        return [EncodedWindow(*window) for window in zip(parts, heard, weights, *of_clip, strict=True)]
 
     def put(self, source: AudioSource, encoded: EncodedClip) -> None:
         """Store the audio states of a clip."""
@@ -195,13 +204,17 @@ class ClipStates:
             "lengths": torch.tensor([len(window.states) for window in encoded]),
             "heard": torch.tensor([window.real_tokens for window in encoded]),
         }
+        if len(encoded) > 1:
+            tensors["weights"] = torch.tensor([window.weight for window in encoded], dtype=torch.float64)
         for name in ("layers", "functionals"):
             if getattr(encoded[0], name) is not None:
                 tensors[name] = torch.stack([getattr(window, name) for window in encoded])
-        self.store.put(self.name(source), tensors)
+        self.store.put(self.name(source, len(encoded) > 1), tensors)
 
     def __contains__(self, source: AudioSource) -> bool:
-        return self.name(source) in self.store
+        if self.name(source) in self.store:
+            return True
+        return self._long_clips == "window" and self.name(source, in_windows=True) in self.store
 
     def _content(self, source: AudioSource) -> str:
         """Hash of a clip; a file is read once, unless it was changed."""
@@ -236,8 +249,12 @@ class PairStates:
         path = judge.backbone.parts["language_model"].layers
         upper = tuple(f"{path}.{number}." for number in range(first, 10_000))
         norm = f"{judge.backbone.parts['language_model'].path}.norm."
+        policy = _WHOLE if judge.settings.long_clips == "refuse" else _IN_WINDOWS
         self._lower = _hash(
-            _weights(judge, lambda name: not name.startswith((*upper, norm))), _set_up(judge), str(first), precision
+            _weights(judge, lambda name: not name.startswith((*upper, norm))),
+            _set_up(judge, policy),
+            str(first),
+            precision,
         )
         self._texts: dict[tuple[str | None, tuple[str, ...]], str] = {}
 
@@ -415,12 +432,12 @@ def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
     return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_side=side)
 
 
-def _set_up(judge: EmpathyJudge) -> str:
-    """What beside the weights decides what they compute."""
+def _set_up(judge: EmpathyJudge, policy: str) -> str:
+    """What beside the weights decides what they compute; long clips by a policy."""
     settings, name = judge.settings, type(judge.network).__name__
     read = settings.head_input
     of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states
-    return _hash(_VERSION, transformers.__version__, name, settings.attention, settings.long_clips, *of_clips)
+    return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips)
 
 
 def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:

@@ -73,8 +73,8 @@ class HeadInput(nn.Module):
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         measures = 3 * len(DELIVERY) if settings.functionals else 0
         self.blocks = (hidden_size, audio, measures)
-        # all that is read of the clips, however much, moves a score as much as the pooled state does: with every feature
-        # at full size the first steps of AdamW, as large for each weight, would be noise (demo: 0.87 in place of 0.90)
+        # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
+        # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + measures))
         self.size = settings.landmarks or sum(self.blocks)
         if settings.audio != "none":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, decode, resample
 from ..data_modules.functionals import delivery
-from ..data_modules.prosody import RATE
+from ..data_modules.prosody import RATE, voiced_seconds
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
@@ -37,18 +37,24 @@ class EncodedWindow(NamedTuple):
     Attributes:
         states: Audio states `(states, audio size)`.
         real_tokens: How many of its audio tokens are no padding.
+        weight: Among the windows of the clip (`window_weights`).
         layers: See `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it.
         functionals: See `Inputs.functionals` `(measures,)`; None where no head reads it.
     """
 
     states: Tensor
     real_tokens: int
+    weight: float = 1.0
     layers: Tensor | None = None
     functionals: Tensor | None = None
 
 
 EncodedClip = list[EncodedWindow]
 """A clip is one window, unless it is longer than the maximum audio length and may be cut."""
+MOST_WINDOWS = 100
+"""In which a pair is read: of its response, times those of each context turn."""
+_LONGEST = 3_600.0
+"""Seconds of a clip that is cut, so that a file of hours is not decoded in vain."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,10 @@ class JudgeSettings:
         head_input: What the head reads beside that vector.
         head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
             corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
-        long_clips: What happens to a clip above the maximum audio length of the backbone. refuse: an error. window: it
-            is cut into the fewest windows of equal length that are short enough, a pair is read once for each
-            combination of windows of its clips, and the head gets the mean of these, each weighted by its duration.
+        long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
+            window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
+            each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds
+            in which it has a voice. Scoring cuts long clips in either case, unless it is told not to.
     """
 
     backbone: str = "nano"
@@ -189,6 +196,7 @@ class EmpathyJudge(nn.Module):
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
+            weights = [window_weights(windows, self.backbone.sampling_rate) for windows in decoded]
             tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
             real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
             flat = [window for windows in decoded for window in windows]
@@ -197,13 +205,14 @@ class EmpathyJudge(nn.Module):
         else:
             encoded = [audio[source] for source in distinct]
             each = self.backbone.tokens_per_state
+            weights = [[window.weight for window in windows] for windows in encoded]
             tokens = [[len(window.states) * each for window in windows] for windows in encoded]
             real = [[window.real_tokens for window in windows] for windows in encoded]
             every = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in every])
             layers = _stacked([window.layers for window in every])
             functionals = [window.functionals for window in every]
-        spans = dict(zip(distinct, _spans(tokens, real), strict=True))
+        spans = dict(zip(distinct, _spans(tokens, real, weights), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
@@ -238,7 +247,8 @@ class EmpathyJudge(nn.Module):
         counts = []
         for pair in pairs:
             sources = sources_of(pair)
-            windows = [self._windows(math.ceil(seconds[source] * self.backbone.sampling_rate)) for source in sources]
+            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in sources]
+            windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
             key = pair.situation, tuple(turn.role for turn in pair.context)
             if key not in texts:
                 _, mask, _ = self.backbone.prepare_text([pair], [[1] * len(sources)], self.settings.padding_side)
@@ -247,10 +257,10 @@ class EmpathyJudge(nn.Module):
             counts.append(math.prod(number for number, _ in windows) * (texts[key] + audio))
         return np.array(counts, dtype=np.int64)
 
-    def _windows(self, samples: int) -> tuple[int, int]:
+    def _windows(self, samples: int, long_clips: LongClips) -> tuple[int, int]:
         """How many windows a clip is cut into, and the samples of each."""
-        limit = int(self.backbone.max_seconds * self.backbone.sampling_rate)
-        number = 1 if self.settings.long_clips == "refuse" else max(1, math.ceil(samples / limit))
+        limit = math.ceil(self.backbone.max_seconds * self.backbone.sampling_rate)  # resampling rounds up, too
+        number = 1 if long_clips == "refuse" else max(1, math.ceil(samples / limit))
         return number, math.ceil(samples / number)
 
     @torch.no_grad()
@@ -268,10 +278,11 @@ class EmpathyJudge(nn.Module):
                 EncodedWindow(
                     next(states),
                     self.backbone.real_audio_tokens(len(window)),
+                    weight,
                     next(of_layers),
                     self._functionals(window),
                 )
-                for window in windows
+                for window, weight in zip(windows, window_weights(windows, self.backbone.sampling_rate), strict=True)
             ]
             for windows in clips
         ]
@@ -345,17 +356,23 @@ class EmpathyJudge(nn.Module):
         names = trained_in_full(self.backbone, self.settings.lora)
         return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
 
-    def decode(self, source: AudioSource, name: str | None = None) -> list[np.ndarray]:
+    def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut.
 
+        Args:
+            source: The clip.
+            long_clips: See `JudgeSettings`; None = as in training.
+
         Raises:
-            AudioError: If the clip cannot be read, or exceeds the maximum audio length and may not be cut.
+            AudioError: If the clip cannot be read, exceeds the maximum audio length and may not be cut, or lasts longer
+                than an hour or `MOST_WINDOWS` windows.
         """
         rate, limit = self.backbone.sampling_rate, self.backbone.max_seconds
-        if self.settings.long_clips == "refuse":
-            return [decode(source, rate, limit, name)]
-        samples = decode(source, rate, None, name)
-        return np.array_split(samples, self._windows(len(samples))[0])
+        long_clips = long_clips or self.settings.long_clips
+        if long_clips == "window":
+            limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
+        samples = decode(source, rate, limit)
+        return np.array_split(samples, self._windows(len(samples), long_clips)[0])
 
 
 class Members(nn.Module):
@@ -389,32 +406,48 @@ def sources_of(pair: Pair) -> list[AudioSource]:
     return [*(turn.audio for turn in pair.context), pair.response]
 
 
+def window_weights(windows: Sequence[np.ndarray], rate: int) -> list[float]:
+    """Weights of the windows of a clip, in sum 1: how much of its voice each has; a clip without a voice, by duration.
+
+    Args:
+        windows: Mono samples, one piece after the other.
+        rate: Hz.
+    """
+    if len(windows) == 1:
+        return [1.0]
+    measured = np.array(voiced_seconds(windows, rate))
+    if not measured.any():
+        measured = np.array([len(window) for window in windows])
+    return (measured / measured.sum()).tolist()
+
+
 class _Span(NamedTuple):
-    """Rows of the audio tokens of a window among all, how many of them are no padding, and which window it is."""
+    """Rows of the audio tokens of a window among all, how many of them are no padding, its weight in its clip, and
+    which window it is."""
 
     tokens: range
     real: int
+    weight: float
     number: int
 
 
-def _spans(tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]]) -> Iterator[list[_Span]]:
+def _spans(
+    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
+) -> Iterator[list[_Span]]:
     """For each clip the spans of its windows."""
     start, number = 0, itertools.count()
-    for counts, real_counts in zip(tokens, real, strict=True):
+    for windows in zip(tokens, real, weights, strict=True):
         spans = []
-        for count, real_count in zip(counts, real_counts, strict=True):
-            spans.append(_Span(range(start, start + count), real_count, next(number)))
+        for count, real_count, weight in zip(*windows, strict=True):
+            spans.append(_Span(range(start, start + count), real_count, weight, next(number)))
             start += count
         yield spans
 
 
 def _window_weights(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor:
-    """Weight of each row in its pair `(pairs, rows)`: the product of its windows' durations, in sum 1."""
-    blocks = []
-    for rows in combinations:
-        durations = torch.tensor([math.prod(span.real for span in row) for row in rows], dtype=torch.float64)
-        blocks.append((durations / durations.sum()).float()[None])
-    return torch.block_diag(*blocks)
+    """Weight of each row in its pair `(pairs, rows)`: the product of the weights of its windows, in sum 1."""
+    weights = ([math.prod(span.weight for span in row) for row in rows] for rows in combinations)
+    return torch.block_diag(*(torch.tensor([own]) for own in weights))
 
 
 def _heard(rows: Sequence[Sequence[_Span]]) -> Tensor:

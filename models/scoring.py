@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from .cautions import ClipFacts, cautions
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
-from .judge import EmpathyJudge, EncodedClip, sources_of, tower_is_trained
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, LongClips, sources_of, tower_is_trained
 from .prefix_caching import plan_of, read_in_two
 
 _SORTED_BATCHES = 4
@@ -38,11 +39,13 @@ class Heard(NamedTuple):
         outcome: Score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio.
         facts: Of each clip that can be used, the response last; empty unless clips are measured.
         pair: The pair; None where an error stood in its place.
+        windows: In which it was read, see `Assessment`.
     """
 
     outcome: Prediction | AudioError
     facts: tuple[ClipFacts, ...] = ()
     pair: Pair | None = None
+    windows: int = 1
 
 
 class PairScorer:
@@ -60,6 +63,7 @@ class PairScorer:
         measures: bool = False,
         kept_bytes: int = KEPT_BYTES,
         in_points: bool = True,
+        windows: bool = True,
     ) -> None:
         """Put the judge to work.
 
@@ -72,12 +76,15 @@ class PairScorer:
             measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Of audio states in memory, for clips that come again.
             in_points: False where only the order of scores means something, so that no word is given to one.
+            windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
+                False = they are refused.
         """
         self.judge = judge
         self.batch_size = batch_size
         self.calibration = calibration
         self._in_points = in_points
-        self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes)
+        self.long_clips: LongClips = "window" if windows else "refuse"
+        self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
         self._batches = AutoBatch(batch_size)
         self._turn = threading.Lock()
 
@@ -133,6 +140,11 @@ class PairScorer:
         outcomes: list[Prediction | AudioError | None] = [
             next((failed[source] for source in own if source in failed), None) for own in sources
         ]
+        windows = [math.prod(len(states[source]) for source in own if source in states) for own in sources]
+        for number, count in enumerate(windows):
+            if outcomes[number] is None and count > MOST_WINDOWS:
+                reason = f"pair {pairs[number].pair_id!r}: its clips together make {count} windows"
+                outcomes[number] = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
         order = _in_order(pairs, [number for number, error in enumerate(outcomes) if error is None], states)
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
             numbers = order[batch.rows]
@@ -140,11 +152,11 @@ class PairScorer:
                 for number, made in zip(numbers, self._forward([pairs[n] for n in numbers], states), strict=True):
                     outcomes[number] = made
         heard = []
-        for pair, own, found in zip(pairs, sources, _fetched(outcomes), strict=True):
+        for pair, own, found, count in zip(pairs, sources, _fetched(outcomes), windows, strict=True):
             if found is None:
                 reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
                 found = AudioError(reason, "too large for the memory")
-            heard.append(Heard(found, tuple(facts[source] for source in own if source in facts), pair))
+            heard.append(Heard(found, tuple(facts[source] for source in own if source in facts), pair, count))
         return heard
 
     @torch.inference_mode()
@@ -177,7 +189,8 @@ class PairScorer:
             )
             for own, (points, *known), abstained in zip(dimensions, numbers, found.abstained.tolist(), strict=True)
         }
-        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else ())
+        seconds = heard.facts[-1].seconds if heard.facts else math.nan
+        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
 
 
 def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
@@ -214,8 +227,9 @@ def _fetched(outcomes: Sequence[Prediction | AudioError | None]) -> list[Predict
 
 
 def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSource]) -> int:
-    """Audio states of some clips together."""
-    return sum(len(window.states) for clip in clips for window in states[clip])
+    """Audio states of some clips together, in all combinations of their windows."""
+    rows = math.prod(len(states[clip]) for clip in clips)
+    return sum(rows // len(states[clip]) * len(window.states) for clip in clips for window in states[clip])
 
 
 def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:

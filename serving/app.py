@@ -83,6 +83,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
             seconds=heard.seconds,
             scores=found.scores,
             warnings=found.warnings,
+            windows=found.windows,
         )
 
     @app.post(
@@ -103,7 +104,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
             seconds=heard.seconds,
             dimension=dimension,
             ranking=[
-                schemas.Ranked(response=place + 1, scores=found.scores, warnings=found.warnings)
+                schemas.Ranked(response=place + 1, scores=found.scores, warnings=found.warnings, windows=found.windows)
                 for place, found in ((place, heard.assessments[place]) for place in places)
             ],
         )

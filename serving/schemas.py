@@ -99,9 +99,14 @@ _ANSWER: dict[str, JsonValue] = {
     "level": 0.9,
     "seconds": {"context": [3.2], "responses": [4.05, 2.9]},
 }
-_OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": []}
+_OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": [], "windows": 1}
 _SCORED: JsonValue = {**_ANSWER, "seconds": {"context": [3.2], "responses": [4.05]}, **_OF_RESPONSE}
 _RANKING: JsonValue = {**_ANSWER, "dimension": "vocal_empathy", "ranking": [{"response": 2, **_OF_RESPONSE}]}
+
+
+_IN_WINDOWS = (
+    "In how many the pair was read: 1 = its clips were heard whole; more = one is longer than the judge hears."
+)
 
 
 class JudgeId(BaseModel):
@@ -131,7 +136,8 @@ class Scored(Answer):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SCORED]})
     scores: dict[str, Score] = Field(description="By dimension.")
-    warnings: tuple[Caution, ...]  # with the scores an `Assessment`
+    warnings: tuple[Caution, ...]  # with scores, windows and seconds an `Assessment`
+    windows: int = Field(description=_IN_WINDOWS)
 
 
 class Ranked(BaseModel):
@@ -140,6 +146,7 @@ class Ranked(BaseModel):
     response: int = Field(description="Its place in the form, from 1.")
     scores: dict[str, Score]
     warnings: tuple[Caution, ...]
+    windows: int = Field(description=_IN_WINDOWS)
 
 
 class Ranking(Answer):

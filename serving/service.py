@@ -31,7 +31,7 @@ from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import Settings
 
 _WINDOWS = 10
-"""Clips of a judge that hears long ones in windows may be so many times as long as one window."""
+"""Clips may be so many times as long as one window, unless the settings say otherwise."""
 
 
 @dataclass(frozen=True)
@@ -255,11 +255,10 @@ def longest_clip(scorer: Scorer, settings: Settings) -> float:
         UserError: If the settings allow clips that the judge refuses.
     """
     hears, wanted = scorer.max_seconds, settings.max_seconds
-    in_windows = scorer.description["settings"]["long_clips"] != "refuse"
     if wanted is None:
-        return hears * _WINDOWS if in_windows else hears
-    if wanted > hears and not in_windows:
-        raise UserError(f"--max-seconds {wanted:g}; expected at most {hears:g}, which the judge hears")
+        return hears * _WINDOWS if scorer.windows else hears
+    if wanted > hears and not scorer.windows:
+        raise UserError(f"--max-seconds {wanted:g}; expected at most {hears:g}, which the judge hears at once")
     return wanted
 
 

@@ -31,8 +31,8 @@ class Settings(BaseModel):
     Attributes:
         name: What answers call the judge.
         max_bytes: Of the body of one request.
-        max_seconds: Longest clip; None = what the backbone hears, or ten times that of a judge that hears long clips in
-            windows.
+        max_seconds: Longest clip; None = ten times what the backbone hears at once, or once without `windows`.
+        windows: Clips longer than the backbone hears at once are heard in windows; False = they are refused.
         max_queue: Pairs that may wait for the judge.
         max_wait: Seconds that the judge waits for requests that are being decoded, to score them together.
         concurrency: Requests that may be received and decoded at once.
@@ -51,6 +51,7 @@ class Settings(BaseModel):
     name: str = "judge"
     max_bytes: int = Field(default=32 * 2**20, ge=2**10, le=2**32)
     max_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=_DAY)
+    windows: bool = True
     max_queue: int = Field(default=128, ge=1, le=10**6)
     max_wait: float = Field(default=0.005, ge=0, le=60)
     concurrency: int = Field(default=32, ge=1, le=10**4)

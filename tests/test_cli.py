@@ -263,7 +263,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
 def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys):
     assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav"), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
-    assert list(scores) == ["empathy", "warmth", "empathy_label", "warmth_label", "warnings"]
+    assert list(scores) == ["empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds"]
     assert scores["empathy_label"] in LABELS
     assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r.wav")]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -292,7 +292,17 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     words = ["score", str(judge_folder), "--manifest", str(clips / "m.csv")]
     assert main(words) == 1
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert list(rows[0]) == ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "status"]
+    assert list(rows[0]) == [
+        "pair_id",
+        "empathy",
+        "warmth",
+        "empathy_label",
+        "warmth_label",
+        "warnings",
+        "windows",
+        "seconds",
+        "status",
+    ]
     assert [row["status"] == "ok" for row in rows] == [True, False]
     (clips / "text.wav").write_bytes((clips / "r.wav").read_bytes())
     assert main(words) == 0

@@ -119,12 +119,12 @@ def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
 
 
 def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
-    soundfile.write(clips / "long.wav", make_tone(300, 100, 0.1), RATE)
+    soundfile.write(clips / "long.wav", np.zeros(3_700 * 2_000), 2_000, subtype="PCM_U8")
     (clips / "empty.wav").write_bytes(b"")
     (clips / "text.wav").write_text("not audio")
     (clips / "cut.wav").write_bytes((clips / "r0.wav").read_bytes()[:5_000])
     for name, reason in (
-        ("long.wav", r"lasts 300\.0 s; expected at most 10 s"),
+        ("long.wav", r"lasts 3700\.0 s; expected at most 1000 s"),
         ("empty.wav", "empty"),
         ("text.wav", "not a sound file"),
         ("cut.wav", "cut off"),
@@ -137,6 +137,28 @@ def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
             scorer.score([None, None], [clips / "r0.wav", clips / name])
     with pytest.raises(AudioError, match="is nan"):
         scorer.score(None, (np.array([0.1, np.nan] * 8_000, dtype=np.float32), RATE))
+
+
+def test_a_long_clip_is_heard_in_windows_unless_that_is_refused(scorer, judge_folder, clips, make_tone, tmp_path):
+    context, short, long = clips / "c.wav", clips / "r0.wav", clips / "long.wav"
+    soundfile.write(long, make_tone(25, 100, 0.1), RATE)
+    soundfile.write(clips / "hours.wav", np.zeros(300 * 2_000), 2_000, subtype="PCM_U8")  # 30 windows
+    found, cut = scorer.assess(context, [short, long])
+    assert (found.windows, cut.windows) == (1, 3)
+    assert (round(found.seconds, 6), round(cut.seconds, 6)) == (0.5, 25.0)
+    with pytest.raises(AudioError, match="its clips together make 900 windows; expected at most 100"):
+        scorer.score(clips / "hours.wav", clips / "hours.wav")
+
+    kept = tmp_path / "kept"
+    Scorer.from_pretrained(judge_folder, device="cpu", cache=kept).score(context, long)
+    strict = Scorer.from_pretrained(judge_folder, device="cpu", cache=kept, windows=False)
+    for clip in (context, long):
+        with pytest.raises(AudioError, match=r"long\.wav: lasts 25\.0 s; expected at most 10 s"):
+            strict.score(clip, long)
+    assert close(strict.score(context, short), found.points)
+    again = Scorer.from_pretrained(judge_folder, device="cpu", cache=kept).assess(context, long)
+    assert again.windows == 3
+    assert close(again.points, cut.points)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for
 ABSTAINED = "abstained"
 """Column of judges that may abstain: True where they had better not be asked; the score stands all the same."""
 
+WINDOWS = "windows"
+"""Column of trained judges: in how many windows a pair was read (`models.assessment.Assessment`)."""
+
 OK = "ok"
 """The status of a row with a score; any other status says in words why there is none."""
 
@@ -53,7 +56,7 @@ class Judge(Protocol):
             One row per pair and dimension: ``pair_id``, ``dimension``, ``score`` (float64, rating points, NaN
             where the status is not ``ok``), ``uncertainty`` (float64, standard deviation in rating points,
             NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row). A calibrated
-            judge adds all of `INTERVAL_COLUMNS`, and `ABSTAINED` where it may abstain.
+            judge adds all of `INTERVAL_COLUMNS`, and `ABSTAINED` where it may abstain; a trained one `WINDOWS`.
         """
         ...
 

@@ -32,13 +32,14 @@ AnyJudge = str | Path | Judge | Scorer
 
 
 class Loading(TypedDict, total=False):
-    """How judges that are named are loaded; see `Scorer.from_pretrained` for the first four.
+    """How judges that are named are loaded; see `Scorer.from_pretrained` for the first five.
 
     Attributes:
         device: "cpu", "cuda", ...
         backbone: Where the backbone lies now.
         quantization: "nf4" or "none".
         cache: Folder for what the audio tower makes of clips.
+        windows: Long clips are heard in windows.
         budget: Dollars that each prompted judge may spend.
         answers: SQLite file in which answers of prompted judges are kept; None = in the user's cache.
     """
@@ -47,6 +48,7 @@ class Loading(TypedDict, total=False):
     backbone: str | None
     quantization: Quantization | None
     cache: str | Path | None
+    windows: bool
     budget: float | None
     answers: str | Path | None
 
@@ -149,6 +151,7 @@ class _Opener:
             named.get("device"),
             named.get("quantization"),
             None if cache is None else Path(cache),
+            named.get("windows", True),
         )
 
     def _prompted(self, spec: str) -> PromptedJudge:

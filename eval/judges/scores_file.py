@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,6 @@ class ScoresFile:
     """
 
     only_given: str | None = "a file of scores cannot score changed pairs"
-    record: Mapping[str, Any] | None = None
 
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
@@ -40,6 +40,7 @@ class ScoresFile:
                 raise DataError(f"{table.path}: no column {column!r}; it has {', '.join(table.columns)}")
         self.name = f"scores:{table.path.name}"
         self._file_name = table.path.name
+        self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
         for position, row in enumerate(table.rows):

@@ -17,8 +17,9 @@ from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from ...models.weight_files import weights_hash
 from ...scorer import Scorer
-from . import ABSTAINED, INTERVAL_COLUMNS, OK, score_table
+from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
 
 
 class TrainedJudge:
@@ -39,6 +40,10 @@ class TrainedJudge:
         self.scales = scorer.judge.dimensions
         self.dimensions = tuple(dimension.name for dimension in self.scales)
         self._scorer = scorer
+        calibration = scorer.calibration
+        weights = weights_hash(scorer.judge) if calibration is None else calibration.weights
+        said = description["backbone_fingerprint"], description.get("calibration")
+        self.identity = [weights, *said, scorer.judge.settings.quantization, scorer.long_clips]
 
     @classmethod
     def load(
@@ -48,11 +53,12 @@ class TrainedJudge:
         device: str | None = None,
         quantization: Quantization | None = None,
         cache: Path | None = None,
+        windows: bool = True,
     ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         store = None if cache is None else DiskStore(cache)
-        scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store)
+        scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store, windows=windows)
         return cls(folder.resolve().name, loaded.description, scorer)
 
     @classmethod
@@ -73,16 +79,19 @@ class TrainedJudge:
 
         A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
         """
-        predicted = progress(self._scorer.predict(pairs), "scoring", len(pairs))
+        heard = progress(self._scorer.run(pairs), "scoring", len(pairs))
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
-        scores, deviations, statuses = [], [], []
-        for _, found in predicted:
+        scores, deviations, statuses, windows = [], [], [], []
+        for own in heard:
+            found = own.outcome
             failed = isinstance(found, AudioError)
             scores.append(nothing if failed else found.score.numpy())
             deviations.append(nothing if failed or found.deviation is None else found.deviation.numpy())
             statuses.append(str(found) if failed else OK)
+            windows.append(own.windows)
         shape = len(pairs), len(self.dimensions)
-        return self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
+        table = self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
+        return table.assign(**{WINDOWS: np.repeat(windows, len(self.dimensions))})
 
     def _table(
         self, pairs: Sequence[Pair], score: np.ndarray, deviation: np.ndarray, statuses: Sequence[str]

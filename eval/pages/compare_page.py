@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ..rendering import negated, read, render, sentences
-from ..results import Report, results_frame
+from ..results import Report, joined, results_frame
 from ..statistics.ranking import ALPHA
 from ..views import PANEL_HEAD, PROMPTED_HEAD, panel_rows, prompted_rows, split_name
 from . import charts
@@ -80,6 +80,7 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
         "judges": "; ".join(report["judge"] for report in reports),
         "raters left out, as they are judges here": ", ".join(first["provenance"].get("raters_left_out", [])),
         **origin_of(first),
+        "signature": joined([report["signature"] for report in reports]),
     }
     return render(
         "compare",

@@ -154,6 +154,7 @@ def origin_of(report: Report) -> dict[str, str]:
     """What was measured on, and how: a row of the table of provenance each."""
     data = report["dataset"]
     return {
+        "signature": report["signature"],
         "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
         "source": data["source"],
         "licence": data["licence"],

@@ -20,7 +20,7 @@ from empathy_judge.data_modules.schema import Pair
 
 from .conftest import read, row
 
-NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "status"]
+NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds", "status"]
 BAD = {
     1: ("cut.wav", "the file is cut off"),
     9: ("text.wav", "not a sound file"),

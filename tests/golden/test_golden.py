@@ -28,6 +28,8 @@ OTHER_CPUS = {"hidden_states": 1e-4, "demo_report": 1e-3}
 scores of silence that hardly differ change places."""
 MONTE_CARLO = 0.05
 """How far the end of an interval, or a p-value, may move when it is drawn in another way."""
+ADDED = {"windows", "seconds", "in_windows", "signature"}
+"""Fields and columns that may stand where there were none when the values were written."""
 DRAWN = {"low", "high", "p_value", "interval"}
 OF_NETWORKS = {"scores", "rank", "manifest", "answers", "demo_report", "probes", "losses", "hidden_states"}
 
@@ -35,7 +37,8 @@ OF_NETWORKS = {"scores", "rank", "manifest", "answers", "demo_report", "probes",
 def differences(found: Any, expected: Any, tolerance: float, where: str = "") -> list[str]:
     """Where two trees differ, in words."""
     if isinstance(expected, dict) and isinstance(found, dict):
-        lines = [f"{where}/{key}: only in one" for key in sorted(found.keys() ^ expected.keys())]
+        lines = [f"{where}/{key}: only in one" for key in sorted((found.keys() - ADDED) ^ (expected.keys() - ADDED))]
+        lines += [f"{where}/{key}: gone" for key in ADDED & expected.keys() - found.keys()]
         for key in found.keys() & expected.keys():
             near = MONTE_CARLO if key in DRAWN else tolerance
             lines += differences(found[key], expected[key], near, f"{where}/{key}")

@@ -1,4 +1,4 @@
-"""Clips longer than the backbone hears: refused, or heard in windows that are averaged by duration."""
+"""Clips longer than the backbone hears: refused, or heard in windows that are averaged by their voice."""
 
 from __future__ import annotations
 
@@ -65,13 +65,31 @@ def test_windows_of_context_and_response_are_combined(judge):
     assert (pooled(judge, pair(context, response)) - expected / 4).abs().max() <= 1e-5
 
 
-def test_each_window_weighs_as_much_as_it_lasts(judge):
-    """Windows of one clip differ by a sample at most; the weights are those of their audio tokens."""
+def test_windows_without_any_voice_weigh_as_much_as_they_last(judge):
     long = pair(None, noise(20.51))
     inputs = judge.build_inputs([long])
-    tokens = [judge.backbone.audio_tokens(len(window)) for window in judge.decode(long.response)]
+    lengths = torch.tensor([len(window) for window in judge.decode(long.response)])
     assert inputs.window_weights.shape == (1, 3)
-    torch.testing.assert_close(inputs.window_weights[0], torch.tensor(tokens) / sum(tokens))
+    torch.testing.assert_close(inputs.window_weights[0], lengths / lengths.sum())
+
+
+def test_each_window_weighs_as_much_as_its_voice_lasts(judge, make_tone):
+    """A pause at the end of a reply does not count; where half a window is silent, it weighs half as much."""
+    voice, pause = make_tone(8, 150, 0.3), noise(8, 1) / 1000
+    inputs = judge.build_inputs([pair(None, np.concatenate([voice, voice[:64_000], pause[:64_000]]))])
+    torch.testing.assert_close(inputs.window_weights[0], torch.tensor([2 / 3, 1 / 3]), atol=0.005, rtol=0)
+    inputs = judge.build_inputs([pair(None, np.concatenate([voice, pause]))])
+    torch.testing.assert_close(inputs.window_weights[0], torch.tensor([1.0, 0.0]), atol=0.005, rtol=0)
+
+
+def test_training_takes_no_windows_of_scoring_out_of_a_shared_cache(make_judge, tmp_path):
+    refuses, store = make_judge(LoraSettings(parts=[])), DiskStore(tmp_path / "kept")
+    long = pair(noise(2), noise(13, 1))
+    list(PairScorer(refuses, store=store).predict([long]))
+    features = Features(refuses, "audio", store, "32-true")
+    assert refuses.backbone.max_seconds < 13
+    with pytest.raises(AudioError, match="expected at most 10 s"):
+        features.prepare([long], nullcontext)
 
 
 def test_a_long_pair_does_not_touch_the_others(judge):
@@ -100,7 +118,7 @@ def test_the_policy_is_in_the_artifact(judge, tmp_path):
     origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
     description = describe(judge, origin)
     card = render_card(description, None)
-    assert "longer clips are cut into windows of equal length, at most 10 s, and averaged by duration" in card
+    assert "clips up to 10 s at 16000 Hz; longer ones are cut into windows of equal length" in card
     save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
     stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
     assert (stored["settings"]["long_clips"], stored["max_seconds"]) == ("window", 10.0)

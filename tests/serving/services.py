@@ -33,8 +33,8 @@ class FakeScorer:
 
     def __init__(self) -> None:
         self.dimensions: Sequence[Dimension] = (Dimension("empathy", 1, 5, 1),)
-        self.description: dict[str, Any] = {"settings": {"long_clips": "refuse"}}
-        self.sampling_rate, self.max_seconds = RATE, MAX_SECONDS
+        self.description: dict[str, Any] = {}
+        self.sampling_rate, self.max_seconds, self.windows = RATE, MAX_SECONDS, False
         self.calibration: object | None = object()
         self.batch_size = 4
         self.batches: list[tuple[list[Pair], float]] = []

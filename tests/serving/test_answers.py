@@ -116,12 +116,13 @@ def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder: Path, 
             ]
         got = [future.result().json()["scores"] for future in sent]
         special = service.score(answers[0], situation="<|AUDIO|>")
-        long = service.score(clip(31.0, 200, 8_000, "WAV"))
+        cut, long = (service.score(clip(seconds, 200, 8_000, "WAV")) for seconds in (31.0, 101.0))
     for wanted, found in zip(expected, got, strict=True):
         assert {name: own["score"] for name, own in found.items()} == pytest.approx(wanted, abs=1e-5)
         assert found["empathy"]["standard_error"] is None
     assert error_of(special)[:2] == (422, "invalid")
-    assert error_of(long)[:2] == (422, "bad_audio")
+    assert [answer.json()["windows"] for answer in (sent[0].result(), cut)] == [1, 4]
+    assert error_of(long) == (422, "bad_audio", "response: lasts 101.0 s; expected at most 100 s")
 
 
 # ---------------------------------------------------------------- rankings
@@ -477,7 +478,7 @@ def test_a_limit_beyond_what_the_judge_hears_is_refused() -> None:
     ):
         pass
     scorer = FakeScorer()
-    scorer.description = {**scorer.description, "settings": {"long_clips": "window"}}
+    scorer.windows = True
     with in_process(scorer) as service:
         assert service("GET", "/v1/judge").json()["max_seconds"] == 100.0
         assert service.score(wav(0.5, 20.0, rate=8000)).status_code == 200
