@@ -157,7 +157,7 @@ def train(
         position = Position() if start is None else position_of(read_checkpoint(start))
         datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position)
         check_strategy(recipe)
-        trainer = _trainer(recipe, folder, [StartAtProbe(recipe.method, resumed=start is not None), *watching])
+        trainer = _trainer(recipe, folder, StartAtProbe(recipe.method, resumed=start is not None), watching)
         datamodule.setup("fit")
         if given is not None:
             _check_same(given, datamodule.dataset)
@@ -238,7 +238,7 @@ def _is_first() -> bool:
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Trainer:
+def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, watching: Sequence[Callback]) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers."""
     given = dict(recipe.trainer)
     if recipe.method == "probe":
@@ -262,6 +262,7 @@ def _trainer(recipe: Recipe, run: Path, watching: Sequence[Callback]) -> L.Train
             # not strict: max_steps may end an epoch before its validation
             EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False),
             FillCache(),
+            start,  # before layers are compiled for the shapes of training
             *([CompileLayers()] if recipe.compile_layers else []),
             Throughput(),
             ValidationPictures(recipe.log_audio),
