@@ -144,10 +144,11 @@ def evaluate(
 
     drawn_n = min([panel.draws.resamples for panel in panels])
     without = (provenance or {}).get("raters_left_out", ())
+    record = getattr(judge, "record", None) or provenance  # judges of users may have no record
     report: Report = {
         "schema_version": SCHEMA_VERSION,
         "signature": signature(
-            identified(judge.name, (judge.record or {}).get("identity", judge.record)),
+            identified(judge.name, record and record.get("identity", record)),
             identified(
                 dataset.card.name, dataset.card.content_hash, **({"without": "+".join(without)} if without else {})
             ),
