@@ -173,10 +173,11 @@ def measure(
 
     drawn_n = min([panel.draws.resamples for panel in panels])
     without = (provenance or {}).get("raters_left_out", ())
+    record = getattr(judge, "record", None) or provenance  # judges of users may have no record
     report: Report = {
         "schema_version": SCHEMA_VERSION,
         "signature": signature(
-            identified(judge.name, getattr(judge, "identity", getattr(judge, "record", None))),
+            identified(judge.name, getattr(judge, "identity", record)),
             identified(
                 dataset.card.name, dataset.card.content_hash, **({"without": "+".join(without)} if without else {})
             ),

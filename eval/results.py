@@ -86,6 +86,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -222,7 +223,7 @@ def summary_html(reports: Sequence[Report]) -> str:
 
 def identified(name: str, content: Any, **more: str) -> str:
     """A part of a signature: a name, the short hash of what it names (None = unknown), and what else counts."""
-    text = "".join("_" if character in "|,@ " else character for character in name)
+    text = re.sub(r"[^\w.:/+-]", "_", name)  # stands in Markdown and between bars
     if content is not None:
         plain = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
         text += f"@{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
