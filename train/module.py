@@ -249,9 +249,9 @@ class FillCache(Callback):
 
 
 class CompileLayers(Callback):
-    """Compiles the layers that training computes, once the feature cache is filled."""
+    """Compiles the layers that training computes, once the feature cache is filled and the start is validated."""
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compile.
 
         Raises:

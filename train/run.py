@@ -262,7 +262,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, watching: Sequence[
             # not strict: max_steps may end an epoch before its validation
             EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False),
             FillCache(),
-            start,  # before layers are compiled for the shapes of training
+            start,
             *([CompileLayers()] if recipe.compile_layers else []),
             Throughput(),
             ValidationPictures(recipe.log_audio),
