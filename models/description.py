@@ -113,7 +113,7 @@ def upgraded(description: dict[str, Any]) -> dict[str, Any]:
         if isinstance(settings, dict) and isinstance(settings.get("lora"), dict):
             settings["lora"] = {_RENAMED.get(name, name): value for name, value in settings["lora"].items()}
         if isinstance(settings, dict):
-            settings.setdefault("head_input", asdict(HeadInputSettings(audio="none")))
+            settings.setdefault("head_input", asdict(HeadInputSettings()))
     return made
 
 

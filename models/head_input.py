@@ -35,7 +35,7 @@ class HeadInputSettings:
         landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
     """
 
-    audio: AudioInput = "all_layers"
+    audio: AudioInput = "none"
     functionals: bool = False
     landmarks: int = 0
 

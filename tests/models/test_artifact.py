@@ -126,8 +126,7 @@ def test_what_the_folder_holds(judge_folder):
     assert [d["name"] for d in description["dimensions"]] == ["empathy", "warmth"]
     assert (description["sampling_rate"], description["max_seconds"]) == (16_000, 10.0)
     assert set(load_file(judge_folder / HEAD)) == {
-        "head.linear.weight", "head.linear.bias", "head_input.layer_weights",
-        "head_input.layers_mean", "head_input.layers_scale",
+        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from empathy_judge.models.scoring import PairScorer
 
 RATE = 16_000
 SPANS = torch.tensor([4.0, 10.0])
-BOTH = HeadInputSettings(functionals=True)
+BOTH = HeadInputSettings("all_layers", functionals=True)
 
 
 def clip(seconds: float, seed: int) -> Clip:
@@ -89,7 +89,7 @@ def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path
 
 @torch.no_grad()
 def test_what_never_varied_in_training_counts_for_nothing():
-    head_input = HeadInput(HeadInputSettings(), 4, (2, 3))
+    head_input = HeadInput(HeadInputSettings("all_layers"), 4, (2, 3))
     pooled, layers = torch.randn(8, 4), torch.randn(8, 3, 2, 2, 3)
     layers[:, 0, :, 0, 1] = 0.7
     head_input.standardise(layers, None)

@@ -39,7 +39,7 @@ def test_each_part_gets_its_adapters_and_no_other_part_does(parts, make_judge):
     lora = sum(w.numel() for name, w in judge.trainable().items() if "lora_" in name)
     assert lora == 3 * sum(WIDTHS[part] for part in parts)
     others = {name for name in judge.trainable() if "lora_" not in name}
-    assert others == {"head_input.layer_weights", "head.linear.weight", "head.linear.bias"}
+    assert others == {"head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias"}
 
 
 @pytest.mark.parametrize("parts", CHOICES, ids="+".join)
@@ -52,13 +52,12 @@ def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
     plain = {
         name: sum(w.numel() for w in network.get_submodule(root[:-1]).parameters()) for name, root in ROOTS.items()
     }
-    layers, width = judge.backbone.layer_sizes
-    head = 2 * (192 + 3 * 2 * width) + 2  # of response, context and difference: mean and deviation
+    head = 192 + 192 + 2 * 192 + 2
     for part in ROOTS:
         lora, adapted = (3 * WIDTHS[part], LAYERS[part]) if part in parts else (0, 0)
         assert numbers[part] == [plain[part] + lora, lora, adapted]
     assert numbers["pooling"] == [0, 0, 0]
-    assert numbers["head_input"] == [layers, layers, 0]
+    assert numbers["head_input"] == [0, 0, 0]
     assert numbers["head"] == [head, head, 0]
     assert numbers["all"] == [sum(numbers[name][i] for name in numbers if name != "all") for i in range(3)]
     assert numbers["all"][0] == sum(weight.numel() for weight in judge.parameters())
@@ -68,7 +67,7 @@ def test_the_table_counts_what_is_trained(parts, backbone_folder, make_judge):
 def test_without_parts_only_the_head_is_trained(make_judge):
     judge = make_judge(LoraSettings(parts=[]), pooling="attention")
     assert set(judge.trainable()) == {
-        "head_input.layer_weights", "head.linear.weight", "head.linear.bias",
+        "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
         "pooling.score.weight", "pooling.score.bias",
     }  # fmt: skip
 

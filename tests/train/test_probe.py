@@ -18,7 +18,8 @@ from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
-PROBE = {"method": "probe", "judge__head_input__functionals": "true"}
+EAR = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+PROBE = {"method": "probe", **EAR}
 
 
 def scores_of(judge, pairs) -> np.ndarray:
@@ -73,7 +74,11 @@ def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
 def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path):
     """With a learning rate that destroys everything, the start is what is published."""
     run = tmp_path / "run"
-    train(train_arguments(run, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1))
+    train(
+        train_arguments(
+            run, **EAR, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1
+        )
+    )
     best = read_checkpoint(run / "checkpoints" / "best.ckpt")
     last = read_checkpoint(run / "checkpoints" / "last.ckpt")
     assert best["global_step"] == 0

@@ -88,7 +88,11 @@ def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_
 
 def test_a_probe_learns_the_order_from_preferences_alone(opinions: Path, train_arguments, tmp_path: Path):
     run = tmp_path / "run"
-    train(train_arguments(run, data__path=opinions, method="probe", **PREFERENCES_ALONE))
+    train(
+        train_arguments(
+            run, data__path=opinions, method="probe", judge__head_input__audio="all_layers", **PREFERENCES_ALONE
+        )
+    )
     judge, test = load_run(run).judge, human_comparisons(PairDataset.load(opinions).subset("test"))
     lead = scores_of(judge, [item.chosen for item in test]) - scores_of(judge, [item.rejected for item in test])
     assert (lead > 0).all()

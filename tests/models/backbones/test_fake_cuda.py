@@ -183,7 +183,7 @@ def heads_and_losses(gpu: OnCuda) -> None:
     """Every head on what this backbone makes, every loss on every head that it can train: 12 losses in all."""
     pooled, computed = gpu.judge.pooled(gpu.inputs()), set()
     for name in get_args(HeadName):
-        predicted: Prediction = for_real(build_head, name, gpu.judge.backbone.hidden_size, SCALES).to(CUDA)(pooled)
+        predicted: Prediction = for_real(build_head, name, gpu.judge.head_input.size, SCALES).to(CUDA)(pooled)
         values = (predicted.score, predicted.deviation, predicted.log_probabilities, predicted.thresholds)
         assert on_gpu(*values)
         assert all(value is None or value.dtype == torch.float32 for value in values)

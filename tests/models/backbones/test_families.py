@@ -23,6 +23,7 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layer_statistics import LayerStatistics
 from empathy_judge.models.export.backbone_folder import write_backbone
 from empathy_judge.models.export.write import merge_adapter
+from empathy_judge.models.head_input import HeadInputSettings
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.model_card import render_card
@@ -52,8 +53,9 @@ def pairs(noise) -> list[Pair]:
 
 
 def judge_of(family, parts=(), seed=1, **settings) -> EmpathyJudge:
-    """A judge whose adapters, pooling and head are random, as after training."""
+    """A judge whose adapters, pooling and head are random, as after training; its head reads all there is."""
     lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
+    settings.setdefault("head_input", HeadInputSettings("all_layers"))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
