@@ -20,6 +20,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models import prefix_caching, scoring
 from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.head_input import HeadInputSettings
 from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
@@ -82,7 +83,8 @@ PAIRS = [
 def judge_of(family, **settings) -> EmpathyJudge:
     torch.manual_seed(0)
     lora = LoraSettings(parts=[*family.lora_layers], rank=2)
-    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
+    read = HeadInputSettings("all_layers", functionals=True)
+    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, head_input=read, **settings), SCALES)
 
 
 class OnCuda:
