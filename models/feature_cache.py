@@ -420,7 +420,7 @@ def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None
 
 
 def _heard(stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
-    """Where `_of_rows` has the response and the context of each row; -1 = no context."""
+    """Where `_of_rows` has the response and the context of each row; -1 = no context; None = nothing is stored."""
     if "context" not in stored[0]:
         return None
     with_context = torch.cat([found["context"] for found in stored])

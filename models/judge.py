@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, decode, resample
 from ..data_modules.functionals import delivery
-from ..data_modules.prosody import RATE, voiced_seconds
+from ..data_modules.prosody import RATE
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
@@ -24,6 +24,7 @@ from .head_input import HeadInput, HeadInputSettings
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
 from .pooling import PoolingName, build_pooling
+from .windows import clips_of, response_mask_of, row_weights, spans_of, stacked, window_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LongClips = Literal["refuse", "window"]
@@ -210,9 +211,9 @@ class EmpathyJudge(nn.Module):
             real = [[window.real_tokens for window in windows] for windows in encoded]
             every = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in every])
-            layers = _stacked([window.layers for window in every])
+            layers = stacked([window.layers for window in every])
             functionals = [window.functionals for window in every]
-        spans = dict(zip(distinct, _spans(tokens, real, weights), strict=True))
+        spans = dict(zip(distinct, spans_of(tokens, real, weights), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
@@ -222,15 +223,15 @@ class EmpathyJudge(nn.Module):
         return Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=_response_mask(is_audio, [row[-1] for row in rows]),
+            response_mask=response_mask_of(is_audio, [row[-1] for row in rows]),
             audio_index=torch.cat([torch.tensor(span.tokens) for row in rows for span in row]),
             audio_positions=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
             layers=layers,
-            functionals=_stacked(functionals),
-            heard=_heard(rows) if self.settings.head_input.of_clips else None,
-            window_weights=_window_weights(combinations) if len(rows) > len(pairs) else None,
+            functionals=stacked(functionals),
+            heard=clips_of(rows) if self.settings.head_input.of_clips else None,
+            window_weights=row_weights(combinations) if len(rows) > len(pairs) else None,
             padding_last=self.settings.padding_side == "right",
         )
 
@@ -404,68 +405,6 @@ class Members(nn.Module):
 def sources_of(pair: Pair) -> list[AudioSource]:
     """The clips of a pair: context turns, then the response."""
     return [*(turn.audio for turn in pair.context), pair.response]
-
-
-def window_weights(windows: Sequence[np.ndarray], rate: int) -> list[float]:
-    """Weights of the windows of a clip, in sum 1: how much of its voice each has; a clip without a voice, by duration.
-
-    Args:
-        windows: Mono samples, one piece after the other.
-        rate: Hz.
-    """
-    if len(windows) == 1:
-        return [1.0]
-    measured = np.array(voiced_seconds(windows, rate))
-    if not measured.any():
-        measured = np.array([len(window) for window in windows])
-    return (measured / measured.sum()).tolist()
-
-
-class _Span(NamedTuple):
-    """Rows of the audio tokens of a window among all, how many of them are no padding, its weight in its clip, and
-    which window it is."""
-
-    tokens: range
-    real: int
-    weight: float
-    number: int
-
-
-def _spans(
-    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
-) -> Iterator[list[_Span]]:
-    """For each clip the spans of its windows."""
-    start, number = 0, itertools.count()
-    for windows in zip(tokens, real, weights, strict=True):
-        spans = []
-        for count, real_count, weight in zip(*windows, strict=True):
-            spans.append(_Span(range(start, start + count), real_count, weight, next(number)))
-            start += count
-        yield spans
-
-
-def _window_weights(combinations: Sequence[Sequence[Sequence[_Span]]]) -> Tensor:
-    """Weight of each row in its pair `(pairs, rows)`: the product of the weights of its windows, in sum 1."""
-    weights = ([math.prod(span.weight for span in row) for row in rows] for rows in combinations)
-    return torch.block_diag(*(torch.tensor([own]) for own in weights))
-
-
-def _heard(rows: Sequence[Sequence[_Span]]) -> Tensor:
-    """Windows of the response and of the last context turn, -1 = no context `(rows, 2)`."""
-    return torch.tensor([[row[-1].number, row[-2].number if len(row) > 1 else -1] for row in rows])
-
-
-def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
-    known = [value for value in values if value is not None]
-    return torch.stack(known) if known else None
-
-
-def _response_mask(is_audio: Tensor, responses: Sequence[_Span]) -> Tensor:
-    """True at the non-padding audio tokens of each row's last clip `(batch, tokens)`."""
-    rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
-    count = torch.tensor([len(span.tokens) for span in responses])[:, None]
-    padding = torch.tensor([len(span.tokens) - span.real for span in responses])[:, None]
-    return is_audio & (rank_from_end <= count) & (rank_from_end > padding)
 
 
 def tower_is_trained(judge: EmpathyJudge) -> bool:

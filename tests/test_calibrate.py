@@ -160,7 +160,7 @@ def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
     kinds = ("standard_error", "low", "high")
     names = ("empathy", "warmth")
     known = [f"{name}_{kind}" for name in names for kind in kinds]
-    assert list(found) == [*names, *known, *(f"{name}_label" for name in names), "warnings"]
+    assert list(found) == [*names, *known, *(f"{name}_label" for name in names), "warnings", "windows", "seconds"]
     assert main([*words, "--level", "0.8"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line == (

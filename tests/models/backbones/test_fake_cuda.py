@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -22,7 +23,7 @@ from empathy_judge.models import prefix_caching, scoring
 from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.head_input import HeadInputSettings
 from empathy_judge.models.heads import HeadName, Prediction, build_head
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.judge import EmpathyJudge, EncodedWindow, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.pooling import PoolingName, build_pooling
 from empathy_judge.models.scoring import PairScorer
@@ -172,13 +173,14 @@ def hidden_states(gpu: OnCuda) -> None:
 
 
 def poolings(gpu: OnCuda) -> None:
-    inputs, size = gpu.inputs(), gpu.judge.backbone.hidden_size
+    inputs, size = gpu.judge.heard(gpu.inputs()), gpu.judge.backbone.hidden_size
     hidden = gpu.judge.backbone.hidden_states(inputs)
     for name in get_args(PoolingName):
         gpu.judge.pooling = for_real(build_pooling, name, size).to(CUDA)
-        pooled = gpu.judge.pool(hidden, inputs)
-        assert on_gpu(pooled)
+        pooled, features = gpu.judge.pool_states(hidden, inputs), gpu.judge.pool(hidden, inputs)
+        assert on_gpu(pooled, features)
         assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
+        assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
 
 
 def heads_and_losses(gpu: OnCuda) -> None:
@@ -242,9 +244,16 @@ def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> lis
     prepare = judge.backbone.prepare_clips
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
+        patch.setattr(judge, "_functionals", partial(for_real, judge._functionals))  # measured on the host
         made = judge.encode_clips(decoded)
     with unset_fake_temporarily():
-        return [[window._replace(states=torch.zeros(window.states.shape)) for window in windows] for windows in made]
+        return [[zeros(window) for window in windows] for windows in made]
+
+
+def zeros(window: EncodedWindow) -> EncodedWindow:
+    """A window of as many states, on the CPU."""
+    tensors = {name: getattr(window, name) for name in ("states", "layers", "functionals")}
+    return window._replace(**{name: torch.zeros(own.shape) for name, own in tensors.items()})
 
 
 def windows(gpu: OnCuda) -> None:
