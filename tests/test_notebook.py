@@ -32,7 +32,7 @@ def test_its_links_lead_somewhere(cells: list[dict[str, Any]]) -> None:
     assert [link for link in links if not (NOTEBOOK.parent / link).is_file()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_its_cells_run_in_order(
     cells: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
