@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,8 +58,8 @@ def compare(options: argparse.Namespace) -> int:
         _open(options.judges, options)
         return DONE
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
-    for spec, report in zip(options.judges, found.reports, strict=True):
-        _warn_of_other_measurement(spec, report["signature"])
+    for line in found.warnings:
+        print(f"warning: {line}", file=sys.stderr)
     if options.out is not None:
         found.save(options.out)
     if options.json:
@@ -81,25 +81,28 @@ def challenge(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_view
+    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
 
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
     judge, dataset = opened.judges[0], opened.dataset
-    chosen = {"split": _split_name(options.split), "resamples": options.resamples, "seed": options.seed}
-    found: Mapping[str, Any]
-    if options.name == "aeq-bench":
-        found = aeq_bench(judge, dataset, **chosen)
-        views = list(aeq_bench_views(found))
-    else:
-        found = echomind(judge, dataset, **chosen)
-        views = [echomind_view(found)]
+    measured, shown_as = {"aeq-bench": (aeq_bench, aeq_bench_views), "echomind": (echomind, echomind_views)}[
+        options.name
+    ]
+    found = measured(
+        judge,
+        dataset,
+        split=_split_name(options.split),
+        resamples=options.resamples,
+        seed=options.seed,
+        provenance=opened.provenances[0],
+    )
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        for view in views:
-            Console().print(view)
+        for view in shown_as(found):
+            Console().print(view, markup=False)
     return DONE
 
 
@@ -189,20 +192,6 @@ def _loading(options: argparse.Namespace) -> Loading:
         "budget": options.budget,
         "answers": options.answers,
     }
-
-
-def _warn_of_other_measurement(spec: str, signature: str) -> None:
-    """Says on standard error where the items of a report (``scores:DIR/items.csv``) were measured otherwise there."""
-    from ..eval.pages.report import ITEMS_FILE, REPORT_FILE
-    from ..eval.results import measured_apart
-
-    items = Path(spec.removeprefix("scores:"))
-    stored = items.with_name(REPORT_FILE)
-    if not spec.startswith("scores:") or items.name != ITEMS_FILE or not stored.is_file():
-        return
-    before = json.loads(stored.read_text(encoding="utf-8")).get("signature")
-    if before and (apart := measured_apart(before, signature)):
-        print(f"warning: {spec}: measured there on {', '.join(apart)}; here it is {signature}", file=sys.stderr)
 
 
 def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from .judges import Judge, check_score_table
 from .probes import group_of
 from .probes.pairs import context_keys
 from .rendering import number, ranged
+from .results import Report, signature_on
 from .statistics.agreement import Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate, with_interval
 
@@ -56,9 +57,15 @@ class ChallengeScore:
 
 
 def aeq_bench(
-    judge: Judge, dataset: PairDataset, *, split: str | None, resamples: int, seed: int
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Dimension -> source (setting, and all together) -> the fields of `ChallengeScore`.
+    judge: Judge,
+    dataset: PairDataset,
+    *,
+    split: str | None,
+    resamples: int,
+    seed: int,
+    provenance: Mapping[str, Any] | None = None,
+) -> Report:
+    """``signature``, and ``dimensions``: name -> source (setting, and all together) -> fields of `ChallengeScore`.
 
     Args:
         judge: What chooses: the response that it scores highest.
@@ -66,6 +73,7 @@ def aeq_bench(
         split: Which pairs; None = all.
         resamples: Of whole groups, for the intervals.
         seed: Of the resamples.
+        provenance: What else is known of the judge.
 
     Raises:
         DataError: If judge and dataset share no dimension, or there is no question.
@@ -83,7 +91,19 @@ def aeq_bench(
         items = pd.DataFrame({"human_mean": means[name], "score": table[name]})
         sources = challenge_scores(part.pairs, items, resamples=resamples, seed=seed)
         found[name] = {source: as_report(own) for source, own in sources.items()}
-    return found
+    return {"signature": _signature(judge, dataset, split, provenance, resamples, seed), "dimensions": found}
+
+
+def _signature(
+    judge: Judge,
+    dataset: PairDataset,
+    split: str | None,
+    provenance: Mapping[str, Any] | None,
+    resamples: int,
+    seed: int,
+) -> str:
+    drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
+    return signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -206,9 +226,9 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
     )
 
 
-def aeq_bench_views(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[Table]:
-    """One table per dimension; `found` from `aeq_bench`."""
-    for name, sources in found.items():
+def aeq_bench_views(found: Report) -> Iterator[Table | str]:
+    """One table per dimension, and the signature; `found` from `aeq_bench`."""
+    for name, sources in found["dimensions"].items():
         table = Table(title=Text(name), title_justify="left")
         for column in ("source", "questions", "score (95 %)", "right questions", "groups all right", "chance"):
             table.add_column(column, justify="left" if column == "source" else "right")
@@ -216,15 +236,22 @@ def aeq_bench_views(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Ite
             parts = (ranged(own[part]) for part in ("score", "accuracy", "group_accuracy"))
             table.add_row(Text(source), str(own["score"]["n"]), *parts, number(own["chance"]))
         yield table
+    yield found["signature"]
 
 
 # ---------------------------------------------------------------- EchoMind
 
 
 def echomind(
-    judge: Judge, dataset: PairDataset, *, split: str | None, resamples: int, seed: int
-) -> dict[str, dict[str, Any]]:
-    """Dimension -> how often the response to the voice that is heard is scored above one to another voice.
+    judge: Judge,
+    dataset: PairDataset,
+    *,
+    split: str | None,
+    resamples: int,
+    seed: int,
+    provenance: Mapping[str, Any] | None = None,
+) -> Report:
+    """How often the response to the voice that is heard is scored above one to another voice.
 
     Args:
         judge: Scores every pair, and every crossing.
@@ -232,6 +259,10 @@ def echomind(
         split: Which pairs; None = all.
         resamples: Of scripts, for the intervals.
         seed: Of the resamples.
+        provenance: What else is known of the judge.
+
+    Returns:
+        ``signature``, and ``dimensions``: name -> the share as a statistic.
 
     Raises:
         DataError: If nothing can be crossed.
@@ -247,10 +278,11 @@ def echomind(
     groups = np.array([group_of(crossed) for _, crossed in found])
     matched = scores.loc[[matched for matched, _ in found]]
     crossed = scores.loc[[crossed.pair_id for _, crossed in found]]
-    return {
+    shares = {
         name: as_report(matched_accuracy(matched[name].to_numpy(), crossed[name].to_numpy(), groups, resamples, seed))
         for name in judge.dimensions
     }
+    return {"signature": _signature(judge, dataset, split, provenance, resamples, seed), "dimensions": shares}
 
 
 def crossings(pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
@@ -305,9 +337,10 @@ def matched_accuracy(
     return dataclasses.replace(estimate(np.mean, wins, resamples=draws), dropped=dropped)
 
 
-def echomind_view(found: Mapping[str, Any]) -> Table:
-    """`found` from `echomind`."""
+def echomind_views(found: Report) -> Iterator[Table | str]:
+    """A table, and the signature; `found` from `echomind`."""
     table = Table("dimension", "comparisons", "matched above crossed (95 %)", "chance")
-    for name, own in found.items():
+    for name, own in found["dimensions"].items():
         table.add_row(Text(name), str(own["n"]), ranged(own), "0.50")
-    return table
+    yield table
+    yield found["signature"]

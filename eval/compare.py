@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -15,8 +15,10 @@ from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
 from .evaluate import CLUSTERS, Cluster, measure
 from .frame import Frame, Panel
+from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
-from .results import Report, Results, results_frame, summary, summary_html
+from .judges.scores_file import ScoresFile
+from .results import Report, Results, measured_apart, results_frame, summary, summary_html
 from .statistics import significance
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
@@ -30,10 +32,13 @@ class Comparison:
     Attributes:
         evaluations: Of each judge, in the order given.
         rankings: Dimension -> the judges that score it against each other; only where there are at least two.
+        warnings: A line for each judge whose scores are the items of a report (``scores:REPORT/items.csv``) that was
+            made on other data, another split, or with another bootstrap: its figures there are not those here.
     """
 
     evaluations: list[Results]
     rankings: dict[str, Report]
+    warnings: list[str]
 
     @property
     def reports(self) -> list[Report]:
@@ -122,7 +127,15 @@ def compare(
     frame = Frame.of_dataset(part, {n: own.items for n, own in zip(names, evaluations, strict=True)}, clusters)
     panels = (frame.panel(None, own.name, resamples, seed, interval) for own in dataset.card.dimensions)
     rankings = {panel.dimension: ranking_report(panel) for panel in panels if len(panel.scores) > 1}
-    return Comparison(evaluations, rankings)
+    return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))
+
+
+def _measured_otherwise(judges: Sequence[Judge], evaluations: Sequence[Results]) -> Iterator[str]:
+    for judge, own in zip(judges, evaluations, strict=True):
+        before = judge.signature if isinstance(judge, ScoresFile) else None
+        if before is not None and (apart := measured_apart(before, own.report["signature"])):
+            here = measured_apart(own.report["signature"], before)
+            yield f"{judge.name}: its report was measured on {', '.join(apart)}; here: {', '.join(here)}"
 
 
 _EXCHANGED_VALUES = 500_000_000  # permutations x groups

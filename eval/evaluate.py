@@ -30,7 +30,7 @@ from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_tab
 from .judges.opening import AnyJudge, Loading, open_judges
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
-from .results import SCHEMA_VERSION, Report, Results, identified, signature
+from .results import SCHEMA_VERSION, Report, Results, signature_on
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
@@ -172,20 +172,10 @@ def measure(
     named = dict(zip((dimension.name for dimension in dimensions), results, strict=True))
 
     drawn_n = min([panel.draws.resamples for panel in panels])
-    without = (provenance or {}).get("raters_left_out", ())
-    record = getattr(judge, "record", None) or provenance  # judges of users may have no record
     report: Report = {
         "schema_version": SCHEMA_VERSION,
-        "signature": signature(
-            identified(judge.name, getattr(judge, "identity", record)),
-            identified(
-                dataset.card.name, dataset.card.content_hash, **({"without": "+".join(without)} if without else {})
-            ),
-            identified(split or "all", dataset.split_hash() if split else None),
-            cluster,
-            interval,
-            drawn_n,
-            seed,
+        "signature": signature_on(
+            judge, dataset, split, provenance, cluster=cluster, interval=interval, resamples=drawn_n, seed=seed
         ),
         "judge": judge.name,
         "dataset": {

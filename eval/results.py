@@ -96,10 +96,13 @@ import pandas as pd
 
 from .. import __version__
 from ..data_modules.schema import PairDataset
+from .judges import Judge
 from .rendering import ranged
 from .statistics.agreement import Statistic
 
 SCHEMA_VERSION = 3
+REPORT_FILE = "agreement.json"
+ITEMS_FILE = "items.csv"
 
 Report = dict[str, Any]
 """A report, or a part of it, as it stands in JSON."""
@@ -230,7 +233,16 @@ def identified(name: str, content: Any, **more: str) -> str:
     return ",".join([text, *(f"{key}={value}" for key, value in more.items())])
 
 
-def signature(judge: str, data: str, split: str, cluster: str, interval: str, resamples: int, seed: int) -> str:
+def signature(
+    judge: str,
+    data: str,
+    split: str,
+    cluster: str,
+    interval: str,
+    resamples: int,
+    seed: int,
+    ceiling: str = "panel_mean",
+) -> str:
     """All that figures of agreement depend on, in one line, as sacreBLEU has it (Post, 2018).
 
     Args:
@@ -241,9 +253,34 @@ def signature(judge: str, data: str, split: str, cluster: str, interval: str, re
         interval: Kind of its intervals.
         resamples: How many.
         seed: Of all that is drawn.
+        ceiling: What judges are beside: the noise ceiling with the panel mean, or none.
     """
     drawn = f"cluster={cluster},n={resamples},seed={seed},interval={interval}"
-    return f"judge:{judge}|data:{data}|split:{split}|ceiling:panel_mean|boot:{drawn}|version:{__version__}"
+    return f"judge:{judge}|data:{data}|split:{split}|ceiling:{ceiling}|boot:{drawn}|version:{__version__}"
+
+
+def signature_on(
+    judge: Judge, dataset: PairDataset, split: str | None, provenance: Mapping[str, Any] | None, **drawn: Any
+) -> str:
+    """The `signature` of a judge at work on a split of a dataset.
+
+    Args:
+        judge: What scores.
+        dataset: Pairs and ratings.
+        split: Which of them; None = all.
+        provenance: What else is known of the judge.
+        drawn: The other arguments of `signature`.
+    """
+    left_out = (provenance or {}).get("raters_left_out", ())
+    record = getattr(judge, "record", None) or provenance  # judges of users may have no record
+    return signature(
+        identified(judge.name, getattr(judge, "identity", record)),
+        identified(
+            dataset.card.name, dataset.card.content_hash, **({"without": "+".join(left_out)} if left_out else {})
+        ),
+        identified(split or "all", dataset.split_hash() if split else None),
+        **drawn,
+    )
 
 
 def joined(signatures: Sequence[str]) -> str:
@@ -253,9 +290,10 @@ def joined(signatures: Sequence[str]) -> str:
 
 
 def measured_apart(one: str, other: str) -> list[str]:
-    """The parts on data, split and bootstrap in which one signature differs from another."""
-    first, second = (dict(part.split(":", 1) for part in own.split("|")) for own in (one, other))
-    return [f"{name}:{first[name]}" for name in ("data", "split", "boot") if first.get(name) != second.get(name)]
+    """The parts of one signature on data, split and bootstrap in which it differs from another."""
+    first, second = ({part.partition(":")[0]: part for part in own.split("|")} for own in (one, other))
+    apart = (name for name in ("data", "split", "boot") if first.get(name) != second.get(name))
+    return [first.get(name, f"{name}: unknown") for name in apart]
 
 
 def _of_judges(reports: Sequence[Report]) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pandas as pd
 from ...data_modules.errors import DataError, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import SourceTable, read_table
+from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, score_table
 
 
@@ -32,14 +34,18 @@ class ScoresFile:
     """
 
     only_given: str | None = "a file of scores cannot score changed pairs"
+    signature: str | None
+    """Of the report whose items these are (`eval.results.signature`); None = of no report."""
 
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
         for column in ("pair_id", "dimension", "score"):
             if column not in table.columns:
                 raise DataError(f"{table.path}: no column {column!r}; it has {', '.join(table.columns)}")
-        self.name = f"scores:{table.path.name}"
         self._file_name = table.path.name
+        self.signature = _signature_of(table.path)
+        of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv
+        self.name = f"scores:{of_report}{table.path.name}"
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
@@ -64,6 +70,16 @@ class ScoresFile:
         table = score_table(pairs, self.dimensions, scores, spread)
         table.loc[table["status"] != OK, "status"] = f"not in {self._file_name}"
         return table
+
+
+def _signature_of(items: Path) -> str | None:
+    if items.name != ITEMS_FILE:
+        return None
+    try:
+        found = json.loads(items.with_name(REPORT_FILE).read_text(encoding="utf-8"))["signature"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no report, or none of ours
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _identifier(table: SourceTable, position: int, column: str) -> str:

@@ -21,13 +21,11 @@ from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..probes import PROBES
 from ..rendering import number, read, render
-from ..results import Report, results_frame
+from ..results import ITEMS_FILE, REPORT_FILE, Report, results_frame
 from ..views import PANEL_HEAD, notes, panel_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
 
-REPORT_FILE = "agreement.json"
-ITEMS_FILE = "items.csv"
 TABLE_FILE = "agreement.md"
 RESULTS_FILE = "results.csv"
 PAGE_FILE = "index.html"

@@ -236,7 +236,7 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
     ],
 )
 def test_judges_that_listen_and_that_do_not(rule: Callable[[float, float], float], accuracy: float) -> None:
-    found = echomind(LevelJudge(rule), dataset_of(echo_pairs()), split=None, resamples=50, seed=0)
+    found = echomind(LevelJudge(rule), dataset_of(echo_pairs()), split=None, resamples=50, seed=0)["dimensions"]
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
@@ -264,12 +264,14 @@ def distinct(dataset: PairDataset) -> PairDataset:
 
 def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -> None:
     dataset = distinct(make_dataset(raters=3))
-    found = aeq_bench(make_judge(), dataset, split=None, resamples=50, seed=0)["empathy"]
+    found = aeq_bench(make_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"]["empathy"]
     assert set(found) == {"all", "context_variant", "tone_variant"}
     assert found["all"]["score"]["value"] == 1.0
     assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]
     assert 0.25 <= found["all"]["chance"] <= 0.5
-    nothing = aeq_bench(ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)["empathy"]
+    nothing = aeq_bench(ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)["dimensions"][
+        "empathy"
+    ]
     assert nothing["all"]["score"]["value"] == 0.0  # a tie is no answer
     with pytest.raises(DataError, match="judge constant scores charm; dataset has ratings of empathy"):
         aeq_bench(ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
@@ -282,10 +284,15 @@ def test_the_command(dataset_folder: Path, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows]))
     words = [f"scores:{tmp_path / 'scores.csv'}", "--data", str(dataset_folder), "--resamples", "20"]
     assert main(["challenge", "aeq-bench", *words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    answer = json.loads(capsys.readouterr().out)
+    found = answer["dimensions"]
     assert set(found) == {dimension.name for dimension in dataset.card.dimensions}
     assert all(own["all"]["score"]["value"] == 1.0 for own in found.values())
     assert main(["challenge", "aeq-bench", *words]) == 0
-    assert "groups" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "groups" in said
+    assert "".join(said.split()).endswith(answer["signature"])
+    assert f"|data:{dataset.card.name}@" in answer["signature"]
+    assert answer["signature"].partition("|split:")[2].startswith("all|ceiling:none|boot:cluster=group_id,n=20,seed=0,")
     assert main(["challenge", "echomind", "constant", *words[1:]]) == 2
     assert "none can be crossed" in capsys.readouterr().err

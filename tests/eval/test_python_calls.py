@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
+import empathy_judge
 import pandas as pd
 import pytest
 from empathy_judge import PairDataset, Scorer, compare, evaluate
@@ -96,3 +98,57 @@ def test_what_is_no_judge_is_refused(dataset_folder: Path) -> None:
             evaluate(judge, dataset_folder, split=None)
     with pytest.raises(UserError, match="two judges are called 'constant'"):
         compare(["constant", "constant"], dataset_folder)
+
+
+def test_a_signature_says_what_figures_depend_on(dataset_folder: Path, tmp_path: Path, capsys) -> None:
+    """One line in the JSON, the table, the Markdown, the page and on the terminal; another for another question."""
+    words = ["evaluate", "constant", "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
+    assert main([*words, "--resamples", "20", "--seed", "3", "--out", str(tmp_path / "report")]) == 0
+    dataset = PairDataset.load(dataset_folder)
+    signature = json.loads((tmp_path / "report" / "agreement.json").read_text())["signature"]
+    judge, data, split, *rest = signature.split("|")
+    assert judge.startswith("judge:constant@")
+    assert split.startswith("split:validation@")
+    assert data == f"data:{dataset.card.name}@{hashlib.sha256(dataset.card.content_hash.encode()).hexdigest()[:8]}"
+    drawn = "boot:cluster=group_id,n=20,seed=3,interval=percentile"
+    assert rest == ["ceiling:panel_mean", drawn, f"version:{empathy_judge.__version__}"]
+    assert signature in "".join(capsys.readouterr().out.split())
+    assert set(pd.read_csv(tmp_path / "report" / "results.csv")["signature"]) == {signature}
+    for name in ("agreement.md", "index.html"):
+        assert signature in (tmp_path / "report" / name).read_text()
+
+    def measured(**changed) -> str:
+        chosen = {"split": "validation", "probes": (), "resamples": 20, "seed": 3, **changed}
+        return evaluate("constant", dataset_folder, **chosen).report["signature"]
+
+    assert measured() == signature
+    others = [measured(seed=4), measured(resamples=10), measured(split="test"), measured(cluster="system_id")]
+    assert len({signature, *others}) == 5
+
+
+def test_scores_of_a_report_that_was_measured_otherwise_are_named(dataset_folder: Path, tmp_path: Path, capsys) -> None:
+    def report_of(split: str) -> str:
+        evaluate("constant", dataset_folder, split=split, probes=(), resamples=20).save(tmp_path / split)
+        return f"scores:{tmp_path / split / 'items.csv'}"
+
+    here, elsewhere = report_of("test"), report_of("validation")
+    data = ["--data", str(dataset_folder), "--probes", "none", "--resamples", "20"]
+    capsys.readouterr()
+    assert main(["compare", here, "random", *data]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["compare", here, "random", *data, "--seed", "5"]) == 0
+    drawn = "boot:cluster=group_id,n=20,seed={},interval=percentile"
+    assert capsys.readouterr().err == (
+        f"warning: scores:test/items.csv: its report was measured on {drawn.format(0)}; here: {drawn.format(5)}\n"
+    )
+    (line,) = compare([here, elsewhere], dataset_folder, probes=(), resamples=20).warnings
+    assert line.startswith("scores:validation/items.csv: its report was measured on split:validation@")
+    assert "; here: split:test@" in line
+
+    stored = tmp_path / "test" / "agreement.json"
+    for damaged in ("[", "[]", '{"signature": 3}', "{}"):  # a hint only: the scores stand by themselves
+        stored.write_text(damaged)
+        assert compare([here], dataset_folder, probes=(), resamples=0, seed=5).warnings == []
+    stored.write_text('{"signature": "of another program"}')
+    (line,) = compare([here], dataset_folder, probes=(), resamples=0).warnings
+    assert "its report was measured on data: unknown, split: unknown, boot: unknown; here: data:" in line
