@@ -122,6 +122,17 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
 
 
+def test_a_long_clip_is_heard_in_windows(scorer, voices, make_tone):
+    """What the backbone cannot hear at once is heard all the same, its end too."""
+    long = Clip(np.concatenate([make_tone(12, 150, 0.3), make_tone(13, 420, 0.1)]), RATE)
+    reward = reward_of(scorer, [*voices[:2], long])
+    found = reward(["p"] * 3, ["0", "1", "2"], context_audio=[None, voices[3], voices[3]])
+    assert found[2] == pytest.approx(share(scorer.score(voices[3], long)), abs=1e-6)
+    assert scorer.assess(voices[3], long).windows == 3
+    start = share(scorer.score(voices[3], Clip(long.samples[: 10 * RATE], RATE)))
+    assert abs(found[2] - start) > 1e-3
+
+
 def test_merit_is_the_normalised_score_and_unsure_scores_count_less():
     scores = {"empathy": Score(4.0, Scale(1, 5), 0.5), "hostility": Score(2.0, Scale(0, 10, higher_is_better=False))}
     found = Assessment(scores)
@@ -190,7 +201,8 @@ def test_responses_are_put_in_order(scorer, voices, tmp_path):
         scorer.rank(broken, voices)
 
 
-def test_the_command_names_the_best(judge_folder, voices, tmp_path, capsys, monkeypatch):
+def test_the_command_names_the_best(judge_folder, voices, make_tone, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)  # short names, which the table does not fold
     paths = []
     for number, voice in enumerate(voices):
@@ -208,5 +220,16 @@ def test_the_command_names_the_best(judge_folder, voices, tmp_path, capsys, monk
     assert [row["place"] for row in found] == [1, 2, 3, None]
     order = [Path(row["response"]).name for row in found]
     assert [table.index(name) for name in order] == sorted(table.index(name) for name in order)
+    soundfile.write("long.wav", make_tone(25, 150, 0.3), RATE, subtype="FLOAT")
+    of_two = ["rank", str(judge_folder), paths[0], paths[1], "long.wav", "--device", "cpu"]
+    assert main([*of_two, "--json"]) == 0
+    assert {row["response"]: row["windows"] for row in json.loads(capsys.readouterr().out)} == {
+        paths[1]: 1,
+        "long.wav": 3,
+    }
+    assert main(of_two) == 0
+    assert "heard in 3 windows, 25.0 s of response" in " ".join(capsys.readouterr().out.split())
+    assert main([*of_two, "--no-windows"]) == 1  # one has no score
+    assert "lasts 25.0 s; expected at most 10 s" in " ".join(capsys.readouterr().out.split())
     assert main([*command[:-3], "--by", "warmth", "--device", "cpu"]) == 0
     assert main(["rank", str(judge_folder), str(bad), paths[0], "--device", "cpu"]) == 2

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import soundfile
 from empathy_judge.batch_scoring.job import Parts
 from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, find_launch, worker_devices
@@ -69,6 +70,20 @@ def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, s
             assert found[number][f"{name}_label"] == own.label
     assert sorted(path.name for path in job.out.parent.iterdir()) == [job.out.name, f"{job.out.name}.summary.json"]
     assert json.loads((job.out.parent / f"{job.out.name}.summary.json").read_text()) == dataclasses.asdict(summary)
+
+
+def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone, tmp_path):
+    soundfile.write(tmp_path / "long.wav", make_tone(25, 150, 0.3), 16_000)
+    long = tmp_path / "long.wav"
+    rows = [row(number, situation="Late.") for number in range(4)]
+    rows[2] |= {"response_audio": str(long)}
+    job = make_job(write(rows, "long.jsonl"), "long-scores.jsonl")
+    summary = score_manifest(job, in_process)
+    assert (summary.windowed, summary.scored) == (1, 4)
+    assert "heard in windows: 1 (a clip is longer than the judge hears at once; --no-windows" in summary.in_words()
+    found = read(job.out)
+    assert [one["windows"] for one in found] == [1, 1, 3, 1]
+    assert found[2]["seconds"] == 25.0
 
 
 def test_clips_may_stand_in_the_table(write, make_job, in_process, clips):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from empathy_judge import PairDataset, Scorer, compare, evaluate
 from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges.trained import TrainedJudge
 
@@ -85,6 +87,21 @@ def test_a_notebook_shows_people_beside_the_judge(make_judge, make_dataset) -> N
     assert own["verdict"]["text"] in shown.replace("&#x27;", "'")  # whole
     assert "<script>" not in shown
     assert HOSTILE in repr(found)
+
+
+def test_pairs_heard_in_windows_are_counted(trained_run: Path, dataset_folder: Path, make_tone) -> None:
+    dataset = PairDataset.load(dataset_folder)
+    long = dataclasses.replace(dataset.subset("test").pairs[0], response=Clip(make_tone(25, 150, 0.3), 16_000))
+    pairs = tuple(long if pair.pair_id == long.pair_id else pair for pair in dataset.pairs)
+    found = evaluate(trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0)
+    assert found.report["in_windows"] == 1
+    assert set(found.items.set_index("pair_id").loc[[long.pair_id], "windows"]) == {3}
+    with_one_refused = evaluate(
+        trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0, windows=False
+    )
+    (own, *_) = with_one_refused.report["dimensions"].values()
+    assert own["n_items"] == found.report["dimensions"][next(iter(found.report["dimensions"]))]["n_items"] - 1
+    assert with_one_refused.report["in_windows"] == 0
 
 
 def test_what_is_no_judge_is_refused(dataset_folder: Path) -> None:
