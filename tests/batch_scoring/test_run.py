@@ -72,11 +72,10 @@ def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, s
     assert json.loads((job.out.parent / f"{job.out.name}.summary.json").read_text()) == dataclasses.asdict(summary)
 
 
-def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone, tmp_path):
-    soundfile.write(tmp_path / "long.wav", make_tone(25, 150, 0.3), 16_000)
-    long = tmp_path / "long.wav"
+def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone):
+    soundfile.write(clips / "long.wav", make_tone(25, 150, 0.3), 16_000)
     rows = [row(number, situation="Late.") for number in range(4)]
-    rows[2] |= {"response_audio": str(long)}
+    rows[2] |= {"response_audio": "long.wav"}
     job = make_job(write(rows, "long.jsonl"), "long-scores.jsonl")
     summary = score_manifest(job, in_process)
     assert (summary.windowed, summary.scored) == (1, 4)
