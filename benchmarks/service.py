@@ -58,7 +58,7 @@ class Clients:
 
     def __init__(self, port: int, seed: int) -> None:
         self.port, self.draw = port, random.Random(seed)
-        self._noise = np.random.default_rng(seed).normal(size=20 * RATE).astype(np.float32)
+        self._noise = np.random.default_rng(seed).normal(size=120 * RATE).astype(np.float32)
 
         async def add_id(request: httpx.Request) -> None:
             request.headers["X-Request-ID"] = _ID.get("")
@@ -77,9 +77,9 @@ class Clients:
         soundfile.write(flac, np.zeros((48_000 * 360, 8), np.int16), 48_000, format="FLAC")
         self.zip_bomb, self.flac_bomb = bomb.getvalue(), flac.getvalue()
 
-    def clip(self) -> bytes:
-        """One to four seconds of noise in syllables; never the same twice."""
-        count = round(self.draw.uniform(1.0, 4.0) * RATE)
+    def clip(self, shortest: float = 1.0, longest: float = 4.0) -> bytes:
+        """Seconds of noise in syllables; never the same twice."""
+        count = round(self.draw.uniform(shortest, longest) * RATE)
         start = self.draw.randrange(len(self._noise) - count)
         syllables = 0.5 + 0.5 * np.sin(np.arange(count) * (2 * np.pi * self.draw.uniform(2, 6) / RATE))
         samples = 0.1 * self.draw.random() * self._noise[start : start + count] * syllables
@@ -87,9 +87,9 @@ class Clients:
         soundfile.write(file, samples, RATE, format="WAV")
         return file.getvalue()
 
-    async def post(self, response: bytes, name: str = "r.wav", **fields: str) -> int:
-        """A form with a context."""
-        files = [("response", (name, response)), ("context", ("c.wav", self.clip()))]
+    async def post(self, response: bytes, name: str = "r.wav", context: bytes | None = None, **fields: str) -> int:
+        """A form with a context; None = a short one."""
+        files = [("response", (name, response)), ("context", ("c.wav", context or self.clip()))]
         return (await self.http.post("/v1/score", files=files, data=fields)).status_code
 
     async def raw(self, pieces: AsyncIterator[bytes], length: int | None, hang_up: float | None = None) -> int:
@@ -199,6 +199,8 @@ _TRICKS = (
 KINDS: dict[str, tuple[float, Callable[[Clients], Awaitable[int]], set[int]]] = {
     "good": (70, lambda c: c.post(c.clip()), {200, 429}),
     "rank of three": (3, _rank, {200, 429}),
+    "long response": (2, lambda c: c.post(c.clip(80, 100)), {200, 429}),
+    "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {422, 429}),
     "tricks in file names": (3, lambda c: c.post(c.clip(), c.draw.choice(_TRICKS)), {200, 429}),
     "slow upload": (4, _slow, {200, 429}),
     "stalled upload": (1, _stalls, {408, 429}),

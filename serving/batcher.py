@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from ..data_modules.audio import Clip
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
@@ -16,6 +18,8 @@ from ..scorer import Scorer
 
 LONG_TEXT = 1_000
 """Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
+MANY_WINDOWS = 4
+"""Windows of a pair beyond which it is scored alone: others would wait for as many pairs as it has windows."""
 _OLD_SHARE = 0.8  # of what was known before in the running mean of seconds per pair
 
 
@@ -26,6 +30,7 @@ class Job:
     Attributes:
         pair: What is scored.
         level: Of its intervals.
+        windows: In how many it is read.
         future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
         entered: When it began to wait (`time.monotonic`).
         batch: Pairs that were scored together with it, itself included; 0 = not yet.
@@ -34,6 +39,7 @@ class Job:
 
     pair: Pair
     level: float
+    windows: int = 1
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
     batch: int = 0
@@ -42,7 +48,7 @@ class Job:
     @property
     def is_long(self) -> bool:
         """It is scored alone."""
-        return len((self.pair.situation or "").encode()) > LONG_TEXT
+        return self.windows > MANY_WINDOWS or len((self.pair.situation or "").encode()) > LONG_TEXT
 
 
 class Full(Exception):
@@ -52,8 +58,8 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts, so that nobody waits
-    for all of those. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
+    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts or of many windows, so
+    that nobody waits for all of those. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
     `max_wait`: a client that is alone never waits.
 
     Args:
@@ -103,10 +109,16 @@ class Batcher:
         with self._changed:
             if len(self._waiting) + len(pairs) > self._max_queue:
                 raise Full
-            jobs = [Job(pair, level) for pair in pairs]
+            jobs = [Job(pair, level, self.windows(pair)) for pair in pairs]
             self._waiting.extend(jobs)
             self._changed.notify()
         return jobs
+
+    def windows(self, pair: Pair) -> int:
+        """In how many windows a pair of decoded clips is read."""
+        clips = [turn.audio for turn in pair.context] + [pair.response]
+        hears = self._scorer.max_seconds
+        return math.prod(math.ceil(len(clip.samples) / (clip.rate * hears)) for clip in clips if isinstance(clip, Clip))
 
     def drop(self, jobs: Iterable[Job]) -> None:
         """Nobody wants these any more: what was not begun never will be."""

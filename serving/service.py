@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ from .settings import Settings
 
 _WINDOWS = 10
 """Clips may be so many times as long as one window, unless the settings say otherwise."""
+_WINDOWS_OF_A_PAIR = 2 * _WINDOWS
+"""Those of its clips multiplied: each is as much work as a short pair, and the others wait meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -313,12 +316,20 @@ def _submit(judge: Judge, form: Form, clips: Sequence[Clip], request: str) -> li
     """Put a pair for each response into the queue. The last turn of the context is the user's, and speakers alternate.
 
     Raises:
+        AudioError: If a pair has too many windows.
         Problem: If the queue is full.
     """
     count = len(form.context)
     turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(clips[:count]))
     situation = form.situation or None
     pairs = [Pair(request, clip, turns, situation=situation, group_id=request) for clip in clips[count:]]
+    hears = judge.scorer.max_seconds
+    most = max(_WINDOWS_OF_A_PAIR, math.ceil(judge.max_seconds / hears))
+    windows = max(map(judge.batcher.windows, pairs))
+    if windows > most:
+        raise AudioError(
+            f"context and response make {windows} windows of {hears:g} s; expected at most {most}", "too long"
+        )
     try:
         return judge.batcher.submit(pairs, form.level)
     except Full:

@@ -382,6 +382,25 @@ def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeSco
     assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
 
 
+def test_nobody_waits_for_all_pairs_of_many_windows(scorer: FakeScorer) -> None:
+    """A context of 21 s and a response of 15 s are 3 x 2 windows: as much work as six pairs."""
+    scorer.windows = True
+    with in_process(scorer) as service, ThreadPoolExecutor(16) as pool:
+        scorer.open.clear()
+        sent = [pool.submit(service.score, wav(0.1))]
+        until(lambda: len(scorer.heard) == 1)
+        sent += [pool.submit(service.score, wav(0.1, 15.0), context=[wav(0.1, 21.0)]) for _ in range(3)]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
+        sent += [pool.submit(service.score, wav(0.1, 21.0)) for _ in range(3)]  # three windows each
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 6)
+        scorer.open.set()
+        assert {future.result().status_code for future in sent} == {200}
+        long = service.score(wav(0.1, 45.0), context=[wav(0.1, 45.0)])
+        assert error_of(long) == (422, "bad_audio", "context and response make 25 windows of 10 s; expected at most 20")
+        assert service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
+    assert scorer.sizes() == [1, 1, 3, 1, 1, 1]
+
+
 # ---------------------------------------------------------------- access and records
 
 
