@@ -32,7 +32,7 @@ from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel, skip
 from .backbones.base import Backbone, Inputs
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow, LongClips, sources_of
-from .lora import LoraSettings, part_of
+from .lora import part_of
 
 GIGABYTES = 100.0
 """Most that a folder takes by default."""
@@ -346,30 +346,6 @@ class PairStates:
             first=self.first,
             padding_last=side == "right",
         )
-
-
-def first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
-    """Number of the first layer of the language model with LoRA.
-
-    Raises:
-        UserError: Saying why what enters that layer changes in training, or is not worth caching.
-    """
-    if not isinstance(backbone, AudioLanguageModel):
-        raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
-    changing = {*settings.parts, *settings.full_parts} - {"language_model"}
-    if changing or "language_model" in settings.full_parts:
-        which = min(changing or {"language_model"})
-        raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
-    count = len(backbone.layers)
-    first = 0 if settings.layers is None else range(count)[slice(*settings.layers)].start
-    if "language_model" not in settings.parts:
-        first = count - 1  # the head alone is trained; the last layer is computed each time
-    if first == 0:
-        raise UserError(
-            "cache: layers with LoRA from the first layer on: there is nothing below; use lora.layers such as "
-            f"[-{max(1, count // 4)}, {count}], or cache: audio"
-        )
-    return first
 
 
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:

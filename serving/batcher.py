@@ -58,9 +58,9 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts or of many windows, so
-    that nobody waits for all of those. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
-    `max_wait`: a client that is alone never waits.
+    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts or of many windows,
+    so that nobody waits for all of those. As long as others are on their way (`announce`) it waits a moment for them,
+    but never longer than `max_wait`: a client that is alone never waits.
 
     Args:
         scorer: The judge.

@@ -21,9 +21,11 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair
-from ..models.backbones.base import Inputs
-from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split, first_adapted_layer
+from ..models.backbones.audio_language_model import AudioLanguageModel
+from ..models.backbones.base import Backbone, Inputs
+from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
+from ..models.lora import LoraSettings
 
 Cache = Literal["none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
@@ -81,7 +83,7 @@ class Features:
         self._clips = ClipStates(judge, store)
         self._pairs: PairStates | None = None
         if cache == "layers":
-            first = first_adapted_layer(judge.backbone, judge.settings.lora)
+            first = _first_adapted_layer(judge.backbone, judge.settings.lora)
             self._pairs = PairStates(judge, self._clips, first, precision)
 
     @property
@@ -123,7 +125,7 @@ class Features:
             missing = [item for item in items if item not in kept]
             own = missing[part::parts]
             steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
-            for step in progress(range(steps), f"computing once: {what}", steps, quiet=rank > 0):
+            for step in progress(range(steps), f"computing once: batches of {what}", steps, quiet=rank > 0):
                 compute(own[step * size : (step + 1) * size] or items[:1])
             _most(0)  # waits for all: what they wrote is there
 
@@ -202,3 +204,27 @@ def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
 def _delete(folder: Path, lock: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     lock.unlink(missing_ok=True)
+
+
+def _first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
+    """Number of the first layer of the language model with LoRA.
+
+    Raises:
+        UserError: Saying why what enters that layer changes in training, or is not worth caching.
+    """
+    if not isinstance(backbone, AudioLanguageModel):
+        raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
+    changing = {*settings.parts, *settings.full_parts} - {"language_model"}
+    if changing or "language_model" in settings.full_parts:
+        which = min(changing or {"language_model"})
+        raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
+    count = len(backbone.layers)
+    first = 0 if settings.layers is None else range(count)[slice(*settings.layers)].start
+    if "language_model" not in settings.parts:
+        first = count - 1  # the head alone is trained; the last layer is computed each time
+    if first == 0:
+        raise UserError(
+            "cache: layers with LoRA from the first layer on: there is nothing below; use lora.layers such as "
+            f"[-{max(1, count // 4)}, {count}], or cache: audio"
+        )
+    return first
