@@ -17,6 +17,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
+from ..data_modules.schema import Dimension
+
 EXACT = 5_000
 """Training pairs up to which every one of them is a landmark."""
 LANDMARKS = 2_000
@@ -65,6 +67,19 @@ class Solution:
     bias: np.ndarray
     record: Mapping[str, Any]
 
+    def in_words(self, dimensions: Sequence[Dimension]) -> str:
+        """What was chosen, in one line."""
+        if "comparisons" in self.record:
+            loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
+            return f"logistic regression of {self.record['comparisons']} comparisons, {loss}"
+        chosen = self.record["kernel"] if self.record["width"] is None else f"gaussian {self.record['width']:g}"
+        penalties = zip(dimensions, self.record["penalty"], strict=True)
+        return (
+            f"{chosen} kernel on {self.record['pairs']} pairs, explains "
+            f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of groups left out; penalty "
+            f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
+        )
+
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Rating points `(pairs, dimensions)`, not clipped to the scale."""
         if self.landmarks is None:
@@ -94,11 +109,14 @@ def fit(
     reach = _reach(sample.features, blocks)
     scaled = sample.features * reach
     few = _first(sample, CHOSEN_ON)
-    losses = {width: _Equations(few.features * reach, width, seed).add(few, reach).losses() for width in widths}
+    candidates = {width: _Equations(few.features * reach, width, seed).add(few, reach) for width in widths}
+    losses = {width: equations.losses() for width, equations in candidates.items()}
     chosen = min(losses, key=lambda width: float(losses[width].min(0).mean()))
-    equations = _Equations(scaled, chosen, seed)
-    for portion in [sample] if portions is None else portions:
-        equations.add(portion, reach)
+    equations = candidates[chosen]
+    if portions is not None or len(few.groups) < len(scaled):
+        equations = _Equations(scaled, chosen, seed)
+        for portion in [sample] if portions is None else portions:
+            equations.add(portion, reach)
     weights, bias, penalties = equations.solve()
     record = {
         "kernel": "linear" if chosen is None else "gaussian",

@@ -21,7 +21,6 @@ from torch import distributed as dist
 
 from ..data_modules.comparisons import directions
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
 from ..models.closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fit_preferences
@@ -42,7 +41,7 @@ class StartAtProbe(Callback):
     The start is a candidate for the best checkpoint: training never publishes what is worse.
 
     Attributes:
-        record: What was fitted; None before, or where there was nothing to fit.
+        fitted: Whether the head is at a probe.
     """
 
     def __init__(self, method: str, resumed: bool) -> None:
@@ -53,7 +52,7 @@ class StartAtProbe(Callback):
             resumed: Whether it goes on from a checkpoint, which knows all this.
         """
         self.method, self._resumed = method, resumed
-        self.record: dict[str, Any] | None = None
+        self.fitted = False
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Standardise and fit."""
@@ -61,11 +60,11 @@ class StartAtProbe(Callback):
         if self._resumed or not pl_module.judge.head_input.settings.of_clips:
             return
         with torch.random.fork_rng(devices=[]):  # dropout and order stay those of a run without this pass
-            self.record = _start(trainer, pl_module, self.method)
+            self.fitted = _start(trainer, pl_module, self.method)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Validate the start as any epoch, so that it may be the best checkpoint."""
-        if self.record is None:
+        if not self.fitted:
             return
         trainer.validating = True  # as before any validation in the loop of epochs
         trainer.fit_loop.epoch_loop.val_loop.run()
@@ -76,7 +75,7 @@ class StartAtProbe(Callback):
                 callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
 
 
-def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> dict[str, Any] | None:
+def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> bool:
     """Fit the head of a judge that is on its device; a collective of all processes."""
     judge, data = module.judge, module.data
     modes = {own: own.training for own in judge.modules()}
@@ -86,17 +85,19 @@ def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> dict[str, An
         reader.standardise(_shuffled(data.train.pairs, data.seed))
         if isinstance(trainer.strategy, ZeroStrategy):
             Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
-            return None
+            return False
         sharded = getattr(trainer.strategy, "shards_weights", False)
         widths = WIDTHS if method == "probe" and not sharded else (None,)
         solution = _fitted(reader, data, widths)
         if solution is None:
-            return None
+            return False
+        if trainer.is_global_zero:
+            Console(stderr=True).print(f"probe: {solution.in_words(data.dimensions)}", markup=False, soft_wrap=True)
         _put(module, solution, data.mean_ratings())
     finally:
         for own, training in modes.items():
             own.training = training
-    return {**solution.record, "method": method}
+    return True
 
 
 def _shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
@@ -140,8 +141,8 @@ class _Reader:
         found, known = [], 0
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                read = self.judge.read(self._inputs(batch))
-            found += self._gathered([None if own is None else own.cpu() for own in read[1:]])
+                own = self.judge.known_of_clips(self._inputs(batch))
+            found += self._gathered([None if of is None else of.cpu() for of in own])
             known += sum(own.nbytes for own in found[-1] if own is not None) * self.ranks
             if known > _SCALED_BY_BYTES:
                 break
@@ -268,17 +269,3 @@ def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
 def without_adapters(settings: JudgeSettings) -> JudgeSettings:
     """The same judge with a backbone that stays as it is."""
     return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
-
-
-def check_method(method: str, judge: EmpathyJudge, data: PairDataModule) -> None:
-    """A probe has something to be fitted to, and on.
-
-    Raises:
-        UserError: If not.
-    """
-    if method != "probe":
-        return
-    if not judge.head_input.settings.of_clips:
-        raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
-    if data.augmentation.active:
-        raise UserError("method probe with augmentation: it hears every clip once; expected none")

@@ -45,7 +45,7 @@ from .collate import Collate
 from .features import Features, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
-from .probe import StartAtProbe, check_method, without_adapters
+from .probe import StartAtProbe, without_adapters
 from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
@@ -166,7 +166,6 @@ def train(
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
-        check_method(recipe.method, judge, datamodule)
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name
             raise UserError(f"gradient_checkpointing: backbone {name} has no layers that can be recomputed")
@@ -287,6 +286,14 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
             f"cache: {recipe.cache.what} with augmentation: each epoch hears every clip anew, so that nothing can be "
             "kept; expected cache.what none, or no augmentation"
         )
+    if recipe.judge.head_input.landmarks:
+        raise UserError(
+            f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: method probe sets it; expected 0"
+        )
+    if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
+        raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
+    if recipe.method == "probe" and data.augmentation.active:
+        raise UserError("method probe with augmentation: it hears every clip once; expected none")
     data.check_supervision()
     if recipe.objective.rater_embedding and data.target != "single":
         raise UserError(
