@@ -9,8 +9,8 @@ cross-validation over groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,11 +80,24 @@ class Solution:
             f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
         )
 
+    def compared(self, features: np.ndarray) -> np.ndarray:
+        """What `weights` weigh `(pairs, landmarks or features)`."""
+        if self.landmarks is None:
+            return features
+        return np.exp(-_apart(features * self.reach, self.landmarks))
+
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Rating points `(pairs, dimensions)`, not clipped to the scale."""
-        if self.landmarks is None:
-            return self.bias + features @ self.weights
-        return self.bias + np.exp(-_apart(features * self.reach, self.landmarks)) @ self.weights
+        return self.bias + self.compared(features) @ self.weights
+
+    def with_landmarks(self, count: int) -> Solution:
+        """The same with further landmarks that weigh nothing, so that judges of other pairs have as many; ridge stays
+        as it is."""
+        more = 0 if self.landmarks is None else count - len(self.landmarks)
+        if self.landmarks is None or more <= 0:
+            return self
+        landmarks, weights = (np.pad(own, ((0, more), (0, 0))) for own in (self.landmarks, self.weights))
+        return replace(self, landmarks=landmarks, weights=weights)
 
 
 def fit(
@@ -132,6 +145,28 @@ def fit(
     if chosen is None:
         return Solution(reach, None, reach[:, None] * (scaled.T @ weights), bias, record)
     return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
+
+
+def fold_fits(
+    sample: Portion, blocks: Sequence[int], widths: Sequence[float | None] = WIDTHS, seed: int = 0
+) -> Iterator[tuple[np.ndarray, Solution]]:
+    """Fits, each to all but a fold of the groups: nested cross-validation, as each chooses for itself.
+
+    Args:
+        sample: See `fit`.
+        blocks: See `fit`.
+        widths: See `fit`.
+        seed: Of the folds, these and those inside.
+
+    Yields:
+        Which pairs were left out, and what was fitted to the others.
+
+    Raises:
+        ValueError: As `fit`, also where there is one group.
+    """
+    folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=seed)
+    for rows, left_out in folds.split(sample.features, groups=sample.groups):
+        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, None, widths, seed)
 
 
 class _Equations:

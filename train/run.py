@@ -37,6 +37,7 @@ from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.layers import recompute_activations
 from ..models.lora import check_trainable, count_parameters, parameter_table
+from ..models.probe import without_adapters
 from ..models.scoring import Heard
 from ..models.weight_files import hash_of
 from ..third_party import hush
@@ -45,7 +46,7 @@ from .collate import Collate
 from .features import Features, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
-from .probe import StartAtProbe, without_adapters
+from .probe import StartAtProbe
 from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
