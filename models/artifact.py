@@ -23,7 +23,7 @@ from .calibration import Calibration, from_json, to_json
 from .checkpoints import read_checkpoint
 from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .judge import EmpathyJudge
+from .judge import EmpathyJudge, JudgeSettings
 from .lora import trained_in_full
 from .weight_files import (
     Fingerprints,
@@ -239,6 +239,21 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
         reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
         return LoadedJudge(judge, description, not_calibrated=reason)
     return LoadedJudge(judge, {**description, "calibration": to_json(calibration)}, calibration)
+
+
+def read_settings(path: Path) -> JudgeSettings:
+    """What a judge folder, a run folder or a checkpoint says that its judge was built from.
+
+    Raises:
+        UserError: If it is none of these, or the judge has its backbone in its folder, into which it was merged.
+    """
+    if (path / JUDGE_FILE).is_file():
+        file, description = path / JUDGE_FILE, read_description(path)
+    else:
+        file, description, _ = _read_run(path)
+    if EXPORT in description:
+        raise UserError(f"{file}: its adapter was merged into its backbone; expected the judge that it was made of")
+    return parse(file, description).settings
 
 
 def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:

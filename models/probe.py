@@ -70,23 +70,33 @@ def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
-    """Take the scale of what the head reads of clips from the first of these pairs."""
+    """Take the scale of what the head reads of clips from the first of these pairs.
+
+    Raises:
+        ValueError: If no pair can be read.
+    """
     found, known = [], 0
     for own in reader.known_of_clips(pairs):
         found.append(own)
         known += sum(of.nbytes for of in own if of is not None)
         if known > _SCALED_BY_BYTES:
             break
+    if not found:
+        raise ValueError("no pair has audio that can be used")
     layers, functionals = (None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True))
     judge = reader.judge
     judge.head_input.standardise(*(None if of is None else of.to(judge.device) for of in (layers, functionals)))
 
 
 class Probe:
-    """Fits the head to pairs; what it reads must have its scale already (`standardise`)."""
+    """Fits the head to pairs; what it reads must have its scale already (`standardise`).
+
+    Attributes:
+        sampled: The pairs of the sample that gives the landmarks.
+    """
 
     def __init__(self, reader: Reader, rated: Rated, widths: Sequence[float | None] = WIDTHS) -> None:
-        """Read the sample that gives the landmarks: all pairs, or so many that they can be.
+        """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
 
         Args:
             reader: Runs the backbone.
@@ -98,17 +108,21 @@ class Probe:
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
         self._blocks = reader.judge.head_input.blocks
-        self._sample = Portion(*(np.concatenate(own) for own in zip(*self._portions(few), strict=True)))
-        self.sampled = list(few)
+        self.sampled: list[Pair] = []
+        parts = []
+        for pairs, portion in self._portions(few):
+            self.sampled += pairs
+            parts.append(portion)
+        self._sample = Portion(*(np.concatenate(own) for own in zip(*parts, strict=True)))
 
-    def _portions(self, pairs: Sequence[Pair]) -> Iterator[Portion]:
-        seen: set[str] = set()
+    def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Portion]]:
+        rated, seen = self._rated, set[str]()
         for found, values in self._reader.features(pairs):
             new = [row for row, pair in enumerate(found) if pair.pair_id not in seen]
             seen.update(pair.pair_id for pair in found)
             rows = [self._rows[found[row].pair_id] for row in new]
-            rated = self._rated
-            yield Portion(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
+            portion = Portion(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
+            yield [found[row] for row in new], portion
 
     def fit(self) -> Solution:
         """Of all pairs.
@@ -116,7 +130,7 @@ class Probe:
         Raises:
             ValueError: If a dimension has ratings of fewer than two groups.
         """
-        portions = None if self._whole else self._portions(self._rated.pairs)
+        portions = None if self._whole else (portion for _, portion in self._portions(self._rated.pairs))
         return fit(self._sample, self._blocks, portions, self._widths)
 
     def left_out(self, means: Tensor) -> Prediction:
