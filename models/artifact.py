@@ -56,6 +56,8 @@ class Provenance:
         preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
         losses: Weight of each loss that was minimised.
         shares: Of ratings, preferences and counterfactual pairs among the training items.
+        refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
+            judges that were not trained on a pair say of it.
     """
 
     dataset: str
@@ -69,6 +71,7 @@ class Provenance:
     preferences_met: dict[str, float | None] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
+    refit: bool = False
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints | None = None) -> dict[str, Any]:

@@ -25,10 +25,12 @@ from ..data_modules.kept_together import kept_together
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
 from ..models.closed_form import WIDTHS, Solution, fit_preferences
+from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision
 from .module import JudgeModule
 from .strategies import ZeroStrategy, like
+from .task import Task
 
 
 class StartAtProbe(Callback):
@@ -38,17 +40,21 @@ class StartAtProbe(Callback):
 
     Attributes:
         fitted: Whether the head is at a probe.
+        left_out: Pair -> what the same regression says of it when its group is left out; of a probe that is fitted to
+            all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: bool) -> None:
+    def __init__(self, method: str, resumed: bool, task: Task) -> None:
         """Of a run.
 
         Args:
             method: "probe" may compare pairs with landmarks; "lora" trains on from a linear probe.
             resumed: Whether it goes on from a checkpoint, which knows all this.
+            task: What the run is for.
         """
-        self.method, self._resumed = method, resumed
+        self.method, self._resumed, self._task = method, resumed, task
         self.fitted = False
+        self.left_out: dict[str, Prediction] = {}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Standardise and fit."""
@@ -56,11 +62,11 @@ class StartAtProbe(Callback):
         if self._resumed or not pl_module.judge.head_input.settings.of_clips:
             return
         with torch.random.fork_rng(devices=[]):  # dropout and order stay those of a run without this pass
-            self.fitted = _start(trainer, pl_module, self.method)
+            self.fitted = self._start(trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Validate the start as any epoch, so that it may be the best checkpoint."""
-        if not self.fitted:
+        if not self.fitted or self._task.refit:
             return
         trainer.validating = True  # as before any validation in the loop of epochs
         trainer.fit_loop.epoch_loop.val_loop.run()
@@ -70,34 +76,48 @@ class StartAtProbe(Callback):
                 # by itself it looks at the end of an epoch, and takes step 0 for saved
                 callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
 
+    def _start(self, trainer: L.Trainer, module: JudgeModule) -> bool:
+        """Fit the head of a judge that is on its device; a collective of all processes."""
+        judge, data = module.judge, module.data
+        modes = {own: own.training for own in judge.modules()}
+        judge.eval()
+        reader = _SharedReader(
+            module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size
+        )
+        try:
+            pairs = shuffled(data.train.pairs, data.seed)
+            standardise(reader, pairs)
+            if isinstance(trainer.strategy, ZeroStrategy):
+                Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+                return False
+            sharded = getattr(trainer.strategy, "shards_weights", False)
+            widths = WIDTHS if self.method == "probe" and not sharded else (None,)
+            if data.shares[0]:
+                solution = self._from_ratings(Probe(reader, _rated(pairs, data), widths), data)
+            else:
+                solution = _from_preferences(reader, data)
+            if solution is None:
+                return False
+            if trainer.is_global_zero:
+                Console(stderr=True).print(f"probe: {solution.in_words(data.dimensions)}", markup=False, soft_wrap=True)
+            _put(module, solution, data.mean_ratings())
+        finally:
+            for own, training in modes.items():
+                own.training = training
+        return True
 
-def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> bool:
-    """Fit the head of a judge that is on its device; a collective of all processes."""
-    judge, data = module.judge, module.data
-    modes = {own: own.training for own in judge.modules()}
-    judge.eval()
-    reader = _SharedReader(module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size)
-    try:
-        pairs = shuffled(data.train.pairs, data.seed)
-        standardise(reader, pairs)
-        if isinstance(trainer.strategy, ZeroStrategy):
-            Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
-            return False
-        sharded = getattr(trainer.strategy, "shards_weights", False)
-        widths = WIDTHS if method == "probe" and not sharded else (None,)
-        if data.shares[0]:
-            solution = _from_ratings(Probe(reader, _rated(pairs, data), widths))
-        else:
-            solution = _from_preferences(reader, data)
-        if solution is None:
-            return False
-        if trainer.is_global_zero:
-            Console(stderr=True).print(f"probe: {solution.in_words(data.dimensions)}", markup=False, soft_wrap=True)
-        _put(module, solution, data.mean_ratings())
-    finally:
-        for own, training in modes.items():
-            own.training = training
-    return True
+    def _from_ratings(self, probe: Probe, data: PairDataModule) -> Solution | None:
+        try:
+            if self._task.refit and self._task.scores is None:
+                made = probe.left_out(data.mean_ratings())
+                for row, pair in enumerate(probe.sampled):
+                    deviation = None if made.deviation is None else made.deviation[row]
+                    self.left_out[pair.pair_id] = Prediction(made.score[row], deviation)
+            solution = probe.fit()
+        except ValueError as error:
+            Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
+            return None
+        return solution if self._task.landmarks is None else solution.with_landmarks(self._task.landmarks)
 
 
 @dataclass
@@ -151,14 +171,6 @@ class _SharedReader:
         found: list[Any] = [None] * self.ranks
         dist.all_gather_object(found, own)
         return found
-
-
-def _from_ratings(probe: Probe) -> Solution | None:
-    try:
-        return probe.fit()
-    except ValueError as error:
-        Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
-        return None
 
 
 def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
