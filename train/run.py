@@ -222,7 +222,10 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
 
         trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
         if task.refit:
-            module.measure(at_probe.left_out if task.scores is None else task.scores)
+            scores = at_probe.left_out if task.scores is None else task.scores
+            if not scores:
+                raise UserError("refit: no pair can be left out; expected ratings of each dimension in several groups")
+            module.measure(scores)
         elif recipe.method == "probe":  # the fit had no steps
             trainer.validate(module, datamodule, verbose=False)
         if task.refit or recipe.method == "probe":
