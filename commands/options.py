@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _JUDGES = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
     "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
-    "the others), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
+    "the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic, "
+    "acoustic:egemaps, text, quality, random, constant"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -61,6 +61,19 @@ class Model(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Which pairs are trained on and validated on, where not the splits say it.
+
+    Attributes:
+        train: Their ids.
+        validation: Their ids.
+    """
+
+    train: frozenset[str]
+    validation: frozenset[str]
+
+
 class PairDataModule(L.LightningDataModule):
     """Reads a pair dataset with a split. Batches are made by the trainer's model, which alone knows its backbone's
     inputs; without a trainer, a batch is the list of its items."""
@@ -83,6 +96,7 @@ class PairDataModule(L.LightningDataModule):
         counterfactual_min_score: float = 0.6,
         seed: int = 0,
         start: Position | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """Settings; nothing is read before `setup`.
 
@@ -108,6 +122,7 @@ class PairDataModule(L.LightningDataModule):
             counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
             seed: Of the order in which pairs are read, and of augmentation.
             start: Where a resumed run goes on: workers start before Lightning tells the epoch.
+            parts: Of the pairs of both splits together, those to train on and to validate on.
         """
         super().__init__()
         self.path = path
@@ -125,6 +140,11 @@ class PairDataModule(L.LightningDataModule):
         self.counterfactual_min_score = counterfactual_min_score
         self.seed = seed
         self.start = start or Position()
+        self._parts = parts
+        if parts is not None:
+            self.train_splits = self.validation_splits = tuple(
+                dict.fromkeys((*self.train_splits, *self.validation_splits))
+            )
 
     def setup(self, stage: str) -> None:
         """Load the dataset and check its split, once: a recipe does it before the trainer asks for it.
@@ -144,9 +164,11 @@ class PairDataModule(L.LightningDataModule):
                 clip_seconds(dataset)
         self.dataset = dataset
         both = set(self.train_splits) & set(self.validation_splits)
-        if both:
+        if both and self._parts is None:
             raise DataError(f"train_split and validation_split: both hold {min(both)!r}; expected different splits")
-        training = self.dataset.subset(self.train_splits)
+        training, validation = (self.dataset.subset(own) for own in (self.train_splits, self.validation_splits))
+        if self._parts is not None:
+            training, validation = training.only(self._parts.train), validation.only(self._parts.validation)
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
         rated = set(training.ratings["pair_id"])
         judged = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated))
@@ -154,7 +176,6 @@ class PairDataModule(L.LightningDataModule):
         if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
-        validation = self.dataset.subset(self.validation_splits)
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
         self._find_comparisons(training)
 

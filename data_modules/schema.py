@@ -224,8 +224,11 @@ class PairDataset:
                     f"{self.root}: no pair is in split {shown(name)}; it has "
                     + (", ".join(sorted(known)) if known else "no splits yet, make them with `empathy-judge split`")
                 )
-        pairs = tuple(pair for pair in self.pairs if pair.split in wanted)
-        ids = {pair.pair_id for pair in pairs}
+        return self.only({pair.pair_id for pair in self.pairs if pair.split in wanted})
+
+    def only(self, ids: Collection[str]) -> PairDataset:
+        """The pairs of these ids, with their ratings and the preferences between them."""
+        pairs = tuple(pair for pair in self.pairs if pair.pair_id in ids)
         ratings = self.ratings[self.ratings["pair_id"].isin(list(ids))].reset_index(drop=True)
         preferences = self.preferences
         if preferences is not None:

@@ -23,7 +23,7 @@ from .calibration import Calibration, from_json, to_json
 from .checkpoints import read_checkpoint
 from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
 from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .judge import EmpathyJudge
+from .judge import EmpathyJudge, JudgeSettings
 from .lora import trained_in_full
 from .weight_files import (
     Fingerprints,
@@ -56,6 +56,8 @@ class Provenance:
         preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
         losses: Weight of each loss that was minimised.
         shares: Of ratings, preferences and counterfactual pairs among the training items.
+        refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
+            judges that were not trained on a pair say of it.
     """
 
     dataset: str
@@ -69,6 +71,7 @@ class Provenance:
     preferences_met: dict[str, float | None] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
+    refit: bool = False
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints | None = None) -> dict[str, Any]:
@@ -239,6 +242,21 @@ def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
         reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
         return LoadedJudge(judge, description, not_calibrated=reason)
     return LoadedJudge(judge, {**description, "calibration": to_json(calibration)}, calibration)
+
+
+def read_settings(path: Path) -> JudgeSettings:
+    """What a judge folder, a run folder or a checkpoint says that its judge was built from.
+
+    Raises:
+        UserError: If it is none of these, or the judge has its backbone in its folder, into which it was merged.
+    """
+    if (path / JUDGE_FILE).is_file():
+        file, description = path / JUDGE_FILE, read_description(path)
+    else:
+        file, description, _ = _read_run(path)
+    if EXPORT in description:
+        raise UserError(f"{file}: its adapter was merged into its backbone; expected the judge that it was made of")
+    return parse(file, description).settings
 
 
 def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:

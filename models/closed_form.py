@@ -9,13 +9,15 @@ cross-validation over groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
+
+from ..data_modules.schema import Dimension
 
 EXACT = 5_000
 """Training pairs up to which every one of them is a landmark."""
@@ -65,11 +67,37 @@ class Solution:
     bias: np.ndarray
     record: Mapping[str, Any]
 
+    def in_words(self, dimensions: Sequence[Dimension]) -> str:
+        """What was chosen, in one line."""
+        if "comparisons" in self.record:
+            loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
+            return f"logistic regression of {self.record['comparisons']} comparisons, {loss}"
+        chosen = self.record["kernel"] if self.record["width"] is None else f"gaussian {self.record['width']:g}"
+        penalties = zip(dimensions, self.record["penalty"], strict=True)
+        return (
+            f"{chosen} kernel on {self.record['pairs']} pairs, explains "
+            f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of groups left out; penalty "
+            f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
+        )
+
+    def compared(self, features: np.ndarray) -> np.ndarray:
+        """What `weights` weigh `(pairs, landmarks or features)`."""
+        if self.landmarks is None:
+            return features
+        return np.exp(-_apart(features * self.reach, self.landmarks))
+
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Rating points `(pairs, dimensions)`, not clipped to the scale."""
-        if self.landmarks is None:
-            return self.bias + features @ self.weights
-        return self.bias + np.exp(-_apart(features * self.reach, self.landmarks)) @ self.weights
+        return self.bias + self.compared(features) @ self.weights
+
+    def with_landmarks(self, count: int) -> Solution:
+        """The same with further landmarks that weigh nothing, so that judges of other pairs have as many; ridge stays
+        as it is."""
+        more = 0 if self.landmarks is None else count - len(self.landmarks)
+        if self.landmarks is None or more <= 0:
+            return self
+        landmarks, weights = (np.pad(own, ((0, more), (0, 0))) for own in (self.landmarks, self.weights))
+        return replace(self, landmarks=landmarks, weights=weights)
 
 
 def fit(
@@ -94,11 +122,14 @@ def fit(
     reach = _reach(sample.features, blocks)
     scaled = sample.features * reach
     few = _first(sample, CHOSEN_ON)
-    losses = {width: _Equations(few.features * reach, width, seed).add(few, reach).losses() for width in widths}
+    candidates = {width: _Equations(few.features * reach, width, seed).add(few, reach) for width in widths}
+    losses = {width: equations.losses() for width, equations in candidates.items()}
     chosen = min(losses, key=lambda width: float(losses[width].min(0).mean()))
-    equations = _Equations(scaled, chosen, seed)
-    for portion in [sample] if portions is None else portions:
-        equations.add(portion, reach)
+    equations = candidates[chosen]
+    if portions is not None or len(few.groups) < len(scaled):
+        equations = _Equations(scaled, chosen, seed)
+        for portion in [sample] if portions is None else portions:
+            equations.add(portion, reach)
     weights, bias, penalties = equations.solve()
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
@@ -114,6 +145,28 @@ def fit(
     if chosen is None:
         return Solution(reach, None, reach[:, None] * (scaled.T @ weights), bias, record)
     return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
+
+
+def fold_fits(
+    sample: Portion, blocks: Sequence[int], widths: Sequence[float | None] = WIDTHS, seed: int = 0
+) -> Iterator[tuple[np.ndarray, Solution]]:
+    """Fits, each to all but a fold of the groups: nested cross-validation, as each chooses for itself.
+
+    Args:
+        sample: See `fit`.
+        blocks: See `fit`.
+        widths: See `fit`.
+        seed: Of the folds, these and those inside.
+
+    Yields:
+        Which pairs were left out, and what was fitted to the others.
+
+    Raises:
+        ValueError: As `fit`, also where there is one group.
+    """
+    folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=seed)
+    for rows, left_out in folds.split(sample.features, groups=sample.groups):
+        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, None, widths, seed)
 
 
 class _Equations:

@@ -116,7 +116,7 @@ class HeadInput(nn.Module):
         """
         layers = inputs.layers if self.settings.audio != "none" else None
         functionals = inputs.functionals if self.settings.functionals else None
-        return tuple(None if of is None else _of_pairs(of.float(), inputs.heard) for of in (layers, functionals))  # pyright: ignore
+        return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
         """Features `(rows, sum of blocks)`, before they are compared with landmarks.
@@ -158,9 +158,12 @@ class HeadInput(nn.Module):
                 self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER))
 
 
-def _of_pairs(clips: Tensor, heard: Tensor | None) -> Tensor:
+def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
     """Of the response, of the last context turn (NaN without one), and the first less the second `(rows, 3, ...)`."""
+    if clips is None:
+        return None
     assert heard is not None, "inputs were built by a judge that reads nothing of the clips"
+    clips = clips.float()
     response, context = clips[heard[:, 0]], clips[heard[:, 1].clamp(min=0)]
     absent = (heard[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
     context = torch.where(absent, torch.nan, context)

@@ -159,11 +159,9 @@ class EmpathyJudge(nn.Module):
         inputs = self.heard(inputs)
         return self.pool(self.backbone.hidden_states(inputs), inputs)
 
-    def read(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What `HeadInput` makes features of: the pooled state `(rows, hidden)`, and what it has of the clips
-        (`HeadInput.raw`)."""
-        inputs = self.heard(inputs)
-        return self.pool_states(self.backbone.hidden_states(inputs), inputs), *self.head_input.raw(inputs)
+    def known_of_clips(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
+        """What the head has of the clips of each row (`HeadInput.raw`); the language model does not run."""
+        return self.head_input.raw(self.heard(inputs))
 
     def heard(self, inputs: Inputs) -> Inputs:
         """The same inputs with their clips encoded."""

@@ -102,7 +102,8 @@ def fit_calibration(
         dimensions: Of the judge.
         dataset: As for `calibrate_judge`.
         splits: As for `calibrate_judge`.
-        judged: Scores and clips of each rated pair of the splits by its id; pairs with an error are counted.
+        judged: Scores and clips of rated pairs of the splits by their ids; pairs with an error are counted, those that
+            are not there do not count.
         method: How scores are mapped to ratings.
         abstain: Fraction of the pairs from which the judge abstains; None = it never does.
 
@@ -110,7 +111,7 @@ def fit_calibration(
         UserError: If no pair has a rating, or as `fit_dimension`.
     """
     part = dataset.subset(splits)
-    rated = _rated(part, dimensions, splits)
+    rated = [position for position in _rated(part, dimensions, splits) if part.pairs[position].pair_id in judged]
     pairs = [part.pairs[position] for position in rated]
     found = [judged[pair.pair_id] for pair in pairs]
     usable = [position for position, own in enumerate(found) if not isinstance(own.outcome, AudioError)]

@@ -46,7 +46,7 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
     # the scale is in both files: a head is worth nothing on another scale, and an edit of one shows
     metadata = {"dimensions": scales_text(judge.dimensions)}
-    if not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
+    if adapter is not None and not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
         metadata[_ADAPTER] = _AT_ITS_START
     save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata=metadata)
     if trained := judge.trained_in_full():

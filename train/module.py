@@ -48,6 +48,7 @@ class JudgeModule(L.LightningModule):
         collate: Collate,
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
+        refit: bool = False,
     ) -> None:
         """Put the pieces together.
 
@@ -57,8 +58,10 @@ class JudgeModule(L.LightningModule):
             collate: Makes a batch of items; the data module calls it.
             settings: Of the optimizer.
             raters: What is learned of each rater, if anything.
+            refit: Whether it is trained on all pairs (`Task.refit`).
         """
         super().__init__()
+        self._refit = refit
         self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
         self._settings = settings
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
@@ -140,14 +143,26 @@ class JudgeModule(L.LightningModule):
             self._validation = Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
         self._validation.clear()
 
+    def measure(self, scores: Mapping[str, Prediction]) -> None:
+        """Take the scores of other judges for those of a validation.
+
+        Args:
+            scores: Pair -> score; some may have none.
+        """
+        self.on_validation_epoch_start()
+        for index, pair in enumerate(self.data.validation.pairs):
+            if (own := scores.get(pair.pair_id)) is not None:
+                score, deviation = own.score[None], None if own.deviation is None else own.deviation[None]
+                self.validation.add(torch.tensor([index]), Prediction(score, deviation))
+        self._agreed()
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
         self.validation.add(batch.indices, self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
-        found = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
-        self._agreement, self._validated = found, self.trainer.global_step
+        found = self._agreed()
         for name, agreement in found.items():
             if agreement.spearman is None and self.global_rank == 0:
                 Console(stderr=True).print(f"validation: no Spearman for {name}: {agreement.reason}")
@@ -156,6 +171,11 @@ class JudgeModule(L.LightningModule):
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
         self.log(MONITOR, sum(a.value for a in found.values()) / len(found), prog_bar=True, sync_dist=False)
+
+    def _agreed(self) -> dict[str, Agreement]:
+        found = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
+        self._agreement, self._validated = found, self.trainer.global_step
+        return found
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
@@ -186,6 +206,7 @@ class JudgeModule(L.LightningModule):
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
+        checkpoint["epochs"] = self._epochs()
         if self._validation is not None and self._validated == self.trainer.global_step:  # of these weights
             found = self._validation.scores, self._validation.deviations
             checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
@@ -207,6 +228,11 @@ class JudgeModule(L.LightningModule):
     def _order(self) -> dict[str, Any]:
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
 
+    def _epochs(self) -> float:
+        """For how many it was trained; a refit is trained as long."""
+        steps = steps_of_epoch(self.trainer)
+        return self.trainer.global_step / steps if 0 < steps < math.inf else 0.0
+
     def _trained(self) -> dict[str, Tensor]:
         """Names and values of all weights that training changes, those that the judge does not keep included."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
@@ -227,9 +253,16 @@ class JudgeModule(L.LightningModule):
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.target,
+                refit=self._refit,
             ),
             self._fingerprints,
         )
+
+
+def steps_of_epoch(trainer: L.Trainer) -> float:
+    """Steps of the optimizer in an epoch."""
+    batches = trainer.num_training_batches
+    return batches if batches == math.inf else math.ceil(batches / trainer.accumulate_grad_batches)
 
 
 class FillCache(Callback):

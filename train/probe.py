@@ -7,8 +7,8 @@ with `method: probe` it ends there: one pass over the training split, and no gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -21,19 +21,16 @@ from torch import distributed as dist
 
 from ..data_modules.comparisons import directions
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
+from ..data_modules.kept_together import kept_together
 from ..data_modules.schema import Pair
 from ..models.backbones.base import Inputs
-from ..models.closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fit_preferences
-from ..models.heads import build_head
-from ..models.judge import EmpathyJudge, JudgeSettings
+from ..models.closed_form import WIDTHS, Solution, fit_preferences
+from ..models.heads import Prediction
+from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision
 from .module import JudgeModule
 from .strategies import ZeroStrategy, like
-
-_LEAST_SPEAKERS = 3
-_SCALED_BY_BYTES = 200 * 2**20
-"""Of what is known of clips, for the scale of features: the first pairs in random order that fit."""
+from .task import Task
 
 
 class StartAtProbe(Callback):
@@ -42,18 +39,22 @@ class StartAtProbe(Callback):
     The start is a candidate for the best checkpoint: training never publishes what is worse.
 
     Attributes:
-        record: What was fitted; None before, or where there was nothing to fit.
+        fitted: Whether the head is at a probe.
+        left_out: Pair -> what the same regression says of it when its group is left out; of a probe that is fitted to
+            all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: bool) -> None:
+    def __init__(self, method: str, resumed: bool, task: Task) -> None:
         """Of a run.
 
         Args:
             method: "probe" may compare pairs with landmarks; "lora" trains on from a linear probe.
             resumed: Whether it goes on from a checkpoint, which knows all this.
+            task: What the run is for.
         """
-        self.method, self._resumed = method, resumed
-        self.record: dict[str, Any] | None = None
+        self.method, self._resumed, self._task = method, resumed, task
+        self.fitted = False
+        self.left_out: dict[str, Prediction] = {}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Standardise and fit."""
@@ -61,11 +62,11 @@ class StartAtProbe(Callback):
         if self._resumed or not pl_module.judge.head_input.settings.of_clips:
             return
         with torch.random.fork_rng(devices=[]):  # dropout and order stay those of a run without this pass
-            self.record = _start(trainer, pl_module, self.method)
+            self.fitted = self._start(trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Validate the start as any epoch, so that it may be the best checkpoint."""
-        if self.record is None:
+        if not self.fitted or self._task.refit:
             return
         trainer.validating = True  # as before any validation in the loop of epochs
         trainer.fit_loop.epoch_loop.val_loop.run()
@@ -75,42 +76,52 @@ class StartAtProbe(Callback):
                 # by itself it looks at the end of an epoch, and takes step 0 for saved
                 callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
 
+    def _start(self, trainer: L.Trainer, module: JudgeModule) -> bool:
+        """Fit the head of a judge that is on its device; a collective of all processes."""
+        judge, data = module.judge, module.data
+        modes = {own: own.training for own in judge.modules()}
+        judge.eval()
+        reader = _SharedReader(
+            module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size
+        )
+        try:
+            pairs = shuffled(data.train.pairs, data.seed)
+            standardise(reader, pairs)
+            if isinstance(trainer.strategy, ZeroStrategy):
+                Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+                return False
+            sharded = getattr(trainer.strategy, "shards_weights", False)
+            widths = WIDTHS if self.method == "probe" and not sharded else (None,)
+            if data.shares[0]:
+                solution = self._from_ratings(Probe(reader, _rated(pairs, data), widths), data)
+            else:
+                solution = _from_preferences(reader, data)
+            if solution is None:
+                return False
+            if trainer.is_global_zero:
+                Console(stderr=True).print(f"probe: {solution.in_words(data.dimensions)}", markup=False, soft_wrap=True)
+            _put(module, solution, data.mean_ratings())
+        finally:
+            for own, training in modes.items():
+                own.training = training
+        return True
 
-def _start(trainer: L.Trainer, module: JudgeModule, method: str) -> dict[str, Any] | None:
-    """Fit the head of a judge that is on its device; a collective of all processes."""
-    judge, data = module.judge, module.data
-    modes = {own: own.training for own in judge.modules()}
-    judge.eval()
-    reader = _Reader(module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size)
-    try:
-        reader.standardise(_shuffled(data.train.pairs, data.seed))
-        if isinstance(trainer.strategy, ZeroStrategy):
-            Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+    def _from_ratings(self, probe: Probe, data: PairDataModule) -> Solution | None:
+        try:
+            if self._task.refit and self._task.scores is None:
+                made = probe.left_out(data.mean_ratings())
+                for row, pair in enumerate(probe.sampled):
+                    deviation = None if made.deviation is None else made.deviation[row]
+                    self.left_out[pair.pair_id] = Prediction(made.score[row], deviation)
+            solution = probe.fit()
+        except ValueError as error:
+            Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
             return None
-        sharded = getattr(trainer.strategy, "shards_weights", False)
-        widths = WIDTHS if method == "probe" and not sharded else (None,)
-        solution = _fitted(reader, data, widths)
-        if solution is None:
-            return None
-        _put(module, solution, data.mean_ratings())
-    finally:
-        for own, training in modes.items():
-            own.training = training
-    return {**solution.record, "method": method}
-
-
-def _shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
-    """Every pair once, in random order."""
-    distinct = list(_by_id(pairs).values())
-    return [distinct[number] for number in np.random.default_rng(seed).permutation(len(distinct))]
-
-
-def _by_id(pairs: Sequence[Pair]) -> dict[str, Pair]:
-    return {pair.pair_id: pair for pair in pairs}
+        return solution if self._task.landmarks is None else solution.with_landmarks(self._task.landmarks)
 
 
 @dataclass
-class _Reader:
+class _SharedReader:
     """Runs the frozen backbone over pairs, each process over its share.
 
     Attributes:
@@ -125,32 +136,23 @@ class _Reader:
     rank: int
     ranks: int
 
-    @property
-    def judge(self) -> EmpathyJudge:
-        """The judge."""
-        return self.module.judge
+    def __post_init__(self) -> None:
+        self.judge = self.module.judge
 
     def _inputs(self, pairs: Sequence[Pair]) -> Inputs:
         features = self.module.collate.features
         inputs = self.judge.build_inputs(pairs) if features is None else features.inputs(pairs)
         return inputs.to(self.judge.device)
 
-    def standardise(self, pairs: Sequence[Pair]) -> None:
-        """Take the scale of features from the first of these pairs."""
-        found, known = [], 0
+    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                read = self.judge.read(self._inputs(batch))
-            found += self._gathered([None if own is None else own.cpu() for own in read[1:]])
-            known += sum(own.nbytes for own in found[-1] if own is not None) * self.ranks
-            if known > _SCALED_BY_BYTES:
-                break
-        blocks = [None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True)]
-        layers, functionals = (None if own is None else own.to(self.judge.device) for own in blocks)
-        self.judge.head_input.standardise(layers, functionals)
+                own = self.judge.known_of_clips(self._inputs(batch))
+            yield from self._gathered(tuple(None if of is None else of.cpu() for of in own))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """Pairs of all processes and what the head would read of them, a portion at a time, the same in all."""
+        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.pooled(self._inputs(batch))
@@ -171,65 +173,26 @@ class _Reader:
         return found
 
 
-def _fitted(reader: _Reader, data: PairDataModule, widths: Sequence[float | None]) -> Solution | None:
-    blocks = reader.judge.head_input.blocks
-    if not data.shares[0]:
-        return _from_preferences(reader, data, blocks)
-    pairs = _shuffled(data.train.pairs, data.seed)
-    targets, weights = _targets(data)
-    number = {name: row for row, name in enumerate(_by_id(data.train.pairs))}
-    group_of = _groups(data)
-
-    def portions(some: Sequence[Pair]) -> Iterator[Portion]:
-        seen: set[str] = set()
-        for found, values in reader.features(some):
-            new = [row for row, pair in enumerate(found) if pair.pair_id not in seen]
-            seen.update(pair.pair_id for pair in found)
-            rows = [number[found[row].pair_id] for row in new]
-            groups = np.array([group_of(found[row]) for row in new], dtype=object)
-            yield Portion(values[new], targets[rows], weights[rows], groups)
-
-    few = pairs if len(pairs) <= EXACT else pairs[:LANDMARKS]
-    sample = Portion(*(np.concatenate(own) for own in zip(*portions(few), strict=True)))
-    try:
-        return fit(sample, blocks, None if few is pairs else portions(pairs), widths)
-    except ValueError as error:
-        Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
-        return None
-
-
-def _groups(data: PairDataModule) -> Callable[[Pair], str]:
-    """What folds keep together: speakers, where the split keeps them apart, else groups."""
-    splits: dict[str | None, set[str | None]] = {}
-    for pair in data.dataset.pairs:
-        splits.setdefault(pair.response_speaker, set()).add(pair.split)
-    speakers = {pair.response_speaker for pair in data.train.pairs}
-    if None not in speakers and len(speakers) >= _LEAST_SPEAKERS and all(len(splits[own]) == 1 for own in speakers):
-        return lambda pair: str(pair.response_speaker)
-    return lambda pair: pair.group_id
-
-
-def _targets(data: PairDataModule) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted mean and sum of weights of each distinct training pair `(pairs, dimensions)`, NaN = not rated."""
+def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
+    """Weighted mean and sum of weights of each of the distinct training pairs, of which an item is one rating."""
     scores, weights = data.train.scores.double().numpy(), data.train.weights.double().numpy()
-    number = {name: row for row, name in enumerate(_by_id(data.train.pairs))}
-    rows = [number[pair.pair_id] for pair in data.train.pairs]
-    sums, counts = np.zeros((len(number), scores.shape[1])), np.zeros((len(number), scores.shape[1]))
+    row_of = {pair.pair_id: row for row, pair in enumerate(pairs)}
+    rows = [row_of[pair.pair_id] for pair in data.train.pairs]
+    sums, counts = np.zeros((len(pairs), scores.shape[1])), np.zeros((len(pairs), scores.shape[1]))
     np.add.at(sums, rows, np.nan_to_num(scores) * weights)
     np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
     with np.errstate(invalid="ignore"):
-        return sums / counts, counts
+        return Rated(pairs, sums / counts, counts, kept_together(pairs, data.dataset.pairs))
 
 
-def _from_preferences(reader: _Reader, data: PairDataModule, blocks: Sequence[int]) -> Solution | None:
+def _from_preferences(reader: _SharedReader, data: PairDataModule) -> Solution | None:
     """Where people only compared: logits of preferences, spread over a quarter of the scale for each."""
     compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
     if not compared:
         return None
-    pairs = list(_by_id([pair for item in compared for pair in (item.chosen, item.rejected)]).values())
-    portions = reader.features(pairs)
-    known = {pair.pair_id: row for found, rows in portions for pair, row in zip(found, rows, strict=True)}
-    solutions, group_of = [], _groups(data)
+    pairs = list({pair.pair_id: pair for item in compared for pair in (item.chosen, item.rejected)}.values())
+    known = {pair.pair_id: row for found, rows in reader.features(pairs) for pair, row in zip(found, rows, strict=True)}
+    solutions, blocks = [], reader.judge.head_input.blocks
     for column in range(len(data.dimensions)):
         own = [item for item in compared if item.strength[column] > 0]
         if not own:
@@ -237,7 +200,7 @@ def _from_preferences(reader: _Reader, data: PairDataModule, blocks: Sequence[in
         better, worse = (
             np.stack([known[getattr(item, name).pair_id] for item in own]) for name in ("chosen", "rejected")
         )
-        groups = np.array([group_of(item.chosen) for item in own], dtype=object)
+        groups = kept_together([item.chosen for item in own], data.dataset.pairs)
         if len(set(groups)) < 2:
             return None
         solutions.append(fit_preferences(better, worse, blocks, groups))
@@ -256,29 +219,9 @@ def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
         dist.broadcast_object_list(shared)
         (solution,) = shared
     if solution.landmarks is not None:
-        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach))
+        compare_as(judge, solution)
         module.forget_shapes()
-    head = build_head(judge.settings.head, judge.head_input.size, judge.dimensions, standardised=True)
-    head.start_from(torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float(), means)
+    head = head_at(judge, solution, means)
     with torch.no_grad():
         for name, weight in judge.head.named_parameters():
             weight.copy_(like(head.get_parameter(name).to(weight.device), weight))
-
-
-def without_adapters(settings: JudgeSettings) -> JudgeSettings:
-    """The same judge with a backbone that stays as it is."""
-    return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
-
-
-def check_method(method: str, judge: EmpathyJudge, data: PairDataModule) -> None:
-    """A probe has something to be fitted to, and on.
-
-    Raises:
-        UserError: If not.
-    """
-    if method != "probe":
-        return
-    if not judge.head_input.settings.of_clips:
-        raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
-    if data.augmentation.active:
-        raise UserError("method probe with augmentation: it hears every clip once; expected none")

@@ -47,7 +47,15 @@ class Recipe:
         resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
         method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
             hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts from the linear
-            one and trains adapters, pooling and head; its start may remain the best checkpoint.
+            one and trains adapters, pooling and head; its start may remain the best checkpoint. auto: both, one after
+            the other; the probe is kept unless the trained judge agrees better with people on pairs that neither was
+            trained on, by more than a standard error.
+        refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
+            at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
+            that were not trained on a pair.
+        folds: Train a judge on all but one of so many parts of train and validation splits, once for each part, which
+            keep speakers (or groups) whole; RUN/left_out.csv has what each says of its part, RUN/ensemble is all of
+            them together, and the run itself is the judge that was fitted to all pairs, as with refit. 0 = none.
         seed: Of weights, order and dropout.
         patience: Validations without better agreement before stopping.
         checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
@@ -75,7 +83,9 @@ class Recipe:
 
     run: str | None = None
     resume: bool | Literal["auto"] = False
-    method: Literal["lora", "probe"] = "lora"
+    method: Literal["lora", "probe", "auto"] = "lora"
+    refit: bool = False
+    folds: int = 0
     seed: int = 0
     patience: int = 3
     checkpoint_steps: int = 200
@@ -113,7 +123,7 @@ class RecipeParser:
             "override files",
         )
         self.parser.add_class_arguments(Recipe, skip={"data", "trainer"})
-        self.parser.add_class_arguments(PairDataModule, "data", skip={"seed", "start"}, instantiate=False)
+        self.parser.add_class_arguments(PairDataModule, "data", skip={"seed", "start", "parts"}, instantiate=False)
         self.parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces

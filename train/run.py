@@ -37,18 +37,21 @@ from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.layers import recompute_activations
 from ..models.lora import check_trainable, count_parameters, parameter_table
+from ..models.probe import without_adapters
 from ..models.scoring import Heard
 from ..models.weight_files import hash_of
 from ..third_party import hush
 from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
 from .collate import Collate
 from .features import Features, temporary_folder
+from .folds import StopAfter, everything, is_several, train_several
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
-from .probe import StartAtProbe, check_method, without_adapters
+from .probe import StartAtProbe
 from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
+from .task import Task
 from .throughput import ProgressLines, Throughput
 from .upgrade import CONFIG_FILE
 from .validation_pictures import ValidationPictures
@@ -146,18 +149,46 @@ def train(
         dry_run(recipe)
         return None
     folder = _run_folder(recipe)
-    start = _starting_point(folder, recipe.resume)
-    if _is_first():
+
+    def one(changed: Mapping[str, Any], task: Task) -> Run:
+        own = parser.overlaid(parsed, changed, "train")
+        # the run itself keeps the whole recipe, those below it keep theirs
+        return _train_one(parser.recipe(own), parser.text(own if "run" in changed else parsed), task, given, watching)
+
+    if is_several(recipe):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
+        train_several(recipe, folder, one)
+        return _finished(folder)
+    return one({}, Task(everything(recipe), refit=True) if recipe.refit else Task())
+
+
+def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
+    """One run, as `train` does it.
+
+    Args:
+        recipe: Of this run.
+        text: Of its `config.yaml`.
+        task: What it is for.
+        given: The dataset, as it was loaded.
+        watching: See `train`.
+    """
+    folder = _run_folder(recipe)
+    start = _starting_point(folder, recipe.resume)
+    if recipe.method == "probe":
+        start = None  # it is fitted anew, which takes no longer than to go on
+    if _is_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
         position = Position() if start is None else position_of(read_checkpoint(start))
-        datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position)
+        datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
-        trainer = _trainer(recipe, folder, StartAtProbe(recipe.method, resumed=start is not None), watching)
+        at_probe = StartAtProbe(recipe.method, start is not None, task)
+        trainer = _trainer(recipe, folder, at_probe, task, watching)
         datamodule.setup("fit")
         if given is not None:
             _check_same(given, datamodule.dataset)
@@ -166,7 +197,6 @@ def train(
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
-        check_method(recipe.method, judge, datamodule)
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name
             raise UserError(f"gradient_checkpointing: backbone {name} has no layers that can be recomputed")
@@ -188,15 +218,25 @@ def train(
             features = Features(judge, recipe.cache.what, store, str(trainer.precision))
         compare = recipe.objective.settings.compare
         collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
-        module = JudgeModule(judge, objective, collate, recipe.optimizer, raters)
+        module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task.refit)
 
         trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
-        if recipe.method == "probe" and start is None:  # the fit had no steps
+        if task.refit:
+            scores = at_probe.left_out if task.scores is None else task.scores
+            if not scores:
+                raise UserError("refit: no pair can be left out; expected ratings of each dimension in several groups")
+            module.measure(scores)
+        elif recipe.method == "probe":  # the fit had no steps
             trainer.validate(module, datamodule, verbose=False)
+        if task.refit or recipe.method == "probe":
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
-        best = _best_checkpoint(folder)
+        _check_best(folder)
         _calibrate(folder, judge, datamodule)
-    calibration = folder / CALIBRATION_FILE
+    return _finished(folder)
+
+
+def _finished(folder: Path) -> Run:
+    best, calibration = folder / CHECKPOINTS / BEST, folder / CALIBRATION_FILE
     agreement = read_checkpoint(best)["description"]["provenance"]["validation"]
     return Run(folder, best, agreement, calibration if calibration.is_file() else None)
 
@@ -238,9 +278,11 @@ def _is_first() -> bool:
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, watching: Sequence[Callback]) -> L.Trainer:
+def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watching: Sequence[Callback]) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers."""
     given = dict(recipe.trainer)
+    if task.refit:
+        given |= {"limit_val_batches": 0}
     if recipe.method == "probe":
         given |= {"max_epochs": 0, "max_steps": -1}
     if recipe.profile:
@@ -253,14 +295,17 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, watching: Sequence[
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]
     shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
-    return L.Trainer(
+    best = ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False)
+    # not strict: max_steps may end an epoch before its validation
+    early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
+    trainer = L.Trainer(
         **given,
         logger=loggers if logger in (None, True) else logger,
         callbacks=[
-            ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False),
+            *([] if task.refit else [best]),
             ModelCheckpoint(folder, filename="last", enable_version_counter=False),
-            # not strict: max_steps may end an epoch before its validation
-            EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False),
+            *([] if task.refit else [early]),
+            *([] if task.epochs is None else [StopAfter(task.epochs)]),
             FillCache(),
             start,
             *([CompileLayers()] if recipe.compile_layers else []),
@@ -278,6 +323,12 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, watching: Sequence[
         num_sanity_val_steps=0,
         plugins=[AtomicCheckpoints(), *started_by()],
     )
+    if task.one_process and trainer.world_size > 1:
+        raise UserError(
+            f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "
+            "expected trainer.devices 1"
+        )
+    return trainer
 
 
 def _check_data(recipe: Recipe, data: PairDataModule) -> None:
@@ -287,6 +338,14 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
             f"cache: {recipe.cache.what} with augmentation: each epoch hears every clip anew, so that nothing can be "
             "kept; expected cache.what none, or no augmentation"
         )
+    if recipe.judge.head_input.landmarks:
+        raise UserError(
+            f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: method probe sets it; expected 0"
+        )
+    if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
+        raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
+    if recipe.method == "probe" and data.augmentation.active:
+        raise UserError("method probe with augmentation: it hears every clip once; expected none")
     data.check_supervision()
     if recipe.objective.rater_embedding and data.target != "single":
         raise UserError(
@@ -309,7 +368,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     check_trainable(counts, recipe.expected_trainable or {})
 
 
-def _best_checkpoint(run: Path) -> Path:
+def _check_best(run: Path) -> None:
     path = run / CHECKPOINTS / BEST
     if not path.is_file():
         raise UserError(
@@ -320,7 +379,6 @@ def _best_checkpoint(run: Path) -> Path:
     if math.isnan(read_checkpoint(path)["agreement"]):
         path.unlink()
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
-    return path
 
 
 def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:

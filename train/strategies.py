@@ -54,7 +54,7 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     fully_shard(judge, mesh=mesh)
     # what training calls: the head follows on its own, after raters were added to what is pooled
     register_fsdp_forward_method(judge, "pooled")
-    register_fsdp_forward_method(judge, "read")  # what the start of training calls
+    register_fsdp_forward_method(judge, "known_of_clips")  # what the start of training calls
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:
@@ -351,6 +351,11 @@ def check_strategy(recipe: Recipe) -> None:
     name = type(strategy).__name__
     if precision not in _PRECISIONS:
         raise UserError(f"trainer.precision {precision} with {name}; expected bf16-mixed or 32-true")
+    if isinstance(strategy, ZeroStrategy) and recipe.method == "probe":
+        raise UserError(
+            f"method probe with {name}, where DeepSpeed keeps a copy of the head that no regression reaches; expected "
+            "no strategy, or --config strategy_ddp"
+        )
     if isinstance(strategy, ZeroStrategy) and recipe.judge.lora.trained_dtype == "backbone":
         raise UserError(
             f"judge.lora.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that "

@@ -16,7 +16,7 @@ from ...data_modules.schema import PairDataset
 from ...scorer import Scorer
 from ..probes import choose
 from . import Judge
-from .baselines import BASELINES, open_baseline
+from .baselines import BASELINES, check_apart, open_baseline, probe
 from .baselines.simple import PREFIX, HumanJudge, without_raters
 from .prompted.factory import is_prompted, open_prompted
 from .scores_file import ScoresFile
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 AnyJudge = str | Path | Judge | Scorer
 """Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``local:BACKBONE``, ``scores:FILE``,
-``human:RATER`` or one of `baselines.BASELINES`); a `Scorer`; or any object that is a `Judge`."""
+``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `baselines.BASELINES`); a `Scorer`; or any object that is a
+`Judge`."""
 
 
 class Loading(TypedDict, total=False):
@@ -134,6 +135,20 @@ class _Opener:
     def _named(self, spec: str) -> Judge:
         if spec in BASELINES:
             return open_baseline(spec, self.dataset, self._other_splits(), self.split, self.seed)
+        named = self.loading
+        if spec.startswith(probe.PREFIX):
+            check_apart(spec, self._other_splits(), self.split)
+            learned = self.dataset.subset(self._other_splits())
+            return probe.open_probe(
+                spec,
+                learned,
+                self.seed,
+                device=named.get("device"),
+                backbone=named.get("backbone"),
+                quantization=named.get("quantization"),
+                cache=named.get("cache"),
+                windows=named.get("windows", True),
+            )
         if spec.startswith("scores:"):
             return ScoresFile(Path(spec.removeprefix("scores:")))
         if is_prompted(spec):
@@ -141,9 +156,8 @@ class _Opener:
         if not Path(spec).exists():
             raise UserError(
                 f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
-                f"scores:FILE, human:RATER, {', '.join(BASELINES)}"
+                f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
             )
-        named = self.loading
         cache = named.get("cache")
         return TrainedJudge.load(
             Path(spec),

@@ -34,16 +34,17 @@ def pair(number: int, turns: int = 1) -> Pair:
 def judge(make_judge):
     judge = make_judge(LoraSettings(parts=["language_model"], rank=2), head_input=BOTH)
     with torch.no_grad():
-        read = judge.read(judge.build_inputs([pair(n) for n in range(6)]))
-        judge.head_input.standardise(*read[1:])
+        judge.head_input.standardise(*judge.known_of_clips(judge.build_inputs([pair(n) for n in range(6)])))
     return judge
 
 
 @torch.no_grad()
 def test_features_are_statistics_of_response_context_and_their_difference(judge):
     pairs = [pair(n) for n in range(6)]
-    pooled, layers, functionals = judge.read(judge.build_inputs(pairs))
-    count, width = judge.backbone.layer_sizes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(judge.backbone), "hidden_states", None)  # the language model does not run
+        layers, functionals = judge.known_of_clips(judge.build_inputs(pairs))
+    (count, width), hidden = judge.backbone.layer_sizes, judge.backbone.hidden_size
     assert layers.shape == (6, 3, count, 2, width)
     assert functionals.shape == (6, 3, len(DELIVERY))
     states = judge.encode_clips([judge.decode(pairs[2].response)])[0][0].states
@@ -54,12 +55,12 @@ def test_features_are_statistics_of_response_context_and_their_difference(judge)
     np.testing.assert_allclose(functionals[2, 1], expected[1], rtol=1e-5, equal_nan=True)
     torch.testing.assert_close(layers[:, 2], layers[:, 0] - layers[:, 1])
     features = judge.pooled(judge.build_inputs(pairs))
-    assert features.shape == (6, judge.head_input.size) == (6, pooled.shape[1] + 6 * width + 3 * len(DELIVERY))
-    of_clips = features[:, pooled.shape[1] :]
+    assert features.shape == (6, judge.head_input.size) == (6, hidden + 6 * width + 3 * len(DELIVERY))
+    of_clips = features[:, hidden:]
     assert of_clips.mean(0).abs().max() < 1e-3  # of the pairs that the scale was taken from
     assert of_clips.abs().max() <= 5
     # together they weigh as much as the pooled state behind its layer norm
-    assert 0.5 < of_clips.square().sum(1).mean() / pooled.shape[1] < 1.01
+    assert 0.5 < of_clips.square().sum(1).mean() / hidden < 1.01
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
+from safetensors import safe_open
 from scipy.stats import spearmanr
 
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
@@ -24,6 +26,14 @@ PROBE = {"method": "probe", **EAR}
 
 def scores_of(judge, pairs) -> np.ndarray:
     return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
+
+
+@torch.no_grad()
+def read_by(judge, pair) -> torch.Tensor:
+    """Features before they are compared with landmarks."""
+    inputs = judge.heard(judge.build_inputs([pair]))
+    pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
+    return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +49,8 @@ def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_pa
     assert checkpoint["global_step"] == 0
     assert (probe / "calibration.json").is_file()
     assert main(["export", str(probe), "--out", str(tmp_path / "judge")]) == 0
+    with safe_open(tmp_path / "judge" / "head.safetensors", framework="pt") as file:
+        assert "adapter" not in file.metadata()  # it has none
     pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
     exported, run = load_any(tmp_path / "judge"), load_run(probe)
     expected = checkpoint["validation"]["score"].numpy()
@@ -47,16 +59,24 @@ def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_pa
     assert run.calibration is not None
 
 
+def test_what_was_chosen_is_said_in_one_line(train_arguments, tmp_path, capsys):
+    train(train_arguments(tmp_path / "run", **PROBE))
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("probe: "))
+    number = r"\d+(\.\d+)?(e[+-]\d+)?"
+    assert re.fullmatch(
+        rf"probe: (linear|gaussian 0\.\d+) kernel on \d+ pairs, explains -?\d\.\d\d of the variance of groups "
+        rf"left out; penalty empathy {number}, warmth {number}",
+        line,
+    )
+
+
 def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
     """Fitted here again, on features that the exported judge computes."""
     judge, dataset = load_run(probe).judge, PairDataset.load(dataset_folder)
     train_split, held_out = dataset.subset(["train"]), dataset.subset(["validation"])
     landmarks = judge.settings.head_input.landmarks
-    with torch.no_grad():
-        features = [judge.head_input.standardised(*judge.read(judge.build_inputs([p])))[0] for p in train_split.pairs]
-        new = torch.stack(
-            [judge.head_input.standardised(*judge.read(judge.build_inputs([p])))[0] for p in held_out.pairs]
-        )
+    features = [read_by(judge, pair) for pair in train_split.pairs]
+    new = torch.stack([read_by(judge, pair) for pair in held_out.pairs])
     assert landmarks in (0, len(features))
     means = train_split.mean_scores()
     targets = means[[d.name for d in judge.dimensions]].to_numpy(float)
@@ -106,11 +126,18 @@ def test_every_head_starts_where_a_regression_has_ended(name):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"judge__head_input__audio": "none"}, "method probe with judge.head_input.audio none"),
+        (
+            {"judge__head_input__audio": "none", "judge__head_input__functionals": "false"},
+            "method probe with judge.head_input.audio none",
+        ),
         ({"data__augmentation__noise": "0.5"}, "augmentation"),
+        ({"method": "lora", "judge__head_input__landmarks": 3}, "judge.head_input.landmarks 3: method probe sets it"),
     ],
 )
-def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys):
-    words = train_arguments(tmp_path / "run", method="probe", cache__what="none", **overrides)
+def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("empathy_judge.train.run.EmpathyJudge", None)  # before a backbone is loaded
+    words = train_arguments(tmp_path / "run", **{**PROBE, "cache__what": "none", **overrides})
     assert main(["train", *words]) == 2
-    assert message in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert message in found
+    assert found.count("error: ") == 1

@@ -316,6 +316,8 @@ def test_zero_wants_one_dtype():
     pytest.importorskip("deepspeed")
     with pytest.raises(UserError, match=r"trained_dtype backbone with ZeroStrategy.*expected float32"):
         check_strategy(recipe({"strategy": ZeroStrategy(2)}, judge__lora__trained_dtype="backbone"))
+    with pytest.raises(UserError, match=r"method probe with ZeroStrategy.*no strategy"):
+        check_strategy(recipe({"strategy": ZeroStrategy(2)}, method="probe"))
 
 
 def test_what_goes_together_is_accepted():

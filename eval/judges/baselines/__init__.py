@@ -1,7 +1,7 @@
 """Judges that keep the others honest: they know little of how a response fits its context, and anybody can have them.
 
-`acoustic` hears delivery through a documented list of measures, `text` reads the words, `quality` hears the recording,
-those of `simple` hear nothing. `acoustic` and `text` are fitted by `regression`.
+`acoustic` hears delivery through a documented list of measures, `probe` through a frozen backbone, `text` reads the
+words, `quality` hears the recording, those of `simple` hear nothing. `regression` fits `acoustic` and `text`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,24 @@ FITTED = ("acoustic", "acoustic:egemaps", "text")
 BASELINES = (*FITTED, "quality", "random", "constant")
 
 
+def check_apart(spec: str, learn_from: Sequence[str], split: str | None) -> None:
+    """A judge is not measured on the pairs that it is fitted on.
+
+    Args:
+        spec: Its name.
+        learn_from: The splits that it is fitted on.
+        split: The one that it will be measured on; None = all pairs.
+
+    Raises:
+        UserError: If it would be.
+    """
+    if split is None or split in learn_from:
+        raise UserError(
+            f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
+            "another with --split"
+        )
+
+
 def open_baseline(spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int) -> Judge:
     """The judge that a spec names.
 
@@ -31,11 +49,8 @@ def open_baseline(spec: str, dataset: PairDataset, learn_from: Sequence[str], sp
     Raises:
         UserError: If it would be measured on pairs that it is fitted on, a package is missing, or the pairs do not do.
     """
-    if spec in FITTED and (split is None or split in learn_from):
-        raise UserError(
-            f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
-            "another with --split"
-        )
+    if spec in FITTED:
+        check_apart(spec, learn_from, split)
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
     if spec == "quality":

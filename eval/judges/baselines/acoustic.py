@@ -9,12 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from ....data_modules.audio import AudioSource, Clip, decode
 from ....data_modules.errors import AudioError, UserError
@@ -23,10 +17,7 @@ from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK, score_table
-from .regression import Candidate, Regression, fit
-
-ITERATIONS = 300
-"""Trees of gradient boosting for each dimension."""
+from .regression import Regression, fit, in_closed_form
 
 
 @dataclass(frozen=True)
@@ -123,9 +114,7 @@ OURS = Measures(tuple(FUNCTIONALS), functionals)
 class AcousticJudge:
     """Implements `Judge` by regression on measures of the last context turn, of the response, and of their difference.
 
-    Ridge regression can only weigh them; gradient boosting can also learn which delivery suits which. For ridge a
-    missing measure is its median in training, and one more feature says that it is missing; boosting learns where
-    missing ones go.
+    Ridge regression can only weigh them; with a Gaussian kernel it can also learn which delivery suits which.
 
     Args:
         name: How reports call it.
@@ -153,7 +142,7 @@ class AcousticJudge:
         features = ClipFeatures(measures)
         found, statuses = features.of(dataset.pairs)
         usable = [status == OK for status in statuses]
-        regression = fit(name, dataset, found, usable, candidates(seed), seed)
+        regression = fit(name, dataset, found, usable, in_closed_form(seed))
         record = {
             "measures": list(measures.names),
             "unusable_pairs": usable.count(False),
@@ -166,37 +155,3 @@ class AcousticJudge:
         found, statuses = self._features.of(pairs)
         scores = self._regression.predict(found, [status == OK for status in statuses])
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
-
-
-class FillEmpty(TransformerMixin, BaseEstimator):
-    """Puts 0 into columns that were all missing when it was fitted: boosting cannot bin these."""
-
-    def fit(self, features: np.ndarray, target: object = None) -> FillEmpty:
-        """Remembers the columns; `features` has shape (n, k)."""
-        del target
-        self.empty_ = np.isnan(features).all(axis=0)
-        return self
-
-    def transform(self, features: np.ndarray) -> np.ndarray:
-        """The features, shape (n, k)."""
-        return np.where(self.empty_, 0.0, features)
-
-
-def candidates(seed: int) -> dict[str, Candidate]:
-    """The models that may be chosen, from features with gaps."""
-    ridge = make_pipeline(
-        SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True), StandardScaler(), Ridge()
-    )
-    boosting = HistGradientBoostingRegressor(
-        learning_rate=0.05,
-        max_iter=ITERATIONS,
-        l2_regularization=1.0,
-        early_stopping=False,  # pyright: ignore[reportArgumentType]
-        random_state=seed,
-    )
-    return {
-        "ridge": Candidate(ridge, {"ridge__alpha": (1.0, 10.0, 100.0, 1000.0, 10000.0)}),
-        "boosting": Candidate(
-            make_pipeline(FillEmpty(), boosting), {"histgradientboostingregressor__max_leaf_nodes": (4, 31)}
-        ),
-    }

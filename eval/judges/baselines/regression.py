@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -12,22 +12,23 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Dimension, PairDataset
+from ....models import closed_form
 from ...probes import group_of
 
 FOLDS = 5
+_FURTHEST = 5.0  # standard deviations: a measure beyond says no more for its distance
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A model that may be chosen.
+class Model(Protocol):
+    """What was fitted."""
 
-    Attributes:
-        model: A regressor of scikit-learn, from raw features.
-        settings: Parameter of it -> values to choose among.
-    """
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Rating points `(n,)` from features `(n, k)`."""
+        ...
 
-    model: BaseEstimator
-    settings: Mapping[str, Sequence[float]]
+
+Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Model, Mapping[str, Any]]]
+"""From features `(n, k)`, targets `(n,)` and groups `(n,)` to a model and what was chosen."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,11 @@ class Regression:
     Attributes:
         dimensions: What they score.
         models: One per dimension.
-        record: Dimension -> which model was chosen, on how many pairs and groups, and the root mean square error of
-            each candidate's best settings in cross-validation (rating points). Fits strict JSON.
+        record: Dimension -> on how many pairs and groups its model was fitted, and what `Learn` says. Fits strict JSON.
     """
 
     dimensions: tuple[Dimension, ...]
-    models: tuple[BaseEstimator, ...]
+    models: tuple[Model, ...]
     record: Mapping[str, Any]
 
     def predict(self, features: np.ndarray, usable: Sequence[bool] | np.ndarray) -> np.ndarray:
@@ -59,31 +59,21 @@ class Regression:
         scores = np.full((len(features), len(self.dimensions)), np.nan)
         if rows.size:
             for column, (dimension, model) in enumerate(zip(self.dimensions, self.models, strict=True)):
-                predicted = model.predict(features[rows])  # pyright: ignore[reportAttributeAccessIssue]
-                scores[rows, column] = np.clip(predicted, dimension.minimum, dimension.maximum)
+                scores[rows, column] = np.clip(model.predict(features[rows]), dimension.minimum, dimension.maximum)
         return scores
 
 
 def fit(
-    judge: str,
-    dataset: PairDataset,
-    features: np.ndarray,
-    usable: Sequence[bool] | np.ndarray,
-    candidates: Mapping[str, Candidate],
-    seed: int,
+    judge: str, dataset: PairDataset, features: np.ndarray, usable: Sequence[bool] | np.ndarray, learn: Learn
 ) -> Regression:
     """Fits the mean ratings of each dimension; pairs without a rating of it do not count for it.
-
-    The candidate and its settings are those with the least squared error of groups that were left out, in `FOLDS` folds
-    (fewer where there are fewer groups); it is then fitted to all pairs.
 
     Args:
         judge: Its name, for messages.
         dataset: The n training pairs.
         features: Shape (n, k).
         usable: Shape (n,), which rows have features.
-        candidates: By name.
-        seed: Of the folds.
+        learn: Fits one dimension; gets pairs of two groups or more.
 
     Raises:
         DataError: If no dimension has rated pairs of at least two groups.
@@ -96,21 +86,10 @@ def fit(
         n_groups = len(np.unique(groups[rated]))
         if n_groups < 2:
             continue
-        target = means[dimension.name].to_numpy()[rated]
-        searches = {
-            name: _search(candidate, min(FOLDS, n_groups), seed).fit(features[rated], target, groups=groups[rated])
-            for name, candidate in candidates.items()
-        }
-        chosen = max(searches, key=lambda name: searches[name].best_score_)
+        model, chosen = learn(features[rated], means[dimension.name].to_numpy()[rated], groups[rated])
         dimensions.append(dimension)
-        models.append(searches[chosen].best_estimator_)
-        record[dimension.name] = {
-            "model": chosen,
-            "settings": dict(searches[chosen].best_params_),
-            "cross_validated_rmse": {name: float(np.sqrt(-search.best_score_)) for name, search in searches.items()},
-            "pairs": len(rated),
-            "groups": n_groups,
-        }
+        models.append(model)
+        record[dimension.name] = {**chosen, "pairs": len(rated), "groups": n_groups}
     if not dimensions:
         names = ", ".join(dimension.name for dimension in dataset.card.dimensions)
         raise DataError(
@@ -120,11 +99,72 @@ def fit(
     return Regression(tuple(dimensions), tuple(models), record)
 
 
-def _search(candidate: Candidate, folds: int, seed: int) -> GridSearchCV:
-    return GridSearchCV(
-        candidate.model,
-        {name: list(values) for name, values in candidate.settings.items()},
-        scoring="neg_mean_squared_error",
-        cv=GroupKFold(folds, shuffle=True, random_state=seed),
-        error_score="raise",  # pyright: ignore[reportArgumentType]
-    )
+def searched_ridge(model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
+    """A ridge regression of scikit-learn with the settings that have the least squared error of groups left out, in
+    `FOLDS` folds (fewer where there are fewer groups).
+
+    Args:
+        model: The regressor.
+        settings: Parameter of it -> values to choose among.
+        seed: Of the folds.
+    """
+
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+        search = GridSearchCV(
+            model,
+            {name: list(values) for name, values in settings.items()},
+            scoring="neg_mean_squared_error",
+            cv=GroupKFold(min(FOLDS, len(np.unique(groups))), shuffle=True, random_state=seed),
+            error_score="raise",  # pyright: ignore[reportArgumentType]
+        ).fit(features, target, groups=groups)
+        errors = {"ridge": float(np.sqrt(-search.best_score_))}
+        chosen = {"model": "ridge", "settings": dict(search.best_params_)}
+        return search.best_estimator_, {**chosen, "cross_validated_rmse": errors}
+
+    return learn
+
+
+def in_closed_form(seed: int) -> Learn:
+    """Ridge or kernel regression, whichever has the least squared error of groups that were left out
+    (`models.closed_form`), on standardised features; a missing one is its mean in training.
+
+    Args:
+        seed: Of the folds.
+    """
+
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+        known = ~np.isnan(features)
+        count = np.maximum(known.sum(0), 1)
+        mean = np.where(known, features, 0).sum(0) / count
+        variance = np.where(known, features - mean, 0) ** 2
+        scale = np.sqrt(variance.sum(0) / count)
+        scale[scale <= 1e-6 * np.abs(mean)] = np.inf  # what never varied says nothing
+        order = np.random.default_rng(seed).permutation(len(target))
+        standardised = _standardised(features, mean, scale)[order]
+        every = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
+        whole = len(order) <= closed_form.EXACT
+        few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
+        solution = closed_form.fit(few, (features.shape[1],), None if whole else [every], seed=seed)
+        spread = float(np.std(target))
+        errors = {name: spread * share**0.5 for name, share in solution.record["unexplained"].items()}
+        chosen = {"kernel": solution.record["kernel"], "width": solution.record["width"]}
+        chosen["penalty"] = solution.record["penalty"][0]
+        return _ClosedForm(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
+
+    return learn
+
+
+def _standardised(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.clip(np.nan_to_num((features - mean) / scale), -_FURTHEST, _FURTHEST)
+
+
+@dataclass(frozen=True)
+class _ClosedForm:
+    """A model on standardised features, whose mean and standard deviation in training have shape (k,)."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    solution: closed_form.Solution
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return self.solution.predict(_standardised(features, self.mean, self.scale))[:, 0]

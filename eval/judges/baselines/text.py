@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK, score_table
-from .regression import Candidate, Regression, fit
+from .regression import Learn, Regression, fit, searched_ridge
 
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
@@ -55,7 +55,7 @@ class TextJudge:
                 f"{dataset.root}: judge {cls.name} reads transcripts, and none of the {len(usable)} pairs to fit it on "
                 "has a response_text; expected pairs with transcripts"
             )
-        regression = fit(cls.name, dataset, documents, usable, _candidates(), seed)
+        regression = fit(cls.name, dataset, documents, usable, _ridge(seed))
         return cls(regression, {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)})
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -74,10 +74,10 @@ def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:
     return texts, [OK if text.strip() else NO_TRANSCRIPT for text in texts[:, 1]]
 
 
-def _candidates() -> dict[str, Candidate]:
+def _ridge(seed: int) -> Learn:
     words = TfidfVectorizer(  # punctuation counts
         token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True, max_features=_MOST_WORDS
     )
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=_MOST_WORDS)
     columns = make_column_transformer(*((kind, column) for column in (0, 1) for kind in (words, characters)))
-    return {"ridge": Candidate(make_pipeline(columns, Ridge()), {"ridge__alpha": (0.1, 1.0, 10.0, 100.0)})}
+    return searched_ridge(make_pipeline(columns, Ridge()), {"ridge__alpha": (0.1, 1.0, 10.0, 100.0)}, seed)

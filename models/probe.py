@@ -1,0 +1,217 @@
+"""The head of a judge at the closed-form regression of ratings on what its frozen backbone hears.
+
+Training starts there, or ends there; a baseline is it. Both hand in a `Reader`, which runs the backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data_modules.schema import Pair
+from .backbones.base import Inputs
+from .clip_encoder import KEPT_BYTES, ClipEncoder
+from .closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fold_fits
+from .feature_cache import DiskStore
+from .heads import Head, Prediction, build_head
+from .judge import EmpathyJudge, JudgeSettings, sources_of
+
+_SCALED_BY_BYTES = 200 * 2**20
+"""Of what is known of clips, for the scale of features: the first pairs in random order that fit."""
+OfClips = tuple[Tensor | None, Tensor | None]
+"""See `HeadInput.raw`."""
+
+
+class Reader(Protocol):
+    """Runs a frozen judge over pairs, a portion at a time, the same in all processes.
+
+    Attributes:
+        judge: On its device, in evaluation mode.
+    """
+
+    judge: EmpathyJudge
+
+    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        """What the head has of their clips, on the CPU."""
+        ...
+
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        """Pairs, some of them perhaps again, and what the head would read of each `(pairs, features)`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Distinct pairs to fit to, in random order.
+
+    Attributes:
+        pairs: The n pairs.
+        targets: Mean ratings `(n, dimensions)`, NaN = not rated.
+        weights: What each counts for `(n, dimensions)`.
+        groups: What folds keep together `(n,)`.
+    """
+
+    pairs: Sequence[Pair]
+    targets: np.ndarray
+    weights: np.ndarray
+    groups: np.ndarray
+
+
+def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+    """Every pair once, in random order."""
+    distinct = list({pair.pair_id: pair for pair in pairs}.values())
+    return [distinct[number] for number in np.random.default_rng(seed).permutation(len(distinct))]
+
+
+def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
+    """Take the scale of what the head reads of clips from the first of these pairs.
+
+    Raises:
+        ValueError: If no pair can be read.
+    """
+    found, known = [], 0
+    for own in reader.known_of_clips(pairs):
+        found.append(own)
+        known += sum(of.nbytes for of in own if of is not None)
+        if known > _SCALED_BY_BYTES:
+            break
+    if not found:
+        raise ValueError("no pair has audio that can be used")
+    layers, functionals = (None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True))
+    judge = reader.judge
+    judge.head_input.standardise(*(None if of is None else of.to(judge.device) for of in (layers, functionals)))
+
+
+class Probe:
+    """Fits the head to pairs; what it reads must have its scale already (`standardise`).
+
+    Attributes:
+        sampled: The pairs of the sample that gives the landmarks.
+    """
+
+    def __init__(self, reader: Reader, rated: Rated, widths: Sequence[float | None] = WIDTHS) -> None:
+        """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
+
+        Args:
+            reader: Runs the backbone.
+            rated: What to fit to.
+            widths: Kernels to choose from (`closed_form.WIDTHS`).
+        """
+        self._reader, self._rated, self._widths = reader, rated, widths
+        self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
+        self._whole = len(rated.pairs) <= EXACT
+        few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
+        self._blocks = reader.judge.head_input.blocks
+        self.sampled: list[Pair] = []
+        parts = []
+        for pairs, portion in self._portions(few):
+            self.sampled += pairs
+            parts.append(portion)
+        self._sample = Portion(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+
+    def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Portion]]:
+        rated, seen = self._rated, set[str]()
+        for found, values in self._reader.features(pairs):
+            new = [row for row, pair in enumerate(found) if pair.pair_id not in seen]
+            seen.update(pair.pair_id for pair in found)
+            rows = [self._rows[found[row].pair_id] for row in new]
+            portion = Portion(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
+            yield [found[row] for row in new], portion
+
+    def fit(self) -> Solution:
+        """Of all pairs.
+
+        Raises:
+            ValueError: If a dimension has ratings of fewer than two groups.
+        """
+        portions = None if self._whole else (portion for _, portion in self._portions(self._rated.pairs))
+        return fit(self._sample, self._blocks, portions, self._widths)
+
+    def left_out(self, means: Tensor) -> Prediction:
+        """What heads predict for pairs of groups that they were not fitted to; kernel and penalty were chosen without
+        these, too.
+
+        Args:
+            means: Mean ratings `(dimensions,)`.
+
+        Returns:
+            Of each of `sampled`.
+
+        Raises:
+            ValueError: As `fit`.
+        """
+        found: dict[int, tuple[Tensor, Tensor | None]] = {}
+        for rows, solution in fold_fits(self._sample, self._blocks, self._widths):
+            head = head_at(self._reader.judge, solution, means)
+            with torch.no_grad():
+                made = head(torch.from_numpy(solution.compared(self._sample.features[rows])).float())
+            for place, row in enumerate(rows.tolist()):
+                found[row] = made.score[place], None if made.deviation is None else made.deviation[place]
+        every = [found[row] for row in range(len(found))]
+        deviations = [deviation for _, deviation in every if deviation is not None]
+        return Prediction(torch.stack([score for score, _ in every]), torch.stack(deviations) if deviations else None)
+
+
+def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
+    """A head, on the CPU, that predicts what was fitted.
+
+    Args:
+        judge: Whose kind of head it is.
+        solution: What was fitted.
+        means: Mean ratings `(dimensions,)`.
+    """
+    head = build_head(judge.settings.head, len(solution.weights), judge.dimensions, standardised=True)
+    head.start_from(torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float(), means)
+    return head
+
+
+def compare_as(judge: EmpathyJudge, solution: Solution) -> None:
+    """Let a judge compare pairs with the landmarks of a solution, where it has some."""
+    if solution.landmarks is not None:
+        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach))
+
+
+def without_adapters(settings: JudgeSettings) -> JudgeSettings:
+    """The same judge with a backbone that stays as it is."""
+    return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
+
+
+class ClipReader:
+    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
+
+    Attributes:
+        judge: See `Reader`.
+    """
+
+    def __init__(self, judge: EmpathyJudge, batch_size: int = 16, store: DiskStore | None = None) -> None:
+        """See `PairScorer` for the arguments."""
+        self.judge, self._batch_size = judge, batch_size
+        self._encoder = ClipEncoder(judge, batch_size, store, False, KEPT_BYTES, "window")
+
+    def _inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
+        for start in range(0, len(pairs), self._batch_size):
+            some = pairs[start : start + self._batch_size]
+            clips = dict.fromkeys(chain.from_iterable(map(sources_of, some)))
+            states, _, failed = self._encoder.encode(clips, None)
+            usable = [pair for pair in some if failed.keys().isdisjoint(sources_of(pair))]
+            if usable:
+                yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
+
+    @torch.inference_mode()
+    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        """See `Reader`."""
+        for _, inputs in self._inputs(pairs):
+            layers, functionals = self.judge.known_of_clips(inputs)
+            yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
+
+    @torch.inference_mode()
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        """See `Reader`."""
+        for usable, inputs in self._inputs(pairs):
+            yield usable, self.judge.pooled(inputs).double().cpu().numpy()

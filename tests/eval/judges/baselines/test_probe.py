@@ -1,0 +1,83 @@
+"""The probe as a row of reports: it is what `method: probe` makes, and is fitted within the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.judges.baselines.probe import open_probe
+from empathy_judge.models.artifact import load_run
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.run import train
+
+FAST = ["--split", "validation", "--probes", "none", "--resamples", "20", "--json"]
+
+
+@pytest.fixture(scope="module")
+def probe_run(train_arguments, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("probe") / "run"
+    ear = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+    train(train_arguments(run, method="probe", **ear))
+    return run
+
+
+def scores(judge, pairs) -> np.ndarray:
+    return judge.score(pairs)["score"].to_numpy(float).reshape(len(pairs), -1)
+
+
+def test_it_scores_as_the_run_of_method_probe(probe_run, dataset_folder, backbone_folder):
+    dataset = PairDataset.load(dataset_folder)
+    pairs = dataset.subset("validation").pairs
+    trained = PairScorer(load_run(probe_run).judge, 4).predict(pairs)
+    expected = np.stack([found.score.numpy() for _, found in trained])
+    for what in (probe_run, backbone_folder):
+        judge = open_probe(f"probe:{what}", dataset.subset(["train"]), 0)
+        np.testing.assert_allclose(scores(judge, pairs), expected, atol=1e-4)
+    assert judge.name == f"probe:{backbone_folder.name}"
+
+
+def test_a_clip_that_cannot_be_used_costs_its_pair_and_no_other(dataset_folder, backbone_folder, tmp_path):
+    training, missing = PairDataset.load(dataset_folder).subset(["train"]), tmp_path / "none.wav"
+    broken = dataclasses.replace(training.pairs[0], response=missing)
+    damaged = dataclasses.replace(training, pairs=(broken, *training.pairs[1:]))
+    judge = open_probe(f"probe:{backbone_folder}", damaged, 0)
+    fitted = judge.record["fitted"]
+    assert (fitted["pairs"], fitted["unusable_pairs"]) == (11, 1)
+    found = judge.score([broken, training.pairs[1]])
+    assert found["status"].tolist() == [f"{missing}: no such file"] * 2 + ["ok"] * 2
+
+
+def test_it_is_a_row_of_a_comparison(backbone_folder, dataset_folder, tmp_path, capsys):
+    words = ["compare", f"probe:{backbone_folder}", "acoustic", "constant", "--data", str(dataset_folder), *FAST]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    reports = json.loads(capsys.readouterr().out)["reports"]
+    assert [own["judge"] for own in reports] == [f"probe:{backbone_folder.name}", "acoustic", "constant"]
+    own = reports[0]
+    assert own["provenance"]["fitted"]["pairs"] == own["provenance"]["fitted"]["landmarks"] == 12
+    assert own["provenance"]["provenance"]["train_splits"] == ["train"]
+    assert own["dimensions"]["empathy"]["spearman"]["value"] == pytest.approx(
+        evaluate(f"probe:{backbone_folder}", dataset_folder, split="validation").report["dimensions"]["empathy"][
+            "spearman"
+        ]["value"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["probe:nano", "--split", "all"], "it is fitted on split train and would be measured on it"),
+        (["probe:", "--split", "validation"], "expected probe:JUDGE, a judge or run folder, or probe:BACKBONE"),
+        (["probe:no/such/folder", "--split", "validation"], "no/such/folder"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
+    assert main(["evaluate", *words, "--data", str(dataset_folder)]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]

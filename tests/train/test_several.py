@@ -1,0 +1,202 @@
+"""Training as several runs: folds, a refit on all pairs, and the choice between probe and adapters."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.artifact import load_any, load_run
+from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.closed_form import Portion, fold_fits
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.run import train
+from scipy.stats import spearmanr
+
+EAR = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+PROBE = {"method": "probe", **EAR}
+BOTH = ["train", "validation"]
+
+
+@pytest.fixture(autouse=True)
+def without_calibration():
+    """Not here."""
+
+
+def scores_of(judge, pairs) -> np.ndarray:
+    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
+
+
+def best_of(run: Path) -> dict:
+    return read_checkpoint(run / "checkpoints" / "best.ckpt")
+
+
+@torch.no_grad()
+def read_by(judge, pair) -> np.ndarray:
+    inputs = judge.heard(judge.build_inputs([pair]))
+    pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
+    return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0].double().numpy()
+
+
+@pytest.fixture(scope="module")
+def refit(train_arguments, tmp_path_factory):
+    return train(train_arguments(tmp_path_factory.mktemp("refit") / "run", refit="true", **PROBE))
+
+
+def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_folder, capsys):
+    origin = best_of(refit.folder)["description"]["provenance"]
+    assert (origin["train_splits"], origin["validation_splits"], origin["refit"]) == (BOTH, BOTH, True)
+    pairs = PairDataset.load(dataset_folder).subset(BOTH).pairs
+    landmarks = load_run(refit.folder).judge.settings.head_input.landmarks
+    assert landmarks in (0, len(pairs)) == (0, 21)
+    # a report on pairs that it was trained on is marked, and they cannot calibrate it
+    words = ["--data", str(dataset_folder), "--split", "validation"]
+    assert main(["evaluate", str(refit.folder), *words, "--json", "--resamples", "20", "--probes", "none"]) == 0
+    assert "this judge was trained on train, validation" in capsys.readouterr().err
+    assert main(["calibrate", str(refit.folder), *words]) == 2
+    assert "trained on split validation" in capsys.readouterr().err
+
+
+def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folder):
+    """The same is computed here with the features of the run and fits of scikit-learn's folds."""
+    judge, part = load_run(refit.folder).judge, PairDataset.load(dataset_folder).subset(BOTH)
+    order = np.random.default_rng(0).permutation(len(part.pairs))
+    pairs = [part.pairs[number] for number in order]
+    names = [dimension.name for dimension in judge.dimensions]
+    human = part.mean_scores()[names].to_numpy(float)[order]
+    groups = np.array([pair.group_id for pair in pairs], dtype=object)
+    features = np.stack([read_by(judge, pair) for pair in pairs])
+    expected = np.empty_like(human)
+    for rows, solution in fold_fits(Portion(features, human, np.ones_like(human), groups), judge.head_input.blocks):
+        assert set(groups[rows]).isdisjoint(np.delete(groups, rows))
+        expected[rows] = solution.predict(features[rows])
+    fitted = scores_of(judge, pairs)
+    calibration = json.loads(refit.calibration.read_text())
+    assert calibration["splits"] == BOTH
+    for column, name in enumerate(names):
+        assert refit.agreement[name] == pytest.approx(spearmanr(expected[:, column], human[:, column])[0], abs=0.01)
+        own = calibration["dimensions"][name]
+        assert own["n"] == 21
+        error = math.sqrt(np.mean((expected[:, column] - human[:, column]) ** 2))
+        assert own["factor"] == pytest.approx(error, rel=0.15)  # heads bend at the ends of the scale
+        assert own["factor"] > math.sqrt(np.mean((fitted[:, column] - human[:, column]) ** 2))
+
+
+@pytest.fixture(scope="module")
+def folds(train_arguments, tmp_path_factory):
+    run = tmp_path_factory.mktemp("folds") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        return train(train_arguments(run, folds=3, **PROBE))
+
+
+def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, dataset_folder, capsys):
+    dataset = PairDataset.load(dataset_folder)
+    part = dataset.subset(BOTH)
+    table = pd.read_csv(folds.folder / "left_out.csv")
+    wide = table.pivot(index="pair_id", columns="dimension", values="score")
+    assert set(wide.index) == {pair.pair_id for pair in part.pairs}
+    groups = {pair.pair_id: pair.group_id for pair in part.pairs}
+    seen: set[str] = set()
+    for number in (1, 2, 3):
+        run = folds.folder / "probe" / f"fold{number}"
+        own = set(pd.read_csv(run / "left_out.csv")["pair_id"])
+        others = wide.index.difference(list(own))
+        assert {groups[name] for name in own}.isdisjoint(groups[name] for name in others)
+        judge = load_run(run).judge
+        assert judge.settings.head_input.landmarks in (0, 21)  # as many in each fold
+        pairs = [pair for pair in part.pairs if pair.pair_id in own]
+        np.testing.assert_allclose(scores_of(judge, pairs), wide.loc[[p.pair_id for p in pairs]], atol=1e-5)
+        seen |= own
+    assert len(seen) == 21
+    human = part.mean_scores()
+    for name, value in folds.agreement.items():
+        assert value == pytest.approx(spearmanr(wide[name], human.loc[wide.index, name], nan_policy="omit")[0])
+    words = ["evaluate", f"scores:{folds.folder / 'left_out.csv'}", "--data", str(dataset_folder), "--split", "train"]
+    assert main([*words, "--json", "--resamples", "20"]) == 0
+    assert json.loads(capsys.readouterr().out)["dimensions"]["empathy"]["n_items"] == 12
+
+
+def test_folds_end_with_the_judge_of_all_pairs_and_an_ensemble(folds):
+    assert best_of(folds.folder)["description"]["provenance"]["refit"]
+    assert json.loads(folds.calibration.read_text())["dimensions"]["empathy"]["n"] == 21
+    kinds = [load_run(folds.folder / "probe" / f"fold{n}").judge.settings.head_input.landmarks for n in (1, 2, 3)]
+    ensemble = load_any(folds.folder / "ensemble")
+    assert len(ensemble.judge.members) == max(map(kinds.count, kinds)) >= 2
+
+
+def test_finished_folds_are_not_trained_again(folds, train_arguments, capsys, monkeypatch):
+    trained = []
+    plain = train.__globals__["_train_one"]
+
+    def note(recipe, *rest):
+        trained.append(Path(recipe.run).name)
+        return plain(recipe, *rest)
+
+    monkeypatch.setitem(train.__globals__, "_train_one", note)
+    monkeypatch.setenv("COLUMNS", "200")
+    (folds.folder / "probe" / "fold2" / "left_out.csv").unlink()
+    before = (folds.folder / "left_out.csv").read_text()
+    again = train(train_arguments(folds.folder, folds=3, resume="auto", **PROBE))
+    assert trained == ["fold2", "run"]
+    assert (folds.folder / "left_out.csv").read_text() == before
+    assert again.agreement == pytest.approx(folds.agreement)
+    said = capsys.readouterr().err
+    row = next(line for line in said.splitlines() if "empathy" in line and "│" in line)
+    assert f"{folds.agreement['empathy']:.3f}" in row
+    assert re.search(r"│ +21 │", row)
+    assert main(["train", *train_arguments(folds.folder, folds=3, **PROBE)]) == 2
+    assert "already holds runs" in capsys.readouterr().err
+
+
+def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_arguments, tmp_path, dataset_folder):
+    run = train(train_arguments(tmp_path / "run", refit="true", **EAR))
+    first, last = best_of(run.folder / "lora"), best_of(run.folder)
+    assert first["epochs"] == first["global_step"] / 3  # 12 pairs, 4 in a batch
+    assert last["global_step"] == round(first["epochs"] * 6)  # 21 pairs
+    assert last["description"]["provenance"]["train_splits"] == BOTH
+    validation = PairDataset.load(dataset_folder).subset("validation").pairs
+    assert json.loads(run.calibration.read_text())["dimensions"]["empathy"]["n"] == len(validation) == 9
+    assert run.agreement == pytest.approx(first["description"]["provenance"]["validation"])
+
+
+def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments, tmp_path, capsys):
+    words = {"method": "auto", **EAR, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
+    run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1))
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
+    chosen, lora, probe, pairs, lead, error = re.fullmatch(
+        r"auto: (\w+): mean Spearman of lora (\S+), of the probe (\S+) on (\d+) pairs that neither was trained on; "
+        r"lora leads by (\S+), standard error (\S+)",
+        line,
+    ).groups()
+    assert chosen == ("lora" if float(lead) > float(error) else "probe")
+    assert float(lead) == pytest.approx(float(lora) - float(probe), abs=2e-3)
+    assert pairs == "9"
+    kept = best_of(run.folder)
+    assert kept["agreement"] == pytest.approx(float({"lora": lora, "probe": probe}[chosen]), abs=1e-3)
+    assert run.calibration is not None
+    assert "method: auto" in (run.folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"folds": 1}, "folds 1 with method probe: one is left out; expected at least 2"),
+        ({"folds": 2, "method": "auto"}, "expected at least 3"),
+        ({"folds": 40}, "folds 40: the pairs have 7 groups"),
+        ({"refit": "true", "data__preference_share": 1.0}, "there are no ratings to choose by"),
+        ({"folds": 2, "trainer__devices": 2}, "2 processes with several runs"),
+    ],
+)
+def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, capsys):
+    assert main(["train", *train_arguments(tmp_path / "run", **{**PROBE, **overrides})]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]

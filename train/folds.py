@@ -1,0 +1,328 @@
+"""Several runs as one: a judge for each fold, the choice between probe and adapters, and the judge of all pairs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import torch
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.table import Table
+from sklearn.model_selection import GroupKFold
+
+from ..data_modules.datamodule import Parts
+from ..data_modules.errors import AudioError, UserError
+from ..data_modules.folders import replace_file
+from ..data_modules.kept_together import kept_together
+from ..data_modules.schema import Pair, PairDataset
+from ..eval.judges import OK
+from ..eval.judges.scores_file import ScoresFile
+from ..eval.statistics.agreement import spearman
+from ..eval.statistics.bootstrap import Resamples, estimate
+from ..models.artifact import load_run, read_settings
+from ..models.checkpoints import read_checkpoint
+from ..models.closed_form import EXACT, LANDMARKS
+from ..models.ensemble import write_ensemble
+from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS
+from ..models.heads import Prediction
+from ..models.scoring import PairScorer, placed
+from .features import temporary_folder
+from .module import steps_of_epoch
+from .recipe import Recipe
+from .task import Task
+
+LEFT_OUT = "left_out.csv"
+"""Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
+ENSEMBLE = "ensemble"
+RESAMPLES = 1_000
+One = Callable[[Mapping[str, Any], Task], object]
+"""Trains once: with settings of the recipe that are other ones, and what the run is for."""
+
+
+def is_several(recipe: Recipe) -> bool:
+    """Whether a recipe takes several runs."""
+    return recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora")
+
+
+def everything(recipe: Recipe) -> Parts:
+    """All pairs of the splits that a recipe trains and validates on, for both.
+
+    Raises:
+        UserError: If the data has preferences alone.
+    """
+    ids = frozenset(pair.pair_id for pair in _Plan(recipe, Path()).pairs)
+    return Parts(ids, ids)
+
+
+def train_several(recipe: Recipe, folder: Path, one: One) -> None:
+    """Train a judge for each fold, choose the method where it is `auto`, and leave the judge of it all in the folder.
+
+    Args:
+        recipe: With `folds`, `refit` or method auto.
+        folder: Of the run; those of its parts are below it, METHOD/foldN.
+        one: Trains once.
+
+    Raises:
+        UserError: If the recipe does not fit the data, or as `one`.
+    """
+    plan = _Plan(recipe, folder)
+    plan.check()
+    methods = ("probe", "lora") if recipe.method == "auto" else (recipe.method,)
+    with plan.shared_cache() as settings:
+        again = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
+        tried = {method: plan.tried(method, one, again) for method in methods}
+        chosen = methods[0] if len(methods) == 1 else plan.better(tried)
+        found = tried[chosen]
+        if recipe.folds or recipe.refit:
+            scores = found.scores if recipe.folds or chosen == "lora" else None
+            epochs = found.epochs if chosen == "lora" else None
+            task = Task(everything(recipe), refit=True, scores=scores, epochs=epochs, one_process=True)
+            one({**again, "method": chosen}, task)
+        else:
+            _publish(folder / chosen, folder)
+    if recipe.folds:
+        plan.write(folder / LEFT_OUT, found.scores)
+        plan.print_table(found)
+        _put_together([folder / chosen / turn.name for turn in plan.turns(chosen)], folder / ENSEMBLE)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A run of one fold, or the only one.
+
+    Attributes:
+        name: Of its folder.
+        parts: What it trains on; None = as the splits say.
+        left_out: Pairs that it is not trained on.
+    """
+
+    name: str
+    parts: Parts | None
+    left_out: Sequence[Pair]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What came of a method.
+
+    Attributes:
+        scores: Pair -> what a judge that was not trained on it says.
+        epochs: For how many the best were trained; the median of the folds.
+    """
+
+    scores: Mapping[str, Prediction]
+    epochs: float
+
+
+class _Plan:
+    """Which pairs each run trains on."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self._recipe, self._folder = recipe, folder
+        if recipe.data["preference_share"] >= 1:
+            raise UserError(
+                "data.preference_share 1 with refit, folds or method auto: there are no ratings to choose by; expected "
+                "method lora or probe, without folds and refit"
+            )
+        dataset = PairDataset.load(recipe.data["path"])
+        names = [recipe.data[name] for name in ("train_split", "validation_split")]
+        self._splits = [[name] if isinstance(name, str) else list(name) for name in names]
+        self._dataset = dataset.subset([name for names in self._splits for name in names])
+        self.pairs = self._dataset.pairs
+        self._groups = kept_together(self.pairs, dataset.pairs)
+        self._dimensions = dataset.card.dimensions
+
+    def check(self) -> None:
+        """The folds fit the data, and the folder is free or to be resumed."""
+        folds, groups = self._recipe.folds, len(set(self._groups.tolist()))
+        least = 2 if self._recipe.method == "probe" else 3
+        if folds and folds < least:
+            why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
+            raise UserError(f"folds {folds} with method {self._recipe.method}: {why}; expected at least {least}")
+        if folds > groups:
+            raise UserError(f"folds {folds}: the pairs have {groups} groups; expected at most as many folds")
+        if not self._recipe.resume and any((self._folder / method).exists() for method in ("probe", "lora")):
+            raise UserError(
+                f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
+            )
+
+    @contextmanager
+    def shared_cache(self) -> Iterator[Mapping[str, Any]]:
+        """Settings with which what frozen layers make of the data is computed once for all runs."""
+        cache = self._recipe.cache
+        if cache.what == "none" or cache.folder is not None:
+            yield {}
+        else:
+            with temporary_folder(self._folder, 0) as folder:
+                yield {"cache.folder": str(folder)}
+
+    @cached_property
+    def _folds(self) -> list[frozenset[str]]:
+        ids = np.array([pair.pair_id for pair in self.pairs], dtype=object)
+        folds = GroupKFold(self._recipe.folds, shuffle=True, random_state=self._recipe.seed)
+        return [frozenset(ids[left_out].tolist()) for _, left_out in folds.split(ids, groups=self._groups)]
+
+    def turns(self, method: str) -> Iterator[_Turn]:
+        """The runs of a method. Of a probe the fold that is left out chooses nothing; adapters leave out one more."""
+        if not self._recipe.folds:
+            yield _Turn("", None, [pair for pair in self.pairs if pair.split in self._splits[1]])
+            return
+        every = frozenset(pair.pair_id for pair in self.pairs)
+        for number, fold in enumerate(self._folds):
+            choosing = fold if method == "probe" else self._folds[(number + 1) % len(self._folds)]
+            left_out = [pair for pair in self.pairs if pair.pair_id in fold]
+            yield _Turn(f"fold{number + 1}", Parts(every - fold - choosing, choosing), left_out)
+
+    def tried(self, method: str, one: One, again: Mapping[str, Any]) -> _Tried:
+        """Train what is not trained yet, and score what each run has left out."""
+        scores: dict[str, Prediction] = {}
+        epochs = []
+        for turn in self.turns(method):
+            folder = self._folder / method / turn.name
+            if not (folder / LEFT_OUT).is_file():
+                if turn.name:
+                    Console(stderr=True).print(f"{method}: {turn.name} of {self._recipe.folds}", markup=False)
+                task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
+                one({**again, "run": str(folder), "method": method}, task)
+                self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out))
+            scores |= self._read(folder / LEFT_OUT, turn.left_out)
+            epochs.append(read_checkpoint(folder / CHECKPOINTS / BEST)["epochs"])
+        return _Tried(scores, float(np.median(epochs)))
+
+    @property
+    def _landmarks(self) -> int:
+        """As many for each fold, although their pairs are not as many."""
+        smallest = len(self.pairs) - max(map(len, self._folds))
+        return LANDMARKS if smallest > EXACT else min(len(self.pairs), EXACT)
+
+    def _scored(self, folder: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
+        device = "cpu" if self._recipe.trainer.get("accelerator") == "cpu" else None
+        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data["eval_batch_size"])
+        return {pair.pair_id: own for pair, own in scorer.predict(pairs) if not isinstance(own, AudioError)}
+
+    def write(self, file: Path, scores: Mapping[str, Prediction]) -> None:
+        """Write scores as `evaluate scores:FILE` reads them; the deviation of the head, if it has one, is the
+        uncertainty."""
+        rows: dict[str, list[Any]] = {"pair_id": [], "dimension": [], "score": []}
+        for name, own in scores.items():
+            for column, dimension in enumerate(self._dimensions):
+                rows["pair_id"].append(name)
+                rows["dimension"].append(dimension.name)
+                rows["score"].append(own.score[column].item())
+                if own.deviation is not None:
+                    rows.setdefault("uncertainty", []).append(own.deviation[column].item())
+        replace_file(file, lambda path: pd.DataFrame(rows).to_csv(path, index=False))
+
+    def _read(self, file: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
+        table = ScoresFile(file).score(pairs)
+        shape = len(pairs), len(self._dimensions)
+        if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
+            raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
+        score, deviation = (torch.tensor(table[name].to_numpy().reshape(shape)) for name in ("score", "uncertainty"))
+        known = None if deviation.isnan().all() else deviation
+        return {
+            pair.pair_id: Prediction(score[row].float(), None if known is None else known[row].float())
+            for row, pair in enumerate(pairs)
+            if not score[row].isnan().all()
+        }
+
+    def _compared(self, *tried: _Tried) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+        """Scores of pairs that all have scored, mean ratings, each `(pairs, dimensions)`, and groups."""
+        rows = [row for row, pair in enumerate(self.pairs) if all(pair.pair_id in own.scores for own in tried)]
+        names = [self.pairs[row].pair_id for row in rows]
+        scores = [np.stack([own.scores[name].score.double().numpy() for name in names]) for own in tried]
+        columns = [dimension.name for dimension in self._dimensions]
+        return scores, self._dataset.mean_scores()[columns].to_numpy(np.float64)[rows], self._groups[rows]
+
+    def better(self, tried: Mapping[str, _Tried]) -> str:
+        """The trained judge, if it is better than the probe by more than a standard error; says why in one line."""
+        (probe, lora), human, groups = self._compared(tried["probe"], tried["lora"])
+        reached = [_mean_spearman(own, human) for own in (probe, lora)]
+        draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
+        leads = draws.draws(
+            lambda items: _mean_spearman(lora[items], human[items]) - _mean_spearman(probe[items], human[items])
+        )
+        lead, error = reached[1] - reached[0], float(np.nanstd(leads))
+        chosen = "lora" if lead > error else "probe"
+        Console(stderr=True).print(
+            f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
+            f"pairs that neither was trained on; lora leads by {lead:.3f}, standard error {error:.3f}",
+            markup=False,
+            soft_wrap=True,
+        )
+        return chosen
+
+    def print_table(self, tried: _Tried) -> None:
+        """Print the agreement on pairs that were left out, with its interval over what folds keep together."""
+        (scores,), human, groups = self._compared(tried)
+        draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
+        table = Table(title="pairs that were left out", title_justify="left")
+        for heading in ("dimension", "Spearman", "95 % interval", "pairs", "groups"):
+            table.add_column(heading, justify="left" if heading == "dimension" else "right")
+        for column, dimension in enumerate(self._dimensions):
+            found = estimate(spearman, scores[:, column], human[:, column], resamples=draws)
+            value = str(found.reason) if found.value is None else f"{found.value:.3f}"
+            ends = "" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
+            table.add_row(dimension.name, value, ends, str(found.n), str(len(set(groups.tolist()))))
+        Console(stderr=True).print(table)
+
+
+def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
+    found = []
+    for column in range(human.shape[1]):
+        rated = np.isfinite(scores[:, column]) & np.isfinite(human[:, column])
+        found.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
+    known = [value for value in found if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _publish(chosen: Path, folder: Path) -> None:
+    """The run that was chosen is the run itself."""
+    shutil.copytree(chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
+    if (chosen / CALIBRATION_FILE).is_file():
+        shutil.copy(chosen / CALIBRATION_FILE, folder / CALIBRATION_FILE)
+
+
+def _put_together(folders: Sequence[Path], out: Path) -> None:
+    """An ensemble of the judges of all folds, as far as they are of one kind: folds choose kernels for themselves."""
+    if out.exists():
+        return
+    kinds = [read_settings(folder).head_input.landmarks for folder in folders]
+    most, count = Counter(kinds).most_common(1)[0]
+    other = [folder.name for folder, kind in zip(folders, kinds, strict=True) if kind != most]
+    if count > 1:
+        write_ensemble([folder for folder, kind in zip(folders, kinds, strict=True) if kind == most], out)
+    if other:
+        kept = "without" if count > 1 else "none, of"
+        Console(stderr=True).print(f"ensemble: {kept} {', '.join(other)}, which chose another kernel", markup=False)
+
+
+class StopAfter(Callback):
+    """Ends training after so many epochs, on the way that learning rates would take for all."""
+
+    def __init__(self, epochs: float) -> None:
+        """Whole, or a part."""
+        self._epochs = epochs
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        self._look(trainer)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Stop where it is reached."""
+        self._look(trainer)
+
+    def _look(self, trainer: L.Trainer) -> None:
+        if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
+            trainer.should_stop = True
