@@ -12,11 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pandas as pd
 import torch
-from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.table import Table
 from sklearn.model_selection import GroupKFold
@@ -38,7 +36,6 @@ from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from .features import temporary_folder
-from .module import steps_of_epoch
 from .recipe import Recipe
 from .task import Task
 
@@ -48,11 +45,6 @@ ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
 One = Callable[[Mapping[str, Any], Task], object]
 """Trains once: with settings of the recipe that are other ones, and what the run is for."""
-
-
-def is_several(recipe: Recipe) -> bool:
-    """Whether a recipe takes several runs."""
-    return recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora")
 
 
 def everything(recipe: Recipe) -> Parts:
@@ -306,23 +298,3 @@ def _put_together(folders: Sequence[Path], out: Path) -> None:
     if other:
         kept = "without" if count > 1 else "none, of"
         Console(stderr=True).print(f"ensemble: {kept} {', '.join(other)}, which chose another kernel", markup=False)
-
-
-class StopAfter(Callback):
-    """Ends training after so many epochs, on the way that learning rates would take for all."""
-
-    def __init__(self, epochs: float) -> None:
-        """Whole, or a part."""
-        self._epochs = epochs
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """There may be nothing to do."""
-        self._look(trainer)
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Stop where it is reached."""
-        self._look(trainer)
-
-    def _look(self, trainer: L.Trainer) -> None:
-        if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
-            trainer.should_stop = True

@@ -44,14 +44,13 @@ from ..third_party import hush
 from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
 from .collate import Collate
 from .features import Features, temporary_folder
-from .folds import StopAfter, everything, is_several, train_several
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective
 from .probe import StartAtProbe
 from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
-from .task import Task
+from .task import StopAfter, Task
 from .throughput import ProgressLines, Throughput
 from .upgrade import CONFIG_FILE
 from .validation_pictures import ValidationPictures
@@ -155,12 +154,18 @@ def train(
         # the run itself keeps the whole recipe, those below it keep theirs
         return _train_one(parser.recipe(own), parser.text(own if "run" in changed else parsed), task, given, watching)
 
-    if is_several(recipe):
+    if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
+        from .folds import train_several  # measures agreement, which a single run has no need of
+
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
         train_several(recipe, folder, one)
         return _finished(folder)
-    return one({}, Task(everything(recipe), refit=True) if recipe.refit else Task())
+    if recipe.refit:
+        from .folds import everything
+
+        return one({}, Task(everything(recipe), refit=True))
+    return one({}, Task())
 
 
 def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
 
 from ..data_modules.datamodule import Parts
 from ..models.heads import Prediction
+from .module import steps_of_epoch
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,23 @@ class Task:
     epochs: float | None = None
     landmarks: int | None = None
     one_process: bool = False
+
+
+class StopAfter(Callback):
+    """Ends training after so many epochs, on the way that learning rates would take for all."""
+
+    def __init__(self, epochs: float) -> None:
+        """Whole, or a part."""
+        self._epochs = epochs
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        self._look(trainer)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Stop where it is reached."""
+        self._look(trainer)
+
+    def _look(self, trainer: L.Trainer) -> None:
+        if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
+            trainer.should_stop = True
