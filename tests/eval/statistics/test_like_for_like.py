@@ -12,6 +12,8 @@ from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.like_for_like import (
     AS_GOOD_AS_TRUE_SCORES,
+    HALVINGS,
+    HeldOut,
     LikeForLike,
     compared,
     held_out,
@@ -19,7 +21,7 @@ from empathy_judge.eval.statistics.like_for_like import (
     pooled,
 )
 from empathy_judge.eval.statistics.reliability import leave_one_rater_out
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, t
 
 NAN = float("nan")
 
@@ -162,6 +164,24 @@ def test_too_few_items_groups_or_raters() -> None:
         assert (own.verdict, own.p, own.difference.low) == ("too few items to tell", None, None)
     with pytest.raises(ValueError, match="expected one per item"):
         like_for_like(judge[1:], table, Resamples.draw(groups, 20, 0))
+
+
+def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike() -> None:
+    """By hand: all variance is of the items, but its degrees of freedom are fewer than theirs."""
+    groups, ours = 20, np.array([0.3, 0.1, 0.2])  # judge - rater of 3 raters, items of each alike
+    draws = Resamples.draw(np.arange(groups), 4, 0)
+    drawn = 0.2 + np.array([0.1, -0.1, 0.2, -0.2])
+    apart = np.array([0.1, -0.1, 0.0])  # what half of the groups say, the other half denies
+    difference = np.column_stack([ours, np.tile(drawn, (3, 1)), np.tile(np.column_stack([apart, -apart]), HALVINGS)])
+    whole = np.ones_like(difference)
+    found = HeldOut(("a", "b", "c"), 0.5 + difference, 0.5 * whole, 20 * whole, {}, np.arange(groups), groups, 0.5)
+    own = compared(found, draws)
+    variance = 0.1 / 3 * groups / (groups - 1)
+    spread = 0.01 * (1 + 1 / 3)  # of a further rater and the mean of three, chance included
+    assert spread < variance
+    freedom = variance**2 / (variance**2 / (groups - 1) + (spread / 2) ** 2 / 2)
+    assert own.p == pytest.approx(2 * t.sf(0.2 / variance**0.5, freedom), rel=1e-9)
+    assert own.difference.high == pytest.approx(0.2 + t.ppf(0.975, freedom) * variance**0.5, rel=1e-9)
 
 
 def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater() -> None:
