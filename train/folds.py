@@ -32,6 +32,7 @@ from ..models.artifact import load_run, read_settings
 from ..models.checkpoints import read_checkpoint
 from ..models.closed_form import EXACT, LANDMARKS
 from ..models.ensemble import write_ensemble
+from ..models.feature_cache import DiskStore
 from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
@@ -187,7 +188,8 @@ class _Plan:
                     Console(stderr=True).print(f"{method}: {turn.name} of {self._recipe.folds}", markup=False)
                 task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
                 one({**again, "run": str(folder), "method": method}, task)
-                self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out))
+                cache = again.get("cache.folder", self._recipe.cache.folder)
+                self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out, cache))
             scores |= self._read(folder / LEFT_OUT, turn.left_out)
             epochs.append(read_checkpoint(folder / CHECKPOINTS / BEST)["epochs"])
         return _Tried(scores, float(np.median(epochs)))
@@ -198,9 +200,10 @@ class _Plan:
         smallest = len(self.pairs) - max(map(len, self._folds))
         return LANDMARKS if smallest > EXACT else min(len(self.pairs), EXACT)
 
-    def _scored(self, folder: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
+    def _scored(self, folder: Path, pairs: Sequence[Pair], cache: str | None) -> dict[str, Prediction]:
         device = "cpu" if self._recipe.trainer.get("accelerator") == "cpu" else None
-        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data["eval_batch_size"])
+        store = None if cache is None else DiskStore(Path(cache))
+        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data["eval_batch_size"], store=store)
         return {pair.pair_id: own for pair, own in scorer.predict(pairs) if not isinstance(own, AudioError)}
 
     def write(self, file: Path, scores: Mapping[str, Prediction]) -> None:
