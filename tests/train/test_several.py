@@ -50,7 +50,7 @@ def refit(train_arguments, tmp_path_factory):
     return train(train_arguments(tmp_path_factory.mktemp("refit") / "run", refit="true", **PROBE))
 
 
-def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_folder, capsys):
+def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_folder, tmp_path, capsys):
     origin = best_of(refit.folder)["description"]["provenance"]
     assert (origin["train_splits"], origin["validation_splits"], origin["refit"]) == (BOTH, BOTH, True)
     pairs = PairDataset.load(dataset_folder).subset(BOTH).pairs
@@ -58,7 +58,8 @@ def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_fold
     assert landmarks in (0, len(pairs)) == (0, 21)
     # a report on pairs that it was trained on is marked, and they cannot calibrate it
     words = ["--data", str(dataset_folder), "--split", "validation"]
-    assert main(["evaluate", str(refit.folder), *words, "--json", "--resamples", "20", "--probes", "none"]) == 0
+    measured = ["--json", "--resamples", "20", "--probes", "none", "--out", str(tmp_path / "report")]
+    assert main(["evaluate", str(refit.folder), *words, *measured]) == 0
     assert "this judge was trained on train, validation" in capsys.readouterr().err
     assert main(["calibrate", str(refit.folder), *words]) == 2
     assert "trained on split validation" in capsys.readouterr().err
@@ -97,7 +98,7 @@ def folds(train_arguments, tmp_path_factory):
         return train(train_arguments(run, folds=3, **PROBE))
 
 
-def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, dataset_folder, capsys):
+def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, dataset_folder, tmp_path, capsys):
     dataset = PairDataset.load(dataset_folder)
     part = dataset.subset(BOTH)
     table = pd.read_csv(folds.folder / "left_out.csv")
@@ -120,7 +121,7 @@ def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, datas
     for name, value in folds.agreement.items():
         assert value == pytest.approx(spearmanr(wide[name], human.loc[wide.index, name], nan_policy="omit")[0])
     words = ["evaluate", f"scores:{folds.folder / 'left_out.csv'}", "--data", str(dataset_folder), "--split", "train"]
-    assert main([*words, "--json", "--resamples", "20"]) == 0
+    assert main([*words, "--json", "--resamples", "20", "--out", str(tmp_path / "report")]) == 0
     assert json.loads(capsys.readouterr().out)["dimensions"]["empathy"]["n_items"] == 12
 
 
