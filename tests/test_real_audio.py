@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "real_speech.py"
 REAL = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
 pytestmark = [
     pytest.mark.slow,
@@ -72,3 +76,36 @@ def test_held_out_systems(imported: Path, tmp_path: Path) -> None:
     assert {pair.system_id for pair in PairDataset.load(data).subset("test").pairs} == set(SYSTEMS)
     limits = ["--trainer.limit_train_batches", "2"]
     trained_and_evaluated(data, tmp_path, limits, ["--resamples", "50", "--probes", "none"])
+
+
+@pytest.mark.long
+def test_the_example_goes_from_a_table_to_a_learning_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nine clips of each of ten actors; the actors of the test split are heard there alone."""
+    clips = Path(str(REAL)) / "emodb"
+    rows = pd.read_csv(clips / "metadata.csv").groupby("speaker").head(9)
+    rows.assign(clip=[str(clips / name) for name in rows["clip"]]).to_csv(tmp_path / "table.csv", index=False)
+    spec = importlib.util.spec_from_file_location("real_speech", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "SIZES", (30,))
+    monkeypatch.setattr(example, "DRAWS", 2)
+    words = [str(tmp_path / "table.csv"), "--clip", "clip", "--speaker", "speaker", "--out", str(tmp_path / "out")]
+    ratings = ["--rating", "valence_label=-1:1:0.5", "--rating", "arousal_label=-1:1:1"]
+    monkeypatch.setattr(sys, "argv", ["real_speech.py", *words, *ratings])
+    example.main()
+    assert "report: " in capsys.readouterr().out
+    curve = pd.read_csv(tmp_path / "out" / "learning_curve.csv")
+    data = PairDataset.load(tmp_path / "out" / "data")
+    trained = len(data.subset(["train", "validation"]).pairs)
+    assert curve.groupby("pairs").size().to_dict() == {30: 4, trained: 2}
+    arousal = curve[curve["dimension"] == "arousal_label"].groupby("pairs")["spearman"].mean()
+    assert arousal[trained] > 0.5
+    assert (tmp_path / "out" / "learning_curve.png").stat().st_size > 10_000
+    report = json.loads((tmp_path / "out" / "report" / "comparison.json").read_text())
+    assert [own["judge"] for own in report["reports"]] == ["run", "probe:nano", "acoustic", "constant"]
+    tested = {pair.response_speaker for pair in data.subset("test").pairs}
+    assert not tested & {pair.response_speaker for pair in data.subset(["train", "validation"]).pairs}

@@ -1,0 +1,114 @@
+"""From a table of clips and ratings to a judge, a report and a learning curve, on a CPU and in minutes.
+
+    python examples/real_speech.py emodb/metadata.csv --clip clip --speaker speaker --out real \
+        --rating valence_label=-1:1:0.5 --rating arousal_label=-1:1:1
+
+The table has one row for each clip and one column for each dimension that was rated. Speakers are kept apart: the judge
+is measured on voices that it has never heard. The judge is a probe (`method: probe`), a regression on what the frozen
+backbone hears; `--method auto` also tries adapters. The learning curve says whether more ratings are worth their price.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from empathy_judge import PairDataset, compare, train
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.eval.judges.baselines.probe import open_probe
+from empathy_judge.eval.statistics.agreement import spearman
+from matplotlib.figure import Figure
+
+SIZES = (50, 100, 200, 400, 800, 1_600)
+"""Of the learning curve; above them, all pairs."""
+DRAWS = 5
+"""Random training sets of each size."""
+
+
+def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) -> PairDataset:
+    """The table as a pair dataset of responses without a context, split by speaker."""
+    rows = pd.read_csv(table)
+    ids = [f"clip{number:05}" for number in range(len(rows))]
+    pairs = pd.DataFrame(
+        {
+            "pair_id": ids,
+            "response_audio": [str(table.parent / name) for name in rows[clip]],
+            "response_speaker": rows[speaker].astype(str),
+            "group_id": rows[speaker].astype(str),
+        }
+    )
+    names = [scale.partition("=")[0] for scale in ratings]
+    scores = rows[names].assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score").dropna()
+    PairDataset.from_frame(pairs, scores.assign(rater_id="table"), dimensions=ratings, folder=out / "data")
+    split_dataset(out / "data", by=["response_speaker"])
+    return PairDataset.load(out / "data")
+
+
+def learning_curve(dataset: PairDataset, cache: Path) -> pd.DataFrame:
+    """Agreement of probes of few training pairs: ``pairs, draw, dimension, spearman`` on the test split."""
+    given, test = dataset.subset(["train", "validation"]), dataset.subset("test")
+    human, ids = test.mean_scores(), np.array([pair.pair_id for pair in given.pairs])
+    rows = []
+    for size in [*(size for size in SIZES if size < 0.8 * len(ids)), len(ids)]:
+        for draw in range(DRAWS if size < len(ids) else 1):
+            some = np.random.default_rng(draw).permutation(ids)[:size]
+            judge = open_probe("probe:nano", given.only(set(some.tolist())), seed=draw, device="cpu", cache=cache)
+            scores = judge.score(test.pairs).pivot(index="pair_id", columns="dimension", values="score")
+            for name in scores.columns:
+                found = spearman(scores.loc[human.index, name].to_numpy(float), human[name].to_numpy(float))
+                rows.append({"pairs": size, "draw": draw, "dimension": name, "spearman": found})
+            print(f"learning curve: {size} pairs, draw {draw + 1}", flush=True)
+    return pd.DataFrame(rows)
+
+
+def picture(curve: pd.DataFrame, speakers: int, file: Path) -> None:
+    """The curve with the range of its draws."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    sizes = sorted(set(curve["pairs"]))
+    for name in sorted(set(curve["dimension"])):
+        own = curve[curve["dimension"] == name]
+        found = [own.loc[own["pairs"] == size, "spearman"].to_numpy(float) for size in sizes]
+        axes.plot(sizes, [values.mean() for values in found], marker="o", label=name)
+        axes.fill_between(sizes, [values.min() for values in found], [values.max() for values in found], alpha=0.15)
+    axes.set(xscale="log", xlabel="training pairs", ylabel=f"Spearman on clips of {speakers} unseen speakers")
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_ylim(top=1.0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path, help="CSV; paths of clips count from its folder")
+    parser.add_argument("--clip", required=True, metavar="COLUMN", help="path of the clip")
+    parser.add_argument("--speaker", required=True, metavar="COLUMN", help="who speaks")
+    parser.add_argument(
+        "--rating", required=True, action="append", metavar="COLUMN=LOW:HIGH:STEP", help="and its scale"
+    )
+    parser.add_argument("--method", default="probe", choices=("probe", "auto"))
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    options = parser.parse_args()
+    out, cache = options.out, options.out / "cache"
+
+    dataset = load(options.table, options.clip, options.speaker, options.rating, out)
+    recipe = {"config": "small", "method": options.method, "refit": True, "cache": {"folder": str(cache)}}
+    train(recipe, dataset, run=out / "run")
+    found = compare([out / "run", "probe:nano", "acoustic", "constant"], dataset, cache=cache)
+    found.save(out / "report")
+    print(found)
+
+    curve = learning_curve(dataset, cache)
+    curve.to_csv(out / "learning_curve.csv", index=False)
+    speakers = {pair.response_speaker for pair in dataset.subset("test").pairs}
+    picture(curve, len(speakers), out / "learning_curve.png")
+    print(f"judge: {out / 'run'}   report: {out / 'report' / 'index.html'}   {out / 'learning_curve.png'}")
+
+
+if __name__ == "__main__":
+    main()
