@@ -205,6 +205,7 @@ def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     hop, window = size // 4, torch.hann_window(size)
     samples = torch.from_numpy(np.pad(scaled, (0, max(0, size - len(scaled)))))
     spectrum = torch.stft(samples, size, hop, window=window, return_complex=True)
+    spectrum += 0  # of silence an FFT has 0 on one CPU and -0, whose phase is pi, on another
     advance = torch.linspace(0, torch.pi * hop, size // 2 + 1)[:, None]
     stretched = functional.phase_vocoder(spectrum, len(scaled) / len(clip.samples), advance)
     changed = torch.istft(stretched, size, hop, window=window, length=len(clip.samples)).numpy()

@@ -157,6 +157,23 @@ def test_another_speaker_has_formants_elsewhere_too() -> None:
     assert min(centres) == pytest.approx(2000 / 1.06, rel=0.005)
 
 
+def test_another_speaker_is_the_same_whatever_sign_an_fft_gives_the_zeros_of_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = rng(2).normal(scale=0.1, size=RATE // 2).astype(np.float32)
+    clip = Clip(np.concatenate([np.zeros(RATE // 2, np.float32), noise]), RATE)
+    plain = torch.stft
+
+    def negative_zeros(*args: object, **options: object) -> torch.Tensor:
+        found = torch.view_as_real(plain(*args, **options))  # pyright: ignore[reportArgumentType]
+        signed = torch.where(found == 0, torch.tensor([-0.0, 0.0]), found)
+        return torch.view_as_complex(signed.contiguous())
+
+    expected = voice.other_speaker(clip, rng(0)).samples
+    monkeypatch.setattr(torch, "stft", negative_zeros)
+    np.testing.assert_array_equal(voice.other_speaker(clip, rng(0)).samples, expected)
+
+
 def test_pulses_have_unit_power_and_their_pitch() -> None:
     train = pulses(np.full(RATE, 123.4))
     assert np.square(train).mean() == pytest.approx(1, rel=0.05)
