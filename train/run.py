@@ -161,11 +161,12 @@ def train(
         replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
         train_several(recipe, folder, one)
         return _finished(folder)
+    task = Task()
     if recipe.refit:
         from .folds import everything
 
-        return one({}, Task(everything(recipe), refit=True))
-    return one({}, Task())
+        task = Task(everything(recipe), refit=True)
+    return _train_one(recipe, parser.text(parsed), task, given, watching)
 
 
 def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:

@@ -316,8 +316,8 @@ def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path
     loaded = load_judge(tmp_path / "judge").judge
     weights = loaded.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in judge.state_dict().items())
-    # equal weights elsewhere in memory: MKL may round the last bit differently
-    assert (loaded(loaded.build_inputs(pairs)) - before).abs().max() <= 2e-6
+    # equal weights elsewhere in memory: MKL may round the last bits differently, by 3e-6 of 10 points on one CPU
+    assert (loaded(loaded.build_inputs(pairs)) - before).abs().max() <= 1e-5
 
 
 def rewritten(family, tmp_path, rename) -> Path:
