@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
 
 from ....data_modules.audio import AudioSource, Clip, decode
 from ....data_modules.errors import AudioError, UserError
@@ -17,7 +20,10 @@ from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK, score_table
-from .regression import Regression, fit, in_closed_form
+from .regression import Learn, Regression, fit, in_closed_form, searched, the_best_of
+
+ITERATIONS = 300
+"""Trees of gradient boosting for each dimension."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class AcousticJudge:
         features = ClipFeatures(measures)
         found, statuses = features.of(dataset.pairs)
         usable = [status == OK for status in statuses]
-        regression = fit(name, dataset, found, usable, in_closed_form(seed))
+        regression = fit(name, dataset, found, usable, the_best_of(in_closed_form(seed), boosting(seed)))
         record = {
             "measures": list(measures.names),
             "unusable_pairs": usable.count(False),
@@ -155,3 +161,16 @@ class AcousticJudge:
         found, statuses = self._features.of(pairs)
         scores = self._regression.predict(found, [status == OK for status in statuses])
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
+
+
+def boosting(seed: int) -> Learn:
+    """Gradient boosting of trees: rules such as "as loud as the context" are curves that a kernel learns slowly."""
+    trees = HistGradientBoostingRegressor(
+        learning_rate=0.05,
+        max_iter=ITERATIONS,
+        l2_regularization=1.0,
+        early_stopping=False,  # pyright: ignore[reportArgumentType]
+        random_state=seed,
+    )
+    model = make_pipeline(SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True), trees)
+    return searched("boosting", model, {"histgradientboostingregressor__max_leaf_nodes": (4, 31)}, seed)

@@ -99,11 +99,12 @@ def fit(
     return Regression(tuple(dimensions), tuple(models), record)
 
 
-def searched_ridge(model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
-    """A ridge regression of scikit-learn with the settings that have the least squared error of groups left out, in
-    `FOLDS` folds (fewer where there are fewer groups).
+def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
+    """A regressor of scikit-learn with the settings that have the least squared error of groups left out, in `FOLDS`
+    folds (fewer where there are fewer groups).
 
     Args:
+        name: Of the model, in records.
         model: The regressor.
         settings: Parameter of it -> values to choose among.
         seed: Of the folds.
@@ -117,9 +118,25 @@ def searched_ridge(model: BaseEstimator, settings: Mapping[str, Sequence[float]]
             cv=GroupKFold(min(FOLDS, len(np.unique(groups))), shuffle=True, random_state=seed),
             error_score="raise",  # pyright: ignore[reportArgumentType]
         ).fit(features, target, groups=groups)
-        errors = {"ridge": float(np.sqrt(-search.best_score_))}
-        chosen = {"model": "ridge", "settings": dict(search.best_params_)}
+        errors = {name: float(np.sqrt(-search.best_score_))}
+        chosen = {"model": name, "settings": dict(search.best_params_)}
         return search.best_estimator_, {**chosen, "cross_validated_rmse": errors}
+
+    return learn
+
+
+def the_best_of(*learns: Learn) -> Learn:
+    """Whichever has the least squared error of groups that were left out.
+
+    Args:
+        learns: All are tried.
+    """
+
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+        found = [learn(features, target, groups) for learn in learns]
+        model, chosen = min(found, key=lambda own: min(own[1]["cross_validated_rmse"].values()))
+        errors = {name: error for _, own in found for name, error in own["cross_validated_rmse"].items()}
+        return model, {**chosen, "cross_validated_rmse": errors}
 
     return learn
 
@@ -146,7 +163,7 @@ def in_closed_form(seed: int) -> Learn:
         few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
         solution = closed_form.fit(few, (features.shape[1],), None if whole else [every], seed=seed)
         spread = float(np.std(target))
-        errors = {name: spread * share**0.5 for name, share in solution.record["unexplained"].items()}
+        errors = {name: spread * max(0.0, share) ** 0.5 for name, share in solution.record["unexplained"].items()}
         chosen = {"kernel": solution.record["kernel"], "width": solution.record["width"]}
         chosen["penalty"] = solution.record["penalty"][0]
         return _ClosedForm(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK, score_table
-from .regression import Learn, Regression, fit, searched_ridge
+from .regression import Learn, Regression, fit, searched
 
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
@@ -80,4 +80,4 @@ def _ridge(seed: int) -> Learn:
     )
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=_MOST_WORDS)
     columns = make_column_transformer(*((kind, column) for column in (0, 1) for kind in (words, characters)))
-    return searched_ridge(make_pipeline(columns, Ridge()), {"ridge__alpha": (0.1, 1.0, 10.0, 100.0)}, seed)
+    return searched("ridge", make_pipeline(columns, Ridge()), {"ridge__alpha": (0.1, 1.0, 10.0, 100.0)}, seed)
