@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMon
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 from torch import distributed as dist
 
@@ -147,6 +148,7 @@ def train(
 
         dry_run(recipe)
         return None
+    _check_accelerator(recipe)
     folder = _run_folder(recipe)
 
     def one(changed: Mapping[str, Any], task: Task) -> Run:
@@ -194,7 +196,10 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
         at_probe = StartAtProbe(recipe.method, start is not None, task)
-        trainer = _trainer(recipe, folder, at_probe, task, watching)
+        try:
+            trainer = _trainer(recipe, folder, at_probe, task, watching)
+        except MisconfigurationException as error:  # such as more devices than there are
+            raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
         datamodule.setup("fit")
         if given is not None:
             _check_same(given, datamodule.dataset)
@@ -253,6 +258,16 @@ def _run_folder(recipe: Recipe) -> Path:
     if recipe.checkpoint_steps < 0:
         raise UserError(f"--checkpoint-steps {recipe.checkpoint_steps}; expected 0 or more")
     return Path(recipe.run)
+
+
+def _check_accelerator(recipe: Recipe) -> None:
+    """There is a GPU where the recipe wants one; said before anything is written."""
+    wanted = recipe.trainer.get("accelerator")
+    if wanted in ("gpu", "cuda") and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        raise UserError(
+            f"trainer.accelerator {wanted}: torch finds no GPU on this machine (`empathy-judge doctor`); expected one, "
+            "or --trainer.accelerator cpu"
+        )
 
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
@@ -246,6 +247,22 @@ def test_learning_rates_rise_and_then_fall_to_zero(overrides, steps, train_argum
         for step in range(steps)
     ]
     assert rates == pytest.approx([0.002 * share for share in expected])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_recipe_for_a_gpu_says_in_one_line_that_there_is_none(train_arguments, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", *train_arguments(folder, trainer__accelerator="gpu")]) == 2
+    assert capsys.readouterr().err == (
+        "error: trainer.accelerator gpu: torch finds no GPU on this machine (`empathy-judge doctor`); expected one, or "
+        "--trainer.accelerator cpu\n"
+    )
+    assert not folder.exists()
+
+
+def test_what_the_trainer_refuses_is_one_line(train_arguments, tmp_path, capsys):
+    assert main(["train", *train_arguments(tmp_path / "run", trainer__max_epochs=-5)]) == 2
+    assert capsys.readouterr().err.startswith("error: trainer: `max_epochs` must be a non-negative integer or -1.")
 
 
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
