@@ -28,6 +28,8 @@ OTHER_CPUS = {"hidden_states": 1e-4, "demo_report": 1e-3, "mushra": 1e-6}
 scores of silence that hardly differ change places. A kernel's eigenvalues that are nearly 0 are rounding."""
 MONTE_CARLO = 0.05
 """How far the end of an interval, or a p-value, may move when it is drawn in another way."""
+SILENCE = 0.05
+"""How far rank correlations of the check with silence may move: its scores hardly differ, and rounding ranks them."""
 ADDED = {"windows", "seconds", "in_windows", "signature"}
 """Fields and columns that may stand where there were none when the values were written."""
 DRAWN = {"low", "high", "p_value", "interval"}
@@ -40,7 +42,7 @@ def differences(found: Any, expected: Any, tolerance: float, where: str = "") ->
         lines = [f"{where}/{key}: only in one" for key in sorted((found.keys() - ADDED) ^ (expected.keys() - ADDED))]
         lines += [f"{where}/{key}: gone" for key in ADDED & expected.keys() - found.keys()]
         for key in found.keys() & expected.keys():
-            near = MONTE_CARLO if key in DRAWN else tolerance
+            near = MONTE_CARLO if key in DRAWN else max(tolerance, SILENCE) if key == "silent" else tolerance
             lines += differences(found[key], expected[key], near, f"{where}/{key}")
         return lines
     if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):

@@ -135,6 +135,9 @@ class AcousticJudge:
         self.name, self.record = name, record
         self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
         self._features, self._regression = features, regression
+        sizes = {of: (own["pairs"], own["groups"]) for of, own in regression.record.items()}
+        # in signatures: what was fitted to what, and no errors, whose last digits another CPU has otherwise
+        self.identity = [features.measures.names, sizes]
 
     @classmethod
     def fitted_to(cls, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0):
