@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.app import create_app, run
+from empathy_judge.serving.app import create_app
+from empathy_judge.serving.running import run
+from empathy_judge.serving.settings import listen
 
 from .services import FakeScorer, Live, get, live, post, until, wav
 
@@ -148,7 +150,7 @@ def test_an_address_that_is_taken_is_told_in_a_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; expected "):
-            run(create_app(FakeScorer()), "127.0.0.1", port)  # type: ignore[arg-type]
+            listen("127.0.0.1", port)
 
 
 def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
@@ -156,4 +158,4 @@ def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
         raise UserError("judge: no such folder")
 
     with pytest.raises(UserError, match=r"^judge: no such folder$"):
-        run(create_app(load), "127.0.0.1", 0)
+        run(create_app(load), listen("127.0.0.1", 0))
