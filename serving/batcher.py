@@ -67,7 +67,7 @@ class Job:
     windows: int = 1
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
-    turn: float = 0.0
+    turn: int = 0
     batch: int = 0
     waited: float = 0.0
 
@@ -95,7 +95,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
-        self._now, self._given = 0.0, Counter[str]()
+        self._now, self._given = 0, Counter[str]()
 
     def add(self, job: Job) -> None:
         job.turn = max(self._now, self._given[job.client])

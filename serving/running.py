@@ -116,10 +116,11 @@ class _Connection(H11Protocol):
         """Make room for it."""
         super().connection_made(transport)
         self.made = self.loop.time()
-        if len(self.connections) > most_connections():
+        open_ones: list[Any] = [own for own in self.connections if not own.transport.is_closing()]
+        if len(open_ones) > most_connections():
             LOGGER.warning("too many connections")
-            others: list[Any] = [other for other in self.connections if other is not self and _is_silent(other)]
-            oldest = min(others, key=lambda other: (other.cycle is not None, other.made), default=self)
+            silent = [own for own in open_ones if own is not self and _is_silent(own)]
+            oldest = min(silent, key=lambda own: (own.cycle is not None, own.made), default=self)
             oldest.transport.abort()
 
 
@@ -135,7 +136,8 @@ async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
     since: dict[Any, float] = {}
     while True:
         now = asyncio.get_running_loop().time()
-        silent = {(own, own.cycle): own for own in server.server_state.connections if _is_silent(own)}
+        connections: list[Any] = list(server.server_state.connections)
+        silent = {(own, own.cycle): own for own in connections if _is_silent(own)}
         since = {key: since.get(key, now) for key in silent}
         for key, own in silent.items():
             if now - since[key] >= seconds:
