@@ -249,7 +249,7 @@ def choose_device(name: str | None) -> torch.device:
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # `meta` has no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r}: expected auto, cpu, or cuda where a GPU is usable: {reason}") from None
