@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        except SystemExit:  # after --help
-            sys.stdout.flush()
+        except SystemExit as stopped:
+            if isinstance(stopped.__context__, BrokenPipeError):  # as rich says it
+                return 141
+            sys.stdout.flush()  # of --help
             raise
         sys.stdout.flush()
         return code
@@ -66,15 +68,19 @@ def _open_streams() -> None:
     """A terminal that knows few letters shows the others in ASCII; output that is closed (`>&-`) is nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # else the next file would get its descriptor
+            # else the next file would get its descriptor
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _output_is_full() -> bool:
-    """Whether it was standard output that refused: what waits to be written is refused again."""
+    """Whether it was standard output that refused: it does so again."""
     try:
         sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")  # where Python keeps nothing back
+    except io.UnsupportedOperation:  # no file at all
+        return False
     except OSError:
         return True
     return False

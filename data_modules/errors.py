@@ -69,11 +69,12 @@ AudioErrorKind = Literal[
     "a path",
     "not a turn",
     "not text",
+    "special token",
     "no finite score",
     "process died",
     "cannot be used",
 ]
-"""What is wrong with a clip, or with a row of a table of clips; the last where none of the others says it."""
+"""What is wrong with a clip or a text, or with a row of a table of them; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 2_000
@@ -121,6 +122,10 @@ class AudioError(UserError):
     def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
         super().__init__(message)
         self.kind: AudioErrorKind = kind
+
+
+class TextError(AudioError):
+    """The text beside the clips of a pair cannot be used; whoever goes on without a clip goes on without this pair."""
 
 
 def system_error(error: BaseException) -> OSError | None:

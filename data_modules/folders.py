@@ -24,6 +24,10 @@ STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
 
 
+_BESIDE = 20
+"""Characters by which names of what is written beside a place are longer."""
+
+
 @contextmanager
 def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = None) -> Iterator[Path]:
     """A new folder beside `out` that takes its place when the block ends well and vanishes when it fails.
@@ -223,27 +227,25 @@ def check_writable(out: Path, is_folder: bool = True) -> None:
     """What is asked for can be written there, as far as this can be known before the long work.
 
     Args:
-        out: A folder, made with those above it if there is none, or a file.
+        out: A folder, made with those above it if there is none; or a file.
         is_folder: Which of them.
 
     Raises:
         UserError: If it is taken by the other kind, lies in a file, may not be written, or has too long a name.
     """
-    try:
-        if out.exists() and out.is_dir() != is_folder:
-            is_, expected = ("a file", "a folder") if is_folder else ("a folder", "a file")
-            raise UserError(f"{out}: is {is_}; expected {expected}, or a name that is not taken")
-        os.stat(out.with_name(f"{out.name}.summary.json")) if out.name else None
-    except FileNotFoundError:
-        pass
-    except NotADirectoryError:
-        raise UserError(f"{out}: a part of this path is a file; expected folders") from None
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror}); expected another name") from None
     above = out if is_folder else out.parent
-    there = next(path for path in (above, *above.absolute().parents) if path.exists())
+    try:
+        taken = out.exists() and out.is_dir() != is_folder
+        Path(f"{out.absolute()}{'x' * _BESIDE}").exists()
+        there = next(path for path in (above, *above.absolute().parents) if path.exists())
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror}; expected another place") from None
+    if taken or not there.is_dir():
+        what = out if taken else there
+        kind, expected = ("folder", "file") if what.is_dir() else ("file", "folder")
+        raise UserError(f"{what}: is a {kind}; expected a {expected}, or a place that is not taken")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{out}: {there} may not be written; expected another place")
+        raise UserError(f"{out}: cannot be written, {there} is read-only; expected another place")
 
 
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:

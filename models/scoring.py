@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
@@ -145,6 +145,12 @@ class PairScorer:
             if outcomes[number] is None and count > MOST_WINDOWS:
                 reason = f"pair {pairs[number].pair_id!r}: its clips together make {count} windows"
                 outcomes[number] = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
+            elif outcomes[number] is None:
+                longest = sum(max(len(window.states) for window in states[source]) for source in sources[number])
+                try:
+                    self.judge.check_text(pairs[number], longest * self.judge.backbone.tokens_per_state)
+                except TextError as error:
+                    outcomes[number] = error
         order = _in_order(pairs, [number for number, error in enumerate(outcomes) if error is None], states)
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
             numbers = order[batch.rows]
