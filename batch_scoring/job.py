@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from .. import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import check_writable, replace_file
-from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
 

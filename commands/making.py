@@ -27,9 +27,9 @@ def calibrate(options: argparse.Namespace) -> int:
     """
     from ..data_modules.folders import check_writable
     from ..data_modules.schema import PairDataset
+    from ..models import CHECKPOINTS, JUDGE_FILE
     from ..models.artifact import Placement, load_any
     from ..models.calibration import to_json
-    from ..models.file_names import CHECKPOINTS, JUDGE_FILE
     from ..models.judge_calibration import calibrate_judge, store_calibration
     from ..models.scoring import SPREAD
 
@@ -74,8 +74,8 @@ def export(options: argparse.Namespace) -> int:
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
     from ..data_modules.folders import check_writable
+    from ..models import JUDGE_FILE
     from ..models.artifact import Placement, load_judge, load_run, save_judge
-    from ..models.file_names import JUDGE_FILE
     from ..models.hub import check_hub_name, push_to_hub
     from ..models.model_card import render_card
 
