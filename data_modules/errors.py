@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -86,6 +88,14 @@ class AudioError(UserError):
     def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
         super().__init__(message)
         self.kind: AudioErrorKind = kind
+
+
+def os_reason(error: OSError | ValueError) -> str:
+    """What the system says: ``No space left on device``; libraries put more around it, or leave it out."""
+    number = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error), re.IGNORECASE)):
+        number = int(found[1])
+    return str(error) if number is None else os.strerror(number)
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
