@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class OutsideError(DataError):
     """A path leaves the folder that it has to stay in."""
 
 
+class AccessError(DataError):
+    """A file that may be there cannot be read: no permission, or a name that is too long."""
+
+
 class AudioError(UserError):
     """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long.
 
@@ -96,6 +101,20 @@ def os_reason(error: OSError | ValueError) -> str:
     if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error), re.IGNORECASE)):
         number = int(found[1])
     return str(error) if number is None else os.strerror(number)
+
+
+@contextmanager
+def system_errors(path: object, done: str) -> Iterator[None]:
+    """Turns what the system says (a full disk, no permission, too long a name) into a `DataError` of one line.
+
+    Args:
+        path: What messages name.
+        done: What cannot be done to it: ``read``, ``written``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be {done} ({os_reason(error)})") from None
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
