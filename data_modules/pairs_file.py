@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .audio import AudioSource
-from .errors import DataError, Locate, bad_value, place, system_errors
+from .errors import DataError, Locate, bad_value, place
 from .folders import replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
@@ -129,8 +129,7 @@ def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
                 stored = [{**row, TAGS: [{"name": name, "value": tag} for name, tag in row[TAGS]]} for row in group]
                 writer.write_table(pa.Table.from_pylist(stored, PAIRS_SCHEMA), row_group_size=len(group))
 
-    with system_errors(path, "written"):
-        replace_file(path, write)
+    replace_file(path, write)
 
 
 def _writer(path: Path) -> pq.ParquetWriter:
@@ -181,8 +180,7 @@ def write_split_column(root: Path, splits: list[str | None]) -> None:
                 writer.write_table(group, row_group_size=max(len(group), 1))
                 start += len(group)
 
-    with system_errors(root / PAIRS_FILE, "written"):
-        replace_file(root / PAIRS_FILE, write)
+    replace_file(root / PAIRS_FILE, write)
 
 
 def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, ...]]]:

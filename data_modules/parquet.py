@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .errors import DataError, os_reason, place, shown, system_errors
+from .errors import DataError, os_reason, place, shown
 from .folders import replace_file
 from .storage import DataPath, RemotePath
 
@@ -248,5 +248,4 @@ def _check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optiona
 
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Replaces the file at once."""
-    with system_errors(path, "written"):
-        replace_file(path, lambda temporary: pq.write_table(table, temporary))
+    replace_file(path, lambda temporary: pq.write_table(table, temporary))

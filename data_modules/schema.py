@@ -294,8 +294,7 @@ def write_dataset(
     records = enumerate(pairs.to_dict("records"), start=1)
     rows = list(checked_pairs([to_row(values, root, file, n, hashes) for n, values in records], file))
     check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
-    with system_errors(root, "written"):
-        root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
     return complete_dataset(root, card, rows, ratings, preferences)
@@ -329,8 +328,7 @@ def complete_dataset(
     values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
     values["dimensions"] = list(values["dimensions"])
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    with system_errors(root / CARD_FILE, "written"):
-        replace_file(root / CARD_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_file(root / CARD_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return card
 
 
