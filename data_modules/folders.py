@@ -7,6 +7,7 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
@@ -22,6 +23,7 @@ from .storage import DataPath, RemotePath
 CARD_FILE = "dataset.yaml"
 STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
+_MOST_VALUES = 10_000  # in a YAML file, each as often as it is repeated; more in a longer file
 
 
 @contextmanager
@@ -94,38 +96,46 @@ def _begin(stage: Path, key: str | None) -> None:
         path.unlink()
 
 
-def check_unique_keys(text: str) -> None:
-    """Refuses a key that stands twice in a mapping, of which YAML would keep the last.
+def check_yaml(text: str) -> None:
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last, and a few aliases that stand
+    for so many values that whoever copies them never ends.
 
     Raises:
-        yaml.YAMLError: If there is one, or the text is not YAML.
+        yaml.YAMLError: If there is such a thing, or the text is not YAML.
     """
-    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
-    seen: set[int] = set()  # an alias is the same node again
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif isinstance(node, yaml.MappingNode):
+    sizes: dict[int, int] = {}  # an alias is the same node again
+
+    def size(node: yaml.Node | None) -> int:
+        if not isinstance(node, yaml.CollectionNode):
+            return 1
+        if id(node) in sizes:
+            return sizes[id(node)]
+        sizes[id(node)] = 1  # of an alias of what it stands in
+        if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+            twice = [key for key, times in Counter(keys).items() if times > 1]
             if twice:
                 raise yaml.YAMLError(f"key {twice[0]!r} stands twice in a mapping, {str(node.start_mark).strip()}")
-            waiting += [value for _, value in node.value]
+            values = [value for _, value in node.value]
+        else:
+            values = node.value
+        sizes[id(node)] = found = 1 + sum(map(size, values))
+        if found > max(_MOST_VALUES, 10 * len(text)):
+            raise yaml.YAMLError(f"aliases that stand for {found:,} values, {str(node.start_mark).strip()}")
+        return found
+
+    size(yaml.compose(text, yaml.SafeLoader))
 
 
 def read_yaml(path: DataPath) -> Any:
     """The content of a YAML file in UTF-8. Nothing in it is run.
 
     Raises:
-        DataError: If it cannot be read, or a key stands twice in a mapping.
+        DataError: If it cannot be read, a key stands twice in a mapping, or aliases stand for too many values.
     """
     try:
         text = path.read_bytes().decode()
-        check_unique_keys(text)
+        check_yaml(text)
         return yaml.safe_load(text)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
