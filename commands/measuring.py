@@ -20,14 +20,16 @@ def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from rich.console import Console
 
+    from ..data_modules.folders import check_writable
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
-    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     out = Path(options.out)
+    check_writable(out)
+    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
@@ -50,20 +52,23 @@ def compare(options: argparse.Namespace) -> int:
     if options.table is not None:
         return _compare_table(options)
 
+    from ..data_modules.folders import check_writable
     from ..eval.compare import compare as measure
-    from ..eval.pages.compare_page import comparison_json
+    from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
+    if options.out is not None:
+        check_writable(Path(options.out))
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)
     if options.out is not None:
         found.save(options.out)
     if options.json:
-        print(comparison_json(found.reports, found.rankings))
+        print(strict_json({"reports": found.reports, "rankings": found.rankings}), end="")
     else:
         for view in comparison_views(found.reports, found.rankings):
             Console().print(view, markup=False)

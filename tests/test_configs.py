@@ -17,8 +17,7 @@ from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.backbones import families
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.weight_files import file_hash
+from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
@@ -235,7 +234,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("[1, 2]\n", "expected settings and their values"),
         ("seed: [1\n", "not readable as YAML"),
         ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),
-        (BOMB, "aliases that stand for "),
+        (BOMB, "those that aliases stand for included"),
         ("seed: 1 # \xe4\n".encode("latin-1"), "not readable as YAML ('utf-8' codec"),
     ],
 )

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.folders import check_yaml, replace_file
+from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
-from ..models.checkpoints import read_checkpoint
-from ..models.file_names import CHECKPOINTS
+from ..models import CHECKPOINTS
+from ..models.weight_files import read_checkpoint
 from .checkpointing import find_resumable
 from .recipe import RecipeParser, nested
 from .run import train
@@ -166,7 +166,7 @@ def read_sweep(path: Path) -> Sweep:
     """
     try:
         text = path.read_bytes().decode("utf-8")
-        check_yaml(text)
+        check_unique_keys(text)
         return Sweep.model_validate(get_loader("yaml")(text))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

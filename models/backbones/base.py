@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...data_modules.errors import TextError, shown
 from ...data_modules.schema import Pair
-from .layer_statistics import LayerStatistics
+from .layers import LayerStatistics
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
