@@ -113,8 +113,8 @@ def concordance_index(score: np.ndarray, human: np.ndarray) -> float:
     """
     counts = count_pairs(score, human)
     ordered = counts.pairs - counts.human_tied
-    halves = 2 * counts.concordant + counts.judge_tied - counts.both_tied
-    return halves / 2 / ordered if ordered else math.nan
+    twice = 2 * counts.concordant + counts.judge_tied - counts.both_tied
+    return twice / 2 / ordered if ordered else math.nan
 
 
 def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> float:
