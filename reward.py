@@ -16,7 +16,7 @@ from typing import Any
 
 from .audio_inputs import Audio, clip, make_pair
 from .data_modules.audio import AudioSource, audio_hash
-from .data_modules.errors import AudioError, UserError
+from .data_modules.errors import AudioError, TextError, UserError
 from .models.assessment import Assessment
 from .scorer import Scorer
 
@@ -84,7 +84,7 @@ class EmpathyReward:
             columns: Of the data set, a value for each completion; `completion_ids` and what else TRL passes.
 
         Raises:
-            AudioError: If a context cannot be used. A response that cannot gets the lowest reward.
+            AudioError: If a context or a situation cannot be used. A response that cannot gets the lowest reward.
             UserError: If `speak` does not return a clip for each completion.
         """
         count = len(completions)
@@ -139,8 +139,10 @@ class EmpathyReward:
         new = {key: number for number, key in enumerate(keys) if key not in found}
         pairs = [make_pair(str(n), heard[n], spoken[n], situations[n]) for n in new.values()]
         for key, pair, own in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
-            if isinstance(own, AudioError) and pair.context:
-                self.scorer.check_clip(pair.context[0].audio)  # the policy is not to blame for the context
+            if isinstance(own, TextError):
+                self.scorer.pair_scorer.judge.check_text(pair)  # the policy is not to blame for the situation
+            elif isinstance(own, AudioError) and pair.context:
+                self.scorer.check_clip(pair.context[0].audio)  # nor for the context
             found[key] = self._reward(own)
         with self._lock:
             self._known |= {key: found[key] for key in new}

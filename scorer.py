@@ -94,7 +94,7 @@ class Scorer:
         loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
         if compiled:
-            from .models.layers import compile_layers
+            from .models.backbones.layers import compile_layers
 
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)

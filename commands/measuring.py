@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
+    from ..data_modules.folders import check_writable
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
-    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     out = Path(options.out)
+    check_writable(out)
+    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
@@ -45,6 +47,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.table is not None:
         return _compare_table(options)
 
+    from ..data_modules.folders import check_writable
     from ..eval.compare import compare as measure
     from ..eval.pages.compare_page import comparison_json
     from ..eval.views import comparison_views
@@ -52,6 +55,8 @@ def compare(options: argparse.Namespace) -> int:
     if options.dry_run:
         _open(options.judges, options)
         return DONE
+    if options.out is not None:
+        check_writable(Path(options.out))
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +14,39 @@ if TYPE_CHECKING:
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
+_ADVICE = {
+    errno.ENOSPC: "free some room and start the same command again",
+    errno.EDQUOT: "free some room and start the same command again",
+    errno.EROFS: "expected a place that can be written",
+    errno.EACCES: "expected the right to read or write there",
+    errno.EPERM: "expected the right to read or write there",
+    errno.ENAMETOOLONG: "expected a shorter name",
+    errno.EISDIR: "expected a file",
+    errno.ENOTDIR: "expected a folder",
+    errno.EEXIST: "expected a name that is not taken",
+    errno.EMFILE: "expected a higher limit: ulimit -n",
+    errno.ENOMEM: "expected more memory, or a smaller --batch-size",
+}
+"""What to do about what the machine refuses."""
+_IN_WORDS = {
+    "No space left on device": errno.ENOSPC,
+    "os error 28": errno.ENOSPC,
+    "disk is full": errno.ENOSPC,
+    "file write failed": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "readonly database": errno.EROFS,
+    "Permission denied": errno.EACCES,
+    "unable to open database file": errno.EACCES,
+    "out of memory": errno.ENOMEM,
+    "allocate memory": errno.ENOMEM,
+    "DefaultCPUAllocator": errno.ENOMEM,
+}
+"""How libraries in C++ and Rust say the same without a number."""
+_NATIVE = ("safetensors_rust", "sqlite3")
+
+DEBUG = "EMPATHY_JUDGE_DEBUG"
+"""In the environment: errors show their tracebacks."""
 ASKED_TO_STOP = 75
 """Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
 
@@ -34,11 +69,12 @@ AudioErrorKind = Literal[
     "a path",
     "not a turn",
     "not text",
+    "special token",
     "no finite score",
     "process died",
     "cannot be used",
 ]
-"""What is wrong with a clip, or with a row of a table of clips; the last where none of the others says it."""
+"""What is wrong with a clip or a text, or with a row of a table of them; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 2_000
@@ -86,6 +122,53 @@ class AudioError(UserError):
     def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
         super().__init__(message)
         self.kind: AudioErrorKind = kind
+
+
+class TextError(AudioError):
+    """The text beside the clips of a pair cannot be used; whoever goes on without a clip goes on without this pair."""
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """What the machine refused: room on a disk, a right, a name, memory; None = something else.
+
+    Libraries put errors of their own around those of the system, or say the same in words alone.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause
+        if not isinstance(cause, OSError | RuntimeError | ImportError) and type(cause).__module__ not in _NATIVE:
+            return None  # a bug, whatever went before it
+        for words, number in _IN_WORDS.items():
+            if words in str(cause):
+                return OSError(number, os.strerror(number))
+        cause = cause.__cause__ or cause.__context__
+    return error if isinstance(error, OSError) else None
+
+
+def as_user_error(error: BaseException) -> UserError | None:
+    """An error that nobody has put into words for the user, in one line; None = a bug."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, RecursionError):
+        return UserError("what was read is nested too deeply; expected a file as this program writes it")
+    if isinstance(error, UnicodeError):
+        return UserError(f"text cannot be read or written ({error}); expected UTF-8")
+    found = system_error(error)
+    if found is None:
+        return None
+    reason = found.strerror or str(found) or type(found).__name__
+    where = "" if found.filename is None else f"{found.filename}: "
+    return UserError(f"{where}{reason}; {_ADVICE.get(found.errno or 0, 'see what the system says')}")
+
+
+def bug(error: BaseException) -> str:
+    """A line about an error that is no `UserError`."""
+    what = UserError(f"{type(error).__name__}: {error}")
+    hint = "" if DEBUG in os.environ else f"; {DEBUG}=1 shows where"
+    return f"{what}: a mistake of this program{hint}; please report it with the command"
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:

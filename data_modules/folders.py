@@ -16,12 +16,16 @@ import yaml
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from .errors import DataError, OutsideError, shown
+from .errors import DataError, OutsideError, UserError, shown, system_error
 from .storage import DataPath, RemotePath
 
 CARD_FILE = "dataset.yaml"
 STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
+
+
+_BESIDE = 20
+"""Characters by which names of what is written beside a place are longer."""
 
 
 @contextmanager
@@ -219,6 +223,31 @@ def _stays_inside(relative: str) -> bool:
     return bool(path.parts) and not path.anchor and ".." not in path.parts
 
 
+def check_writable(out: Path, is_folder: bool = True) -> None:
+    """What is asked for can be written there, as far as this can be known before the long work.
+
+    Args:
+        out: A folder, made with those above it if there is none; or a file.
+        is_folder: Which of them.
+
+    Raises:
+        UserError: If it is taken by the other kind, lies in a file, may not be written, or has too long a name.
+    """
+    above = out if is_folder else out.parent
+    try:
+        taken = out.exists() and out.is_dir() != is_folder
+        Path(f"{out.absolute()}{'x' * _BESIDE}").exists()
+        there = next(path for path in (above, *above.absolute().parents) if path.exists())
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror}; expected another place") from None
+    if taken or not there.is_dir():
+        what = out if taken else there
+        kind, expected = ("folder", "file") if what.is_dir() else ("file", "folder")
+        raise UserError(f"{what}: is a {kind}; expected a {expected}, or a place that is not taken")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{out}: cannot be written, {there} is read-only; expected another place")
+
+
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
     """Where a result about a dataset is kept: in its folder or, where that is remote or read-only, in the user's cache.
 
@@ -237,10 +266,19 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls ``write(temporary path beside path)``, then renames: readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    """Calls ``write(temporary path beside path)``, then renames: readers see the old file or the new one.
+
+    Raises:
+        OSError: If it cannot be written, with the name of the file.
+    """
+    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.tmp")  # no longer than most names
     try:
         write(temporary)
         os.replace(temporary, path)
+    except Exception as error:
+        found = system_error(error)
+        if found is None or found.filename not in (None, str(temporary)):
+            raise
+        raise OSError(found.errno, found.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -14,16 +14,16 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, decode, resample
+from ..data_modules.errors import TextError
 from ..data_modules.functionals import delivery
 from ..data_modules.prosody import RATE
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
-from .backbones.layer_statistics import LayerStatistics
-from .head_input import HeadInput, HeadInputSettings
+from .backbones.layers import LayerStatistics
+from .head_input import HeadInput, HeadInputSettings, PoolingName, build_pooling
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
-from .pooling import PoolingName, build_pooling
 from .windows import clips_of, response_mask_of, row_weights, spans_of, stacked, window_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,6 +54,8 @@ EncodedClip = list[EncodedWindow]
 """A clip is one window, unless it is longer than the maximum audio length and may be cut."""
 MOST_WINDOWS = 100
 """In which a pair is read: of its response, times those of each context turn."""
+_KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
+"""Situations whose number of tokens is remembered, and the longest of them."""
 _LONGEST = 3_600.0
 """Seconds of a clip that is cut, so that a file of hours is not decoded in vain."""
 
@@ -140,6 +142,7 @@ class EmpathyJudge(nn.Module):
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
         self.members = Members()
+        self._known_questions: dict[Hashable, int] = {}
 
     @property
     def device(self) -> torch.device:
@@ -190,6 +193,7 @@ class EmpathyJudge(nn.Module):
 
         Raises:
             AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
+            TextError: If a situation cannot be read, or a pair has more tokens than the backbone has positions.
         """
         sources = [sources_of(pair) for pair in pairs]
         distinct = list(dict.fromkeys(source for row in sources for source in row))
@@ -217,6 +221,11 @@ class EmpathyJudge(nn.Module):
         rows = [row for choices in combinations for row in choices]
         repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
         counts = [[len(span.tokens) for span in row] for row in rows]
+        for pair, own in zip(repeated, counts, strict=True):
+            try:
+                self.check_text(pair, sum(own))
+            except TextError as error:
+                raise TextError(f"pair {pair.pair_id!r}: {error}", error.kind) from None
         ids, mask, is_audio = self.backbone.prepare_text(repeated, counts, self.settings.padding_side)
         return Inputs(
             input_ids=ids,
@@ -242,19 +251,36 @@ class EmpathyJudge(nn.Module):
             pairs: What is counted.
             seconds: Duration of their clips.
         """
-        texts: dict[Hashable, int] = {}
         counts = []
         for pair in pairs:
-            sources = sources_of(pair)
-            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in sources]
+            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in sources_of(pair)]
             windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
-            key = pair.situation, tuple(turn.role for turn in pair.context)
-            if key not in texts:
-                _, mask, _ = self.backbone.prepare_text([pair], [[1] * len(sources)], self.settings.padding_side)
-                texts[key] = int(mask.sum()) - len(sources)
             audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
-            counts.append(math.prod(number for number, _ in windows) * (texts[key] + audio))
+            counts.append(math.prod(number for number, _ in windows) * (self._question_tokens(pair) + audio))
         return np.array(counts, dtype=np.int64)
+
+    def check_text(self, pair: Pair, audio_tokens: int = 0) -> None:
+        """The backbone can read the question about a pair, together with so many audio tokens.
+
+        Raises:
+            TextError: If not; it does not say which pair it is.
+        """
+        self.backbone.check_length(self._question_tokens(pair) + audio_tokens)
+
+    def _question_tokens(self, pair: Pair) -> int:
+        """Tokens of the question about a pair, without those of its clips."""
+        self.backbone.check_situation(pair.situation)
+        key = pair.situation, tuple(turn.role for turn in pair.context)
+        if (known := self._known_questions.get(key)) is not None:
+            return known
+        clips = len(pair.context) + 1
+        _, mask, _ = self.backbone.prepare_text([pair], [[1] * clips], "right")
+        tokens = int(mask.sum()) - clips
+        if len(pair.situation or "") <= _KEPT_CHARACTERS:
+            if len(self._known_questions) >= _KEPT_QUESTIONS:
+                self._known_questions.clear()
+            self._known_questions[key] = tokens
+        return tokens
 
     def _windows(self, samples: int, long_clips: LongClips) -> tuple[int, int]:
         """How many windows a clip is cut into, and the samples of each."""

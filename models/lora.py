@@ -3,6 +3,7 @@ part a weight belongs to, and how many weights there are."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ LoraMethod = Literal["lora", "rslora", "dora"]
 TrainedDtype = Literal["float32", "backbone"]
 FUSION: PartName = "fusion"
 """Has no pre-trained weights: where there is one, it is fully trained."""
+MOST_RANK = 4_096
 OTHER = "other"
 """Weights of the network that belong to no part."""
 
@@ -52,6 +54,14 @@ class LoraSettings:
     layers: tuple[int, int] | None = None
     full_parts: list[PartName] = field(default_factory=list)
     trained_dtype: TrainedDtype = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MOST_RANK:
+            raise UserError(f"lora.rank {self.rank}; expected 1 to {MOST_RANK:,}")
+        if not 0 < self.alpha < math.inf:
+            raise UserError(f"lora.alpha {self.alpha:g}; expected a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
 
 
 def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
-from .assessment import Assessment, Scale, Score
+from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
-from .cautions import ClipFacts, cautions
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
@@ -145,6 +144,12 @@ class PairScorer:
             if outcomes[number] is None and count > MOST_WINDOWS:
                 reason = f"pair {pairs[number].pair_id!r}: its clips together make {count} windows"
                 outcomes[number] = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
+            elif outcomes[number] is None:
+                longest = sum(max(len(window.states) for window in states[source]) for source in sources[number])
+                try:
+                    self.judge.check_text(pairs[number], longest * self.judge.backbone.tokens_per_state)
+                except TextError as error:
+                    outcomes[number] = error
         order = _in_order(pairs, [number for number, error in enumerate(outcomes) if error is None], states)
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
             numbers = order[batch.rows]
@@ -250,6 +255,8 @@ def choose_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=device)
+        if device.type == "meta":
+            raise NotImplementedError("it holds no values")
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r}: expected auto, cpu, or cuda where a GPU is usable: {reason}") from None

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .. import __version__
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError, TextError, UserError
 from ..eval.rendering import STYLE, render
 from ..models.assessment import Scale, in_order
 from ..scorer import Scorer
@@ -195,7 +195,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         message = schemas.ERRORS[code][1] if code != "bad_request" else "the request cannot be read"
         error = Problem(code, message, error.headers)
     elif not isinstance(error, Problem):
-        error = Problem("bad_audio" if isinstance(error, AudioError) else "invalid", str(error))
+        of_audio = isinstance(error, AudioError) and not isinstance(error, TextError)
+        error = Problem("bad_audio" if of_audio else "invalid", str(error))
     record_of(request.scope).code = error.code
     return error.response()
 

@@ -16,8 +16,7 @@ from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.backbones import families
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.weight_files import file_hash
+from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.shipped import find_recipe, shipped_recipes

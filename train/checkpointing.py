@@ -22,8 +22,8 @@ from rich.console import Console
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.parallel import listen, restore
 from ..data_modules.sampling import Position
-from ..models.checkpoints import damage, read_checkpoint
-from ..models.file_names import LAST
+from ..models import LAST
+from ..models.weight_files import damage, read_checkpoint
 
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
 

@@ -21,9 +21,9 @@ from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..models.artifact import Provenance, describe
+from ..models.backbones.layers import compile_layers
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
-from ..models.layers import compile_layers
 from ..models.lora import FUSION, weights_of
 from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues

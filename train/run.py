@@ -29,18 +29,17 @@ from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.storage import RemotePath
 from ..data_modules.targets import MAX_STEPS
-from ..models.cautions import ClipFacts, clip_facts
-from ..models.checkpoints import read_checkpoint
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, LAST
+from ..models.assessment import ClipFacts, clip_facts
+from ..models.backbones.layers import recompute_activations
 from ..models.feature_cache import DiskStore
-from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, LAST
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
 from ..models.judge_calibration import fit_calibration, store_calibration
-from ..models.layers import recompute_activations
 from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.probe import without_adapters
 from ..models.scoring import Heard
-from ..models.weight_files import hash_of
+from ..models.weight_files import hash_of, read_checkpoint
 from ..third_party import hush
 from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
 from .collate import Collate

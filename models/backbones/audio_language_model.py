@@ -5,17 +5,16 @@ The question that is put to all of them is in neutral words: no transcript, no f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import UserError, shown
+from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
-from .loading import load_model, load_processor
+from .layers import enter_behind
+from .loading import load_model, load_processor, one_line
 from .padding import padding_last
 
 LANGUAGE_MODEL = Part(
@@ -80,6 +79,7 @@ class AudioLanguageModel(Backbone):
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
+        self.max_tokens: int = self.language_model.config.max_position_embeddings
         # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
@@ -110,23 +110,20 @@ class AudioLanguageModel(Backbone):
         """See `Backbone`.
 
         Raises:
-            UserError: If a situation holds a token with a meaning of its own, such as the audio token.
-            RuntimeError: If a template does not have one audio token for each clip.
+            TextError: If a situation cannot be read; it does not say of which pair.
+            UserError: If the chat template does not have one audio token for each clip.
         """
         texts = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
-            self._refuse_markup(pair.situation or "", f"pair {pair.pair_id!r}: situation text")
+            self.check_situation(pair.situation)
             texts.append(self._fill(messages(pair), counts))
         # the template has written every special token that belongs there
         made = self.tokenizer(
             texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
         )
         is_audio = made["input_ids"] == self.audio_token_id
-        expected = torch.tensor([sum(counts) for counts in audio_tokens])
-        if not torch.equal(is_audio.sum(-1), expected):
-            raise RuntimeError(
-                f"audio tokens in the text {is_audio.sum(-1).tolist()}, audio states {expected.tolist()}"
-            )
+        if is_audio.sum(-1).tolist() != [sum(counts) for counts in audio_tokens]:
+            raise UserError(f"backbone {self.name!r}: its tokenizer does not read {self.audio_token} as one token")
         return made["input_ids"], made["attention_mask"], is_audio
 
     def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
@@ -137,23 +134,33 @@ class AudioLanguageModel(Backbone):
             audio_tokens: Of each clip.
 
         Raises:
-            UserError: If a text holds a token with a meaning of its own.
-            RuntimeError: If the template does not have one audio token for each clip.
+            TextError: If a text holds a token with a meaning of its own.
+            UserError: If the template does not have one audio token for each clip.
         """
         for piece in (piece for message in chat for piece in message["content"]):
-            self._refuse_markup(piece.get("text", ""), f"the text {shown(piece.get('text'))}")
+            self._check_markup(piece.get("text", ""), f"the text {shown(piece.get('text'))}")
         text = self._fill(chat, audio_tokens)
         return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
 
-    def _refuse_markup(self, text: str, what: str) -> None:
+    def check_situation(self, text: object) -> None:
+        """See `Backbone`."""
+        super().check_situation(text)
+        self._check_markup(str(text or ""), "situation text")
+
+    def _check_markup(self, text: str, what: str) -> None:
         for token in self._markup:
             if token in text:
-                raise UserError(f"{what} may not contain {token}")
+                raise TextError(f"{what} may not contain {token}", "special token")
 
     def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
-        pieces = self.render(chat).split(self.audio_token)
+        try:
+            pieces = self.render(chat).split(self.audio_token)
+        except Exception as error:  # whatever a template of somebody else does
+            raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
         if len(pieces) != len(counts) + 1:
-            raise RuntimeError(f"the chat template shows {len(pieces) - 1} clips, the chat has {len(counts)}")
+            raise UserError(
+                f"backbone {self.name!r}: its chat template shows {len(pieces) - 1} clips of a chat with {len(counts)}"
+            )
         spans = [*map(self.audio_span, counts), ""]
         return "".join(piece + span for piece, span in zip(pieces, spans, strict=True))
 
@@ -202,36 +209,6 @@ class AudioLanguageModel(Backbone):
     def save_processor(self, folder: str) -> None:
         """See `Backbone`."""
         self.processor.save_pretrained(folder)
-
-
-@contextmanager
-def enter_behind(layers: Sequence[nn.Module], hidden: Tensor) -> Iterator[None]:
-    """Within, these layers pass on `hidden` `(batch, tokens, hidden)`, whatever they are given."""
-    with _replaced(layers, lambda *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def skip(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, these layers pass on the hidden states that they are given."""
-    with _replaced(layers, lambda hidden, *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
-    """The modules stay where they are, so that hooks on them (FSDP) still run."""
-    own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
-    for layer in layers:
-        layer.forward = forward
-    try:
-        yield
-    finally:
-        for layer, before in zip(layers, own, strict=True):
-            if before is None:
-                del layer.forward
-            else:
-                layer.forward = before
 
 
 def messages(pair: Pair, question: str = QUESTION) -> list[Message]:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...data_modules.errors import TextError, shown
 from ...data_modules.schema import Pair
-from .layer_statistics import LayerStatistics
+from .layers import LayerStatistics
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
@@ -178,6 +179,7 @@ class Backbone(ABC):
         parts: What can be trained, by name.
         layout: How a checkpoint of its family stores its weights.
         reads_text: False if it cannot read the text about the situation.
+        max_tokens: Tokens of text and audio that it has positions for; None = any number.
     """
 
     network: nn.Module
@@ -192,6 +194,7 @@ class Backbone(ABC):
     parts: Mapping[PartName, Part]
     layout: Layout
     reads_text: bool = True
+    max_tokens: int | None = None
 
     @classmethod
     @abstractmethod
@@ -209,6 +212,34 @@ class Backbone(ABC):
     def real_audio_tokens(self, samples: int) -> int:
         """How many of these, from the first, are no padding; some families pad clips with silence that has tokens."""
         return self.audio_tokens(samples)
+
+    def check_situation(self, text: object) -> None:
+        """A text about the situation can be read, whatever its length.
+
+        Raises:
+            TextError: If it is no text, or holds a token with a meaning of its own, such as the audio token.
+        """
+        if text is not None and not isinstance(text, str):
+            raise TextError(f"situation {shown(text)}; expected text, or None", "not text")
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError:
+            raise TextError(
+                f"situation {shown(text)}: half of a surrogate pair; expected Unicode text", "not text"
+            ) from None
+
+    def check_length(self, tokens: int) -> None:
+        """There are positions for so many tokens of a pair.
+
+        Raises:
+            TextError: If not.
+        """
+        if self.max_tokens is not None and tokens > self.max_tokens:
+            raise TextError(
+                f"question and clips make {tokens:,} tokens, and the backbone reads {self.max_tokens:,}; expected a "
+                "shorter situation, or shorter or fewer clips",
+                "too long",
+            )
 
     @abstractmethod
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
-from .layer_statistics import LayerStatistics, over_time
+from .layers import LayerStatistics, over_time
 from .loading import load_feature_extractor, load_model
 from .padding import without_padding
 

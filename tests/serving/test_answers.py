@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
@@ -284,9 +284,8 @@ def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog:
     scorer = FakeScorer()
 
     def fails(pair: Any) -> Exception | None:
-        return {"bug": ValueError("secret words"), "user": UserError("pair: no"), "audio": AudioError("r: no")}.get(
-            pair.situation or ""
-        )
+        errors = {"user": UserError("pair: no"), "text": TextError("situation: no"), "audio": AudioError("r: no")}
+        return {"bug": ValueError("secret words"), **errors}.get(pair.situation or "")
 
     scorer.fails = fails
     caplog.set_level(logging.INFO)
@@ -294,12 +293,12 @@ def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog:
         scorer.open.clear()
         first = pool.submit(service.score, wav())
         until(lambda: len(scorer.heard) == 1)
-        sent = [pool.submit(service.score, wav(), situation=word) for word in ("bug", "user", "audio", "fine")]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 4)
+        sent = [pool.submit(service.score, wav(), situation=word) for word in ("bug", "user", "text", "audio", "fine")]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 5)
         scorer.open.set()
         answers = [future.result() for future in (first, *sent)]
-    assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 200]
-    assert [error_of(answer)[1] for answer in answers[1:4]] == ["internal", "invalid", "bad_audio"]
+    assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 422, 200]
+    assert [error_of(answer)[1] for answer in answers[1:5]] == ["internal", "invalid", "invalid", "bad_audio"]
     assert scorer.sizes()[:2] == [1, 4]
     lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.serving"]
     assert not any("secret words" in line for line in lines)

@@ -16,8 +16,8 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train

@@ -14,7 +14,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.models.checkpoints import damage, read_checkpoint
+from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.train import run as recipe
 from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable
 from empathy_judge.train.module import JudgeModule

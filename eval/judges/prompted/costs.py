@@ -24,7 +24,7 @@ PRICES = {
 }
 """Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 _PRICE_SETTING = "price=TEXT_IN:AUDIO_IN:OUT in the spec, dollars for a million tokens"
-_CHARACTERS_PER_TOKEN = 3.5  # of English text; a little low, so that estimates are a little high
+_BYTES_PER_TOKEN = 3.5  # of English text; a little low, so that estimates are a little high
 _NOTHING = 1e-12  # dollars
 _LONG = 400  # characters of base64 that are shown
 
@@ -48,8 +48,8 @@ class Budget:
     def estimate(self, question: Question, likely: bool = True) -> float:
         """Dollars for one request: likely, or with the longest answer that is allowed; 0 without a price."""
         audio = sum(sound.seconds for sound in question.sounds) * self._tokens_per_second
-        characters = len(question.system) + sum(map(len, question.texts))
-        return self._dollars(characters / _CHARACTERS_PER_TOKEN, audio, self._likely if likely else question.max_tokens)
+        size = sum(len(text.encode(errors="replace")) for text in (question.system, *question.texts))
+        return self._dollars(size / _BYTES_PER_TOKEN, audio, self._likely if likely else question.max_tokens)
 
     async def reserve(self, question: Question) -> float | None:
         """Sets aside what a request may cost at most; None where the limit does not allow it.
@@ -68,12 +68,19 @@ class Budget:
         """Gives back what `reserve` set aside."""
         self._reserved -= reserved
 
-    def charge(self, usage: Usage, question: Question) -> float | None:
+    def lose(self, reserved: float) -> bool:
+        """Counts a request that may be on the bill though no answer came; whether another one like it is allowed."""
+        self.spent += reserved
+        return self.limit is None or self.spent + self._reserved <= self.limit
+
+    def charge(self, usage: Usage, question: Question, reserved: float) -> float | None:
         """Counts what an answer cost (dollars); None where the price or the tokens are unknown.
 
-        Where clips make more tokens than was thought, all that follows is expected to.
+        Of an answer whose tokens are unknown the budget counts all that was set aside. Where clips make more tokens
+        than was thought, all that follows is expected to.
         """
         if self.price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
+            self.spent += reserved
             return None
         cost = self._dollars(usage.text_in or 0, usage.audio_in or 0, usage.out)
         self.spent += cost

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -108,7 +107,7 @@ def _local_settings(settings: Settings, dimensions: Sequence[Dimension], spec: s
     """
     if settings.answers == "auto":
         by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
-        settings = dataclasses.replace(settings, answers="logprobs" if by_digit else "text")
+        settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
     if settings.answers == "logprobs" and settings.samples > 1:
         raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
     return settings

@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import combinations
 from typing import Any
@@ -66,7 +66,7 @@ class Session:
         if mode not in provider.modes:
             name = f"{provider.name}:{provider.model}"
             raise UserError(f"{name}: answers={mode}; expected one of {', '.join(provider.modes)}")
-        self.provider, self.settings = provider, replace(settings, answers=mode)
+        self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
         price = settings.price or (None if provider.elsewhere else PRICES.get(f"{provider.name}:{provider.model}"))
         self.budget = Budget(provider, price, budget)
         self._answers = answers

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import base64
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from ....data_modules.audio import Clip
-from ....data_modules.errors import UserError
-from .provider import (
-    ANSWERED,
-    BLOCKED,
-    CUT_OFF,
-    EMPTY,
-    REFUSED,
-    Reply,
-    RequestError,
-    Usage,
-    redact,
-    retry_after,
-    server_for,
-)
+from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, RequestError, Tokens, Usage
 from .questions import Message, Question, Sound, Text, sound_of
+from .server import Server, retry_after
 from .settings import AnswerMode, Settings
 
 _FUNCTION = "rate"
 _OFFICIAL = "https://api.openai.com/v1"
 _SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
 _ALTERNATIVES = 20  # the most that the protocol gives
+_ACCOUNT = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}  # header: variable
 
 
 class OpenAIProvider:
-    """Implements `Provider` with OpenAI's own SDK.
+    """Implements `Provider`.
 
     Args:
         model: As the server names it.
-        settings: `Settings.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `server_for`.
+        settings: `Settings.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `Server`.
 
     Raises:
-        UserError: If the SDK or the key is missing.
+        UserError: If there is no key.
     """
 
     name = "openai"
@@ -49,21 +41,15 @@ class OpenAIProvider:
     max_tokens = 400
 
     def __init__(self, model: str, settings: Settings) -> None:
-        try:
-            import openai
-        except ImportError:
-            raise UserError("openai: its SDK is not installed; run pip install 'empathy-judge[api]'") from None
-        self._sdk = openai
         self.model = model
-        server = server_for(f"openai:{model}", settings.base_url, _OFFICIAL, "OPENAI_BASE_URL", "OPENAI_API_KEY")
-        self.server, self.elsewhere, self.place, self.told = server, server.elsewhere, server.place, server.told
-        self._is_audio_model = not server.elsewhere and "audio" in model
-        self._timeout = settings.timeout
+        self.server = Server(f"openai:{model}", settings, _OFFICIAL, "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        self.elsewhere, self.place, self.told = self.server.elsewhere, self.server.place, self.server.told
+        self.close = self.server.close
+        self._is_audio_model = not self.elsewhere and "audio" in model
         # audio models take functions and no schema (their model page); of other servers only words can be relied on
-        best: AnswerMode = "function" if self._is_audio_model else "text" if server.elsewhere else "schema"
+        best: AnswerMode = "function" if self._is_audio_model else "text" if self.elsewhere else "schema"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
         self.modes: tuple[AnswerMode, ...] = (best, *(mode for mode in rest if mode != best))
-        self._client: Any = None
 
     def request(self, question: Question) -> dict[str, Any]:
         """See `Provider.request`."""
@@ -88,42 +74,19 @@ class OpenAIProvider:
 
     async def ask(self, question: Question) -> Reply:
         """See `Provider.ask`."""
-        if self._client is None:
-            self._client = self._sdk.AsyncOpenAI(
-                api_key=self.server.key or "none",
-                base_url=self.server.url,
-                max_retries=0,  # `Runner` retries: the SDK knows nothing of the rate limit and of the budget
-                timeout=self._timeout,
-            )
-        try:
-            completion = await self._client.chat.completions.create(**self.request(question))
-        except self._sdk.OpenAIError as error:
-            raise self._error(error) from None
-        except ValueError:
-            raise RequestError("malformed response", "the server's answer is not JSON", retry=True) from None
-        return _reply(completion)
+        headers = {"authorization": f"Bearer {self.server.key or 'none'}"}
+        if not self.elsewhere:
+            headers |= {header: os.environ[name] for header, name in _ACCOUNT.items() if os.environ.get(name)}
+        status, told, content = await self.server.post("/chat/completions", headers, self.request(question))
+        if status != 200:
+            raise self._error(status, told, content)
+        return _reply(self.server.parse(_Completion, content))
 
-    async def close(self) -> None:
-        """See `Provider.close`."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-
-    def _error(self, error: Any) -> RequestError:
-        sdk, text = self._sdk, redact(str(error), self.server.key)
-        for kind, meaning in (
-            (sdk.APITimeoutError, "timeout"),
-            (sdk.APIConnectionError, "connection failed"),
-            (sdk.APIResponseValidationError, "malformed response"),
-        ):
-            if isinstance(error, kind):
-                return RequestError(meaning, text, retry=True)
-        if not isinstance(error, sdk.APIStatusError):
-            return RequestError("no answer", text, final=True)
-        status, headers = error.status_code, error.response.headers
+    def _error(self, status: int, headers: Mapping[str, str], content: bytes) -> RequestError:
+        fields, text = self.server.error_in(content)
         wait = retry_after([(headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0)])
         asked = headers.get("x-should-retry")
-        if status in (401, 403, 404) or error.code == "insufficient_quota":
+        if status in (401, 403, 404) or fields.get("code") == "insufficient_quota":
             return RequestError(f"HTTP {status}", text, final=True)
         if status == 429:
             return RequestError("rate limit", text, retry=asked != "false", wait=wait, limited=True)
@@ -146,18 +109,68 @@ def _parts(parts: tuple[Text | Sound, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _reply(completion: Any) -> Reply:
+# ---------------------------------------------------------------- what is read of an answer
+
+
+class _Function(BaseModel):
+    arguments: str
+
+
+class _Call(BaseModel):
+    function: _Function | None = None  # calls of other kinds have none
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Alternative(BaseModel):
+    token: str
+    logprob: FiniteFloat
+
+
+class _Token(BaseModel):
+    top_logprobs: list[_Alternative] | None = None
+
+
+class _Logprobs(BaseModel):
+    content: list[_Token] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: Any = None
+
+
+class _Details(BaseModel):
+    audio_tokens: Tokens | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: Tokens
+    completion_tokens: Tokens
+    prompt_tokens_details: _Details | None = None
+
+
+def _reply(completion: _Completion) -> Reply:
     version, usage = completion.model, _usage(completion.usage)
     if not completion.choices:
         return Reply(EMPTY, version=version, usage=usage)
     choice = completion.choices[0]
     message = choice.message
-    calls = [call for call in message.tool_calls or () if call.type == "function"]
-    content = calls[0].function.arguments if calls else message.content or ""
-    alternatives = {}
-    if choice.logprobs is not None and choice.logprobs.content:
-        first = choice.logprobs.content[0]
-        alternatives = {other.token: other.logprob for other in first.top_logprobs or ()}
+    calls = [call.function.arguments for call in message.tool_calls or () if call.function is not None]
+    content = calls[0] if calls else message.content or ""
+    first = choice.logprobs.content[0] if choice.logprobs and choice.logprobs.content else _Token()
+    alternatives = {other.token: other.logprob for other in first.top_logprobs or ()}
     if message.refusal:
         kind, content = REFUSED, message.refusal
     elif choice.finish_reason in ("content_filter", "length"):
@@ -167,9 +180,10 @@ def _reply(completion: Any) -> Reply:
     return Reply(kind, content, version, usage, alternatives)
 
 
-def _usage(usage: Any) -> Usage:
-    if usage is None:
+def _usage(said: Any) -> Usage:
+    try:
+        usage = _Usage.model_validate(said)
+    except ValidationError:  # the answer counts all the same
         return Usage()
-    details = usage.prompt_tokens_details
-    audio = (details.audio_tokens or 0) if details is not None else 0
-    return Usage(usage.prompt_tokens - audio, audio, usage.completion_tokens)
+    audio = (usage.prompt_tokens_details and usage.prompt_tokens_details.audio_tokens) or 0
+    return Usage(max(0, usage.prompt_tokens - audio), audio, usage.completion_tokens)

@@ -1,24 +1,21 @@
-"""Who is asked and what comes back: replies, errors, and the server that a key is sent to."""
+"""Who is asked and what comes back: replies, errors, and what every provider can do."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from ....data_modules.errors import UserError, shown
+from pydantic import Field
+
 from .questions import Question
-from .settings import AnswerMode, server_address
+from .settings import AnswerMode
 
-ANSWERED, REFUSED, BLOCKED, EMPTY, CUT_OFF = (
-    "answered",
-    "refused",
-    "blocked by safety filter",
-    "empty answer",
-    "cut off",
-)
+ANSWERED, REFUSED, BLOCKED = "answered", "refused", "blocked by safety filter"
+EMPTY, CUT_OFF = "empty answer", "cut off"
+
+Tokens = Annotated[int, Field(ge=0, le=10**9)]
+"""A count that a server may state; any other one is not believed."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,7 @@ class RequestError(Exception):
         wait: Seconds to wait before, where the server says so.
         limited: The server wants fewer requests.
         final: No other request will do better: a wrong key, no credit, an unknown model.
+        billed: The model may have answered, so that the vendor may want money for it.
     """
 
     def __init__(
@@ -69,9 +67,11 @@ class RequestError(Exception):
         wait: float | None = None,
         limited: bool = False,
         final: bool = False,
+        billed: bool = False,
     ) -> None:
         super().__init__(detail)
         self.kind, self.retry, self.wait, self.limited, self.final = kind, retry, wait, limited, final
+        self.billed = billed
 
 
 class Provider(Protocol):
@@ -112,79 +112,3 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Gives connections back."""
         ...
-
-
-# ---------------------------------------------------------------- servers and keys
-
-# What keys of the vendors look like: servers repeat parts of a wrong key in their messages
-_KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
-
-
-@dataclass(frozen=True)
-class Server:
-    """Who is asked.
-
-    Attributes:
-        url: Its address.
-        elsewhere: Whether it is another than the vendor's: then the vendor's prices say nothing about it.
-        key: To ask with; None where a server wants none.
-        told: For the disclosure: what chose it and which key it gets.
-    """
-
-    url: str
-    elsewhere: bool
-    key: str | None
-    told: str
-
-    @property
-    def place(self) -> str:
-        """Host and path."""
-        return self.url.split("://")[-1].removesuffix("/v1")
-
-
-def server_for(spec: str, base_url: str | None, official: str, url_variable: str, *key_variables: str) -> Server:
-    """The server of a judge: `base_url` of its settings, else that of the SDK's own variable, else the vendor's.
-
-    A server in the settings gets no key of the vendor's but the one in ``EMPATHY_JUDGE_API_KEY``, if there is one. A
-    server in the SDK's variable gets the key in the SDK's variable, as everywhere else where the SDK is used.
-
-    Args:
-        spec: For messages.
-        base_url: Of the settings.
-        official: Address of the vendor.
-        url_variable: Where the SDK looks for another one.
-        key_variables: Where the SDK looks for the key, the first that is set first.
-
-    Raises:
-        UserError: If the variable holds no address, or the vendor is asked and there is no key.
-    """
-    url = base_url or os.environ.get(url_variable, "").strip() or official
-    try:
-        url = server_address(url)
-    except ValueError as error:
-        raise UserError(f"{spec}: the variable {url_variable} is {shown(url)}; expected {error}") from None
-    elsewhere = url != official
-    variables = ("EMPATHY_JUDGE_API_KEY",) if elsewhere and base_url is not None else key_variables
-    keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
-    if not keys and not elsewhere:
-        raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
-    name, key = next(iter(keys.items()), (None, None))
-    chosen = f", as {url_variable} says" if elsewhere and base_url is None else ""
-    return Server(url, elsewhere, key, f"{chosen}, with {f'the key in {name}' if name else 'no key'}")
-
-
-def redact(text: str, key: str | None) -> str:
-    """The text without the key, whole or as vendors shorten it."""
-    return _KEY.sub("[key]", text.replace(key, "[key]") if key else text)
-
-
-def retry_after(values: Sequence[tuple[str | None, float]]) -> float | None:
-    """Seconds to wait, from numbers in text and their units; the first that is one, at most an hour."""
-    for text, unit in values:
-        try:
-            wait = float(text or "") * unit
-        except ValueError:
-            continue
-        if 0 <= wait <= 3600:
-            return wait
-    return None

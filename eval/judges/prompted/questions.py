@@ -147,7 +147,8 @@ def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> f
     for token, logarithm in alternatives.items():
         text = token.strip()
         if re.fullmatch(r"-?\d+", text) and dimension.minimum <= float(text) <= dimension.maximum:
-            weights[float(text)] = weights.get(float(text), 0.0) + math.exp(logarithm)
+            # no probability is above 1, whatever a server says
+            weights[float(text)] = weights.get(float(text), 0.0) + math.exp(min(0.0, logarithm))
     total = sum(weights.values())
     return sum(score * weight for score, weight in weights.items()) / total if total > 0 else None
 

@@ -180,16 +180,17 @@ class Runner:
             found = None
             while found is None:
                 attempts += 1
-                found = await self._attempt(question, attempts)
+                found = await self._attempt(question, attempts, reserved)
         finally:
             self._budget.release(reserved)
         if isinstance(found, str):
             return Outcome(None, found)
-        answer = Answer(found, self._budget.charge(found.usage, question), time.monotonic() - begun, attempts)
+        cost = self._budget.charge(found.usage, question, reserved)
+        answer = Answer(found, cost, time.monotonic() - begun, attempts)
         self._cache.put(key, self._name, task.sample, answer)
         return Outcome(answer)
 
-    async def _attempt(self, question: Question, attempts: int) -> Reply | str | None:
+    async def _attempt(self, question: Question, attempts: int, reserved: float) -> Reply | str | None:
         """The reply; why there is none; None = ask again."""
         started = await self._rate.acquire()
         if self._stop.is_set():
@@ -198,7 +199,8 @@ class Runner:
             async with asyncio.timeout(self._settings.timeout):
                 reply = await self._provider.ask(question)
         except TimeoutError:
-            error = RequestError("timeout", f"no answer within {self._settings.timeout:g} s", retry=True)
+            told = f"no answer within {self._settings.timeout:g} s"
+            error = RequestError("timeout", told, retry=True, billed=True)
         except RequestError as raised:
             error = raised
         else:
@@ -207,6 +209,7 @@ class Runner:
             return reply
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
+        affordable = not error.billed or self._budget.lose(reserved)
         # exponential with full jitter (Brooker, 2015)
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
         if error.wait is not None:
@@ -214,7 +217,7 @@ class Runner:
         if error.limited:
             self._rate.limited(started, delay)
         most = _LIMITED_ATTEMPTS if error.limited else ATTEMPTS
-        if not error.retry or attempts >= most or self._stop.is_set():
+        if not error.retry or not affordable or attempts >= most or self._stop.is_set():
             self._bad += not error.retry
             if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too
                 first = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ....data_modules.errors import UserError, shown
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
-Hears = Literal["audio", "both", "transcript"]
-Mode = Literal["pointwise", "pairwise"]
 AnswerMode = Literal["schema", "function", "text", "logprobs"]
 
 
@@ -27,72 +24,16 @@ class Price:
     out: float
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
-
-    Attributes:
-        mode: Score each pair, or compare every two responses to a context (in both orders).
-        rubric: The construct.
-        hears: Both clips; also their transcripts; or the transcripts alone, which shows what words give.
-        examples: Rated pairs of the training split that are shown first.
-        samples: Times that each question is asked; the scores are averaged.
-        opponents: Responses that each is compared with, where the mode is pairwise; 0 = all of its group.
-        answers: How the form of the answer is imposed; ``auto`` = as the model supports it.
-        temperature: Of sampling; None = 0 for one sample, 1 for several.
-        rpm: Requests a minute that the account allows; None = adapt to what the server says.
-        concurrency: Most requests under way.
-        timeout: Seconds for one request.
-        price: Of tokens; None = what is known of the model.
-        base_url: Of a server that speaks the same protocol.
-    """
-
-    mode: Mode = "pointwise"
-    rubric: RubricName = "vocal"
-    hears: Hears = "audio"
-    examples: int = 0
-    samples: int = 3
-    opponents: int = 4
-    answers: AnswerMode | Literal["auto"] = "auto"
-    temperature: float | None = None
-    rpm: float | None = None
-    concurrency: int = 8
-    timeout: float = 120.0
-    price: Price | None = None
-    base_url: str | None = None
-
-    @property
-    def sampling_temperature(self) -> float:
-        """The temperature that is used."""
-        if self.temperature is not None:
-            return self.temperature
-        return 0.0 if self.samples == 1 else 1.0
-
-
-def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Settings:
-    """Reads ``name=value`` settings.
-
-    Args:
-        words: What follows the model in a spec.
-        spec: The whole, for messages.
-        local: Whether the model runs on this machine. It has no settings of a server, and is asked one question at a
-            time and, unless a setting says otherwise, each once.
-
-    Raises:
-        UserError: If a setting is unknown or has a wrong value.
-    """
-    readers = {name: read for name, read in _READERS.items() if not (local and name in _OF_SERVERS)}
-    found: dict[str, Any] = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not separator or name not in readers:
-            raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(readers)}")
-        try:
-            found[name] = readers[name](value)
-        except ValueError as error:
-            raise UserError(f"judge {shown(spec)}: {name} {shown(value)}; expected {error}") from None
-    start = Settings(samples=1, concurrency=1, timeout=math.inf) if local else Settings()
-    return dataclasses.replace(start, **found)
+def _price(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        price = Price(*map(float, value.split(":")))
+        if all(0 <= part <= 1e6 for part in (price.text_in, price.audio_in, price.out)):
+            return price
+    except (TypeError, ValueError):
+        pass
+    raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
 
 
 def server_address(value: str) -> str:
@@ -107,52 +48,84 @@ def server_address(value: str) -> str:
     return value.rstrip("/")
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(value: str) -> str:
-        if value not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return value
+class Settings(BaseModel, frozen=True):
+    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
 
-    return read
+    Attributes:
+        mode: Score each pair, or compare every two responses to a context (in both orders).
+        rubric: The construct.
+        hears: Both clips; also their transcripts; or the transcripts alone, which shows what words give.
+        examples: Rated pairs of the training split that are shown first.
+        samples: Times that each question is asked; the scores are averaged.
+        opponents: Responses that each is compared with, where the mode is pairwise; 0 = all of its group.
+        answers: How the form of the answer is imposed; ``auto`` = as the model supports it.
+        temperature: Of sampling; None = 0 for one sample, 1 for several.
+        rpm: Requests a minute that the account allows; None = adapt to what the server says.
+        concurrency: Most requests under way.
+        timeout: Seconds for one request; None = no limit.
+        price: Of tokens; None = what is known of the model.
+        base_url: Of a server that speaks the same protocol.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    mode: Literal["pointwise", "pairwise"] = "pointwise"
+    rubric: RubricName = "vocal"
+    hears: Literal["audio", "both", "transcript"] = "audio"
+    examples: int = Field(default=0, ge=0, le=64)
+    samples: int = Field(default=3, ge=1, le=100)
+    opponents: int = Field(default=4, ge=0, le=1000)
+    answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    rpm: float | None = Field(default=None, ge=0.1, le=1e6)
+    concurrency: int = Field(default=8, ge=1, le=1000)
+    timeout: float | None = Field(default=120.0, ge=0.1, le=3600)
+    price: Annotated[Price | None, BeforeValidator(_price)] = None
+    base_url: Annotated[str | None, BeforeValidator(server_address)] = None
+
+    @property
+    def sampling_temperature(self) -> float:
+        """The temperature that is used."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.0 if self.samples == 1 else 1.0
 
 
-def _number(least: float, most: float, pattern: str = ".*") -> Callable[[str], float]:
-    def read(value: str) -> float:
-        try:
-            number = float(value) if re.fullmatch(pattern, value) else math.nan
-        except ValueError:
-            number = math.nan
-        if not least <= number <= most:
-            raise ValueError(f"{least:g} to {most:g}")
-        return number
-
-    return read
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    return lambda value: int(_number(least, most, r"\d{1,6}")(value))
-
-
-def _price(value: str) -> Price:
-    try:
-        return Price(*(_number(0, 1e6)(part) for part in value.split(":")))
-    except (TypeError, ValueError):
-        raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10") from None
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "mode": _one_of(*get_args(Mode)),
-    "rubric": _one_of(*get_args(RubricName)),
-    "hears": _one_of(*get_args(Hears)),
-    "examples": _whole(0, 64),
-    "samples": _whole(1, 100),
-    "opponents": _whole(0, 1000),
-    "answers": _one_of("auto", *get_args(AnswerMode)),
-    "temperature": _number(0, 2),
-    "rpm": _number(0.1, 1e6),
-    "concurrency": _whole(1, 1000),
-    "timeout": _number(0.1, 3600),
-    "price": _price,
-    "base_url": server_address,
-}
 _OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
+
+
+def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Settings:
+    """Reads ``name=value`` settings.
+
+    Args:
+        words: What follows the model in a spec.
+        spec: The whole, for messages.
+        local: Whether the model runs on this machine. It has no settings of a server, and is asked one question at a
+            time and, unless a setting says otherwise, each once.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value.
+    """
+    names = [name for name in Settings.model_fields if not (local and name in _OF_SERVERS)]
+    found: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not separator or name not in names:
+            raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
+        found[name] = value
+    try:
+        return Settings(**found)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name, expected = str(wrong["loc"][0]), _expected(wrong)
+        raise UserError(f"judge {shown(spec)}: {name} {shown(found[name])}; expected {expected}") from None
+
+
+def _expected(wrong: Any) -> str:
+    field = Settings.model_fields[wrong["loc"][0]]
+    if wrong["type"] == "value_error":
+        return str(wrong["ctx"]["error"])
+    if wrong["type"] == "literal_error":
+        return f"one of {', '.join(get_args(field.annotation))}"
+    bounds = {key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)}
+    return f"{bounds['ge']:g} to {bounds['le']:g}"

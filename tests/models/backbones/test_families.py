@@ -20,7 +20,7 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.backbones import TRANSFORMERS, families, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.layer_statistics import LayerStatistics
+from empathy_judge.models.backbones.layers import LayerStatistics
 from empathy_judge.models.export.backbone_folder import write_backbone
 from empathy_judge.models.export.write import merge_adapter
 from empathy_judge.models.head_input import HeadInputSettings

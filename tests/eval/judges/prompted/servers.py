@@ -31,6 +31,7 @@ class Response:
         headers: Beside the type and the length.
         delay: Seconds before.
         cut: Promise more bytes than are sent, and hang up.
+        drip: Seconds between one byte and the next.
     """
 
     body: Any
@@ -38,6 +39,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
     cut: bool = False
+    drip: float = 0.0
 
 
 @dataclass
@@ -75,7 +77,11 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
                 for name, value in response.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(sent)
+                for place in range(len(sent)) if response.drip else ():
+                    self.wfile.write(sent[place : place + 1])
+                    time.sleep(response.drip)
+                if not response.drip:
+                    self.wfile.write(sent)
             except ConnectionError:  # the client did not wait
                 self.close_connection = True
             if response.cut:

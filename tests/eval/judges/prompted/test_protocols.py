@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import math
@@ -378,3 +379,164 @@ def test_versions_are_recorded(make_judge: Make, make_pairs: Pairs) -> None:
     with serve(changing) as server:
         meta = make_judge("openai", server.url, ["samples=3", "concurrency=1"]).score(make_pairs(1))["meta"].iloc[0]
     assert meta["versions"] == ["m-1", "m-2"]
+
+
+# ---------------------------------------------------------------- answers of a hostile server
+
+
+def changed(answer: dict[str, Any], path: str, value: Any) -> Response:
+    """An answer in which one field, named by its path, has another value."""
+    body = json.loads(json.dumps(answer))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    inner = body
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    return Response(body)
+
+
+FIELDS = {
+    "openai": (
+        "id", "choices", "choices.0", "choices.0.message", "choices.0.message.content", "choices.0.message.tool_calls",
+        "choices.0.message.refusal", "choices.0.finish_reason", "choices.0.logprobs", "model", "usage",
+        "usage.prompt_tokens", "usage.completion_tokens", "usage.prompt_tokens_details",
+        "usage.prompt_tokens_details.audio_tokens",
+    ),
+    "gemini": (
+        "candidates", "candidates.0", "candidates.0.content", "candidates.0.content.parts",
+        "candidates.0.content.parts.0", "candidates.0.content.parts.0.text", "candidates.0.finishReason",
+        "candidates.0.logprobsResult", "promptFeedback", "modelVersion", "usageMetadata",
+        "usageMetadata.promptTokenCount", "usageMetadata.candidatesTokenCount", "usageMetadata.promptTokensDetails",
+        "usageMetadata.promptTokensDetails.1", "usageMetadata.promptTokensDetails.1.tokenCount",
+    ),
+}  # fmt: skip
+VALUES = (None, True, -1, 10**400, 1e308, "text", "\ud800\x00", [], [1, [2]], {}, {"a": {"b": []}})
+NAMED = {
+    OK, "malformed response", "unreadable answer", "empty answer", "refused", "blocked by safety filter", "cut off",
+    "score out of range",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", ["openai", "gemini"])
+def test_any_field_of_an_answer_may_be_of_any_type(
+    vendor: str, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pair has a score or a named failure, and the budget is not passed, whatever tokens an answer claims."""
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.ATTEMPTS", 1)
+    answer = openai_answer(json.dumps(GOOD)) if vendor == "openai" else gemini_answer(json.dumps(GOOD))
+    responses = [changed(answer, path, value) for path in FIELDS[vendor] for value in VALUES]
+    pairs = make_pairs(len(responses))
+    with serve(in_turn(responses)) as server:
+        judge = make_judge(vendor, server.url, ["samples=1", "price=0.1:0.1:0.1"], 1e9)
+        table = judge.score(pairs)
+    assert len(server.requests) == len(responses)
+    assert set(table["status"]) <= NAMED
+    assert (table["status"] == OK).sum() > len(responses) / 4
+    assert table["score"].dropna().between(1, 5).all()
+    costs = [meta["cost"] for meta in table["meta"] if meta["cost"] is not None]
+    assert min(costs) >= 0
+
+
+HOSTILE = {
+    "null": b"null",
+    "a number": b"7",
+    "a list": b"[]",
+    "an empty object": b"{}",
+    "nothing": b"",
+    "no text": b"\xff\xfe\x00",
+    "deep lists": b"[" * 1_000_000,
+    "deep objects": b'{"choices":' * 200_000 + b"1" + b"}" * 200_000,
+    "deep in a field": b'{"choices": [], "usage": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "huge": b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}',
+    "a long number": b'{"choices": [{"index": ' + b"9" * 1_000_000 + b"}]}",
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("vendor", ["openai", "gemini"])
+def test_any_body_ends_in_a_named_failure(
+    vendor: str, status: int, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.ATTEMPTS", 1)
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner._HOPELESS", 99)
+    with serve(in_turn([Response(body, status) for body in HOSTILE.values()])) as server:
+        table = make_judge(vendor, server.url, ["samples=1", "concurrency=1"]).score(make_pairs(len(HOSTILE)))
+    told = {200: "malformed response", 400: "HTTP 400", 500: "server error"}[status]
+    found = dict(zip(HOSTILE, table["status"], strict=True))
+    expected = dict.fromkeys(HOSTILE, told) | {"huge": "malformed response"}
+    if status == 200 and vendor == "gemini":  # answers without a candidate
+        expected |= {"an empty object": "empty answer", "a long number": found["a long number"]}
+    assert found == expected
+
+
+def test_what_is_long_in_an_error_stays_out_of_ours(make_judge: Make, make_pairs: Pairs) -> None:
+    for vendor, error in (
+        ("openai", openai_error(404, "no\nsuch \x1b[31mmodel " * 10_000)),
+        ("gemini", gemini_error(404, "NOT_FOUND", "no such model " * 10_000, [{"x": []}])),
+        ("openai", Response(b"<html>" * 100_000, 404)),
+        ("openai", Response({"error": {"message": {"deep": []}, "code": ["insufficient_quota"]}}, 401)),
+    ):
+        with serve(always(error)) as server, pytest.raises(UserError, match="a-model: HTTP 40") as told:
+            make_judge(vendor, server.url).score(make_pairs(1))
+        assert len(str(told.value)) < 600
+        assert "\n" not in str(told.value)
+
+
+def test_a_packed_answer_is_not_unpacked(make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.ATTEMPTS", 1)
+    packed = Response(gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
+    with serve(always(packed)) as server:
+        row = make_judge("openai", server.url).score(make_pairs(1)).iloc[0]
+    assert row["status"] == "malformed response"
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("vendor", ["openai", "gemini"])
+def test_a_redirection_gets_neither_key_nor_audio(
+    vendor: str, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(always(Response(openai_answer(json.dumps(GOOD))))) as other:
+        away = Response(b"", 307, {"Location": f"{other.url}/v1/chat/completions"})
+        with serve(always(away)) as server:
+            row = make_judge(vendor, server.url).score(make_pairs(1)).iloc[0]
+    assert (row["status"], other.requests) == ("HTTP 307", [])
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (Response(openai_answer(json.dumps(GOOD)), drip=0.1), "timeout"),  # each byte in time, the whole never
+        (Response(openai_answer(json.dumps(GOOD)), cut=True), "connection failed"),
+        (Response(b'{"id": "x", "choi'), "malformed response"),
+    ],
+)
+def test_answers_that_do_not_arrive_count_for_the_budget(
+    response: Response, kind: str, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vendor may want money for them: what a request may cost at most is counted each time."""
+    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner._FIRST_DELAY", 0.01)
+    settings = ["samples=1", "timeout=0.5", "price=2.5:32:10", "concurrency=4"]
+    with serve(always(response)) as server:
+        judge = make_judge("openai", server.url, settings, 0.05)
+        most = judge.session.budget.estimate(judge.tasks(make_pairs(1))[0].build(), likely=False)
+        table = judge.score(make_pairs(30))
+    assert set(table["status"]) == {kind, "not asked: the budget is used up"}
+    assert len(server.requests) == int(0.05 / most)
+    assert 0.05 - most < judge.session.budget.spent <= 0.05
+
+
+def test_answers_that_hide_their_tokens_count_for_the_budget(make_judge: Make, make_pairs: Pairs) -> None:
+    with serve(always(Response(openai_answer(json.dumps(GOOD), usage=None)))) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "price=2.5:32:10"], 0.05)
+        table = judge.score(make_pairs(30))
+    assert {meta["cost"] for meta in table["meta"]} == {None}
+    assert 0 < len(server.requests) == (table["status"] == OK).sum() < 30
+    assert judge.session.budget.spent <= 0.05
+
+
+def test_a_probability_above_one_is_one(make_judge: Make, make_pairs: Pairs) -> None:
+    tops = [{"token": "4", "logprob": 1e9}, {"token": "2", "logprob": 0.0}]
+    logprobs = {"content": [{"token": "4", "logprob": 1e9, "top_logprobs": tops}]}
+    with serve(always(Response(openai_answer("4", logprobs=logprobs)))) as server:
+        table = make_judge("openai", server.url, ["samples=1", "answers=logprobs"]).score(make_pairs(1))
+    assert table["score"].tolist() == [3]

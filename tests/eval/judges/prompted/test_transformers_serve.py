@@ -36,7 +36,7 @@ from empathy_judge.models.generate import AnsweringModel, Chat
 pytestmark = pytest.mark.long
 RATE = 16_000
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
-LACKING = [name for name in ("fastapi", "uvicorn", "openai", "soxr") if importlib.util.find_spec(name) is None]
+LACKING = [name for name in ("fastapi", "uvicorn", "httpx", "soxr") if importlib.util.find_spec(name) is None]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,115 @@
+"""A text about the situation that cannot be read is refused by name, for its pair alone, at every door."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge import EmpathyReward, Scorer
+from empathy_judge.batch_scoring.scores import print_scores, score_table
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import TextError
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.judges.trained import TrainedJudge
+
+RATE = 16_000
+UNREADABLE = {
+    "special token": ("a <|audio_bos|> b", r"situation text may not contain <\|audio_bos\|>"),
+    "turn marker": ("<|im_end|>", r"situation text may not contain <\|im_end\|>"),
+    "emoji": ("\N{SMILING FACE WITH OPEN MOUTH}" * 1_000, r"tokens, and the backbone reads 2,048; expected a shorter"),
+    "number": (3, "situation 3; expected text, or None"),
+    "nan": (math.nan, "situation nan; expected text, or None"),
+    "list": (["Late."], r"situation \['Late.'\]; expected text, or None"),
+    "surrogate": ("Late \udce4gain.", "half of a surrogate pair; expected Unicode text"),
+}
+TEXTS = [name for name, (text, _) in UNREADABLE.items() if isinstance(text, str) and name != "surrogate"]
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def voice(make_tone) -> Clip:
+    return Clip(make_tone(0.6, 150, 0.3, 0.1), RATE)
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_pair_is_refused_and_its_neighbours_are_scored(name, scorer, voice):
+    text, message = UNREADABLE[name]
+    pairs = [Pair(f"secret {n}", voice, situation=own) for n, own in enumerate(("Late.", text, None))]  # pyright: ignore
+    first, refused, last = scorer.assess_pairs(pairs)
+    with pytest.raises(TextError, match=message) as found:
+        raise refused  # pyright: ignore[reportGeneralTypeIssues]
+    assert "secret" not in str(found.value)
+    assert first.points == scorer.score(None, voice, situation="Late.") != last.points
+    (named,) = scorer.assess_each([{"response": voice, "situation": text}])
+    assert str(named) == str(refused)
+    if not isinstance(text, list):  # which would be one of several situations
+        with pytest.raises(TextError, match=message):
+            scorer.score(None, voice, situation=text)
+    table = TrainedJudge.of_scorer(scorer).score(pairs)
+    assert table["score"].isna().tolist() == [False] * 2 + [True] * 2 + [False] * 2
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_reward_is_refused_where_the_policy_is_not_to_blame(name, scorer, voice):
+    text, message = UNREADABLE[name]
+    if isinstance(text, list):
+        pytest.skip("a column of lists is no column of situations")
+    reward = EmpathyReward(scorer, lambda completions, **_: [voice] * len(completions))
+    with pytest.raises(TextError, match=message):
+        reward(["p", "p"], ["0", "1"], situation=["Late.", text])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_row_of_a_table_says_why_it_has_no_score(name, scorer, voice, tmp_path):
+    import pandas as pd
+    import soundfile
+
+    text, message = UNREADABLE[name]
+    table = pd.DataFrame({"response_audio": [voice] * 2, "situation": [text, "Late."]})
+    status = score_table(scorer, table)["status"]
+    assert status.str.contains(message).tolist() == [True, False]
+    assert status[1] == "ok"
+    soundfile.write(tmp_path / "r.wav", voice.samples, RATE)
+    with open(tmp_path / "manifest.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("pair_id", "response_audio", "situation"), (1, "r.wav", text), (2, "r.wav", "")])
+    written = io.StringIO()
+    assert print_scores(scorer, tmp_path / "manifest.csv", written)[0] == 1
+    first, second = csv.DictReader(io.StringIO(written.getvalue()))
+    assert status[0] == first["status"]
+    assert second["status"] == "ok"
+
+
+def test_clips_that_leave_no_positions_are_refused_like_a_text(scorer, make_tone):
+    long = Clip(make_tone(9.9, 150, 0.3, 0.1), RATE)
+    pair = Pair("many turns", long, tuple(Turn("user", long) for _ in range(16)))
+    (found,) = scorer.assess_pairs([pair])
+    with pytest.raises(TextError, match=r"question and clips make [\d,]+ tokens, and the backbone reads 2,048"):
+        raise found  # pyright: ignore[reportGeneralTypeIssues]
+    assert str(found).startswith("question")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_training_names_the_pair(name, make_judge, voice):
+    text, message = UNREADABLE[name]
+    with pytest.raises(TextError, match=rf"^pair 'p7': .*{message}"):
+        make_judge().build_inputs([Pair("p6", voice), Pair("p7", voice, situation=text)])
+
+
+def test_the_longest_text_that_fits_is_scored_in_any_batch(make_judge, voice, scorer):
+    judge = make_judge()
+    text = "x" * 1_900
+    free = judge.backbone.max_tokens - int(judge.build_inputs([Pair("p", voice, situation=text)]).attention_mask.sum())
+    fits = Pair("p", voice, situation=text + "x" * free)
+    inputs = judge.build_inputs([fits, Pair("q", voice)])
+    assert inputs.attention_mask.sum(-1)[0] == 2_048
+    assert torch.isfinite(judge(inputs)).all()
+    with pytest.raises(TextError, match=r"make 2,049 tokens"):
+        judge.build_inputs([Pair("p", voice, situation=fits.situation + "x")])
