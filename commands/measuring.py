@@ -49,7 +49,7 @@ def compare(options: argparse.Namespace) -> int:
 
     from ..data_modules.folders import check_writable
     from ..eval.compare import compare as measure
-    from ..eval.pages.compare_page import comparison_json
+    from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
 
     if options.dry_run:
@@ -63,7 +63,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.out is not None:
         found.save(options.out)
     if options.json:
-        print(comparison_json(found.reports, found.rankings))
+        print(strict_json({"reports": found.reports, "rankings": found.rankings}), end="")
     else:
         _show(comparison_views(found.reports, found.rankings))
         if options.out is not None:
