@@ -31,8 +31,12 @@ def train(arguments: Sequence[str]) -> int:
     done = run(arguments)
     if done is not None:  # None after a dry run
         as_json = "--json" in arguments
-        facts = {"run": str(done.folder), "best_checkpoint": str(done.checkpoint)}
-        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {done.checkpoint}")
+        facts = {"run": str(done.folder), "best_checkpoint": str(done.checkpoint), "validation": dict(done.agreement)}
+        if as_json:
+            print(json.dumps(facts, indent=2))
+        else:
+            found = (f"{name} {'undefined' if own is None else f'{own:.2f}'}" for name, own in done.agreement.items())
+            print(f"Spearman with the validation ratings: {', '.join(found)}\nbest checkpoint: {done.checkpoint}")
     return DONE
 
 
@@ -61,10 +65,11 @@ def recipes(options: argparse.Namespace) -> int:
         from rich.table import Table
 
         table = Table(show_lines=True)
-        for heading in ("recipe", "what it is", "backbone", "needs"):
-            table.add_column(heading, overflow="fold")
-        for one in found:
-            table.add_row(one.name, one.about, one.backbone or "—", one.needs)
+        table.add_column("recipe", no_wrap=True)
+        table.add_column("what it is", ratio=3)
+        table.add_column("needs", ratio=2)
+        for one in found:  # hub ids have no place on 80 columns; --json has them
+            table.add_row(one.name, one.about, one.needs)
         Console().print(table, markup=False)
     return DONE
 

@@ -70,7 +70,7 @@ def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_re
 
 
 def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")  # no name is broken, and what a recipe is ends with its sentence
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert all(re.search(rf"\b{path.stem}\b", listed) for path in FILES)
@@ -81,6 +81,7 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
         assert sum(line.startswith("# needs: ") for line in find_recipe(name).read_text().splitlines()) == 1, name
         assert re.match(r"no GPU; |one GPU of \d+ GB; |one or more GPUs of \d+ GB|several GPUs|what the ", own["needs"])
         assert own["command"].startswith("empathy-judge ")
+        assert own["about"].endswith(".")
         assert "`--dry-run`" in own["needs"] or "GiB" not in own["needs"]  # a figure says where it is from
     assert found["qwen2_audio"]["backbone"] == "Qwen/Qwen2-Audio-7B-Instruct"
     assert found["mixed"]["backbone"] is None
@@ -115,7 +116,10 @@ def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(c
     for words, message in (
         (["show"], "expected recipes show NAME"),
         (["show", "nano", "--json"], "expected recipes show NAME, without --json"),
-        (["show", "nanoo"], "recipes show nanoo: no such file or recipe; expected a YAML file or one of audioflam"),
+        (
+            ["show", "nanoo"],
+            "recipes show nanoo: no such file or recipe (did you mean nano?); see empathy-judge recipes",
+        ),
         (["nano"], "invalid choice: 'nano'"),
     ):
         assert main(["recipes", *words]) == 2
@@ -131,9 +135,7 @@ def test_recipes_are_found_by_name(capsys, tmp_path, monkeypatch):
     assert find_recipe("nano") == Path("nano")
     assert main(["train", "--config", "qwen_audio", "--run", "r"]) == 2
     line = capsys.readouterr().err
-    assert line.startswith(
-        "error: --config qwen_audio: no such file or recipe; expected a YAML file or one of audioflam"
-    )
+    assert line.startswith("error: --config qwen_audio: no such file or recipe (did you mean qwen2_audio?); see ")
     assert line.count("\n") == 1
 
 
