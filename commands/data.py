@@ -235,4 +235,5 @@ def _print_audit(audit: SplitAudit) -> None:
         print(f"{audit.unsplit} pairs are in no split; split.yaml lists them.")
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
     print(f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}.")
-    print(f"{audit.clips} clips; {audit.not_comparable} of them could be compared by their bytes only.")
+    bytes_only = f", {audit.not_comparable} of them by their bytes only" if audit.not_comparable else ""
+    print(f"{audit.clips} clips were compared{bytes_only}.")
