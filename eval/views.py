@@ -11,6 +11,7 @@ from itertools import pairwise
 from rich.table import Table
 from rich.text import Text
 
+from .listening import listening_sentence
 from .overall import turned
 from .probes import PROBES
 from .rendering import (
@@ -109,7 +110,7 @@ def split_name(report: Report) -> str:
 
 
 def evaluation_views(report: Report) -> Iterator[Table | str]:
-    """What ``evaluate`` prints: one column per dimension, the judge as a rater, notes."""
+    """What ``evaluate`` prints: verdicts, a table with one column per dimension, the judge as a rater, notes."""
     title = f"{report['judge']} on {report['dataset']['name']}, {split_name(report)}"
     if report["dataset"]["synthetic"]:
         title += " (synthetic ratings)"
@@ -135,11 +136,20 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         table.add_row(
             "90 % intervals cover", *("" if own is None else percent_ranged(own["covered"]) for own in stated)
         )
+    impossible: dict[str, list[str]] = {}  # reason -> checks
     for check, results in report["checks"].items():
-        label = f"{PROBES[check].title.lower()}: Spearman"
-        table.add_row(label, *(Text(ranged(results[name]["spearman"])) for name in report["dimensions"]))
+        found = [results[name]["spearman"] for name in report["dimensions"]]
+        if any(own["value"] is not None for own in found):
+            table.add_row(f"{PROBES[check].title.lower()}: Spearman", *(Text(ranged(own)) for own in found))
+        else:
+            impossible.setdefault(found[0]["reason"], []).append(PROBES[check].title.lower())
     yield table
+    yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
     yield panel_table((name, report["judge"], own) for name, own in report["dimensions"].items())
+    for name, own in report["dimensions"].items():
+        checks = {check: results[name] for check, results in report["checks"].items()}
+        said = f"{own['verdict']['text']} {listening_sentence(checks, own['spearman']).text}"
+        yield f"{name}: {said}" if len(dimensions) > 1 else said
     yield from notes(report)
     yield report["signature"]
 
@@ -168,10 +178,10 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
     for name, ceiling in ceilings.items():
         sections[name].append((bold("noise ceiling"), bold(ranged(ceiling)), "", "", ""))
     head = (
-        "judge", "Spearman\n(95 %)", "share of the\nnoise ceiling", "difference from\none rater (95 %)",
+        "judge", "Spearman\n(95 %)", "share of\nceiling", "difference from\none rater (95 %)",
         "effective\nnumber\nof raters",
     )  # fmt: skip
-    yield filled_table("judges and people", head, sections.items())
+    yield filled_table("judges and people", head, sections.items(), min_width=12)
     measured = [(name, one["judge"], one["dimensions"].get(name)) for name in sections for one in reports]
     yield panel_table(own for own in measured if own[2] is not None)
     if rankings:
