@@ -119,7 +119,7 @@ class Batcher:
 
     Args:
         scorer: The judge.
-        max_queue: Work that may wait, see `work_of`.
+        max_queue: Work that may wait, see `work_of`: of pairs that are scored alone, and of all others.
         max_wait: Seconds.
         on_batch: Told how many pairs were scored together, and in how many seconds.
         patience: Seconds; nothing is let in while what waits would take longer.
@@ -150,17 +150,19 @@ class Batcher:
         """What waits."""
         return self._short.jobs + self._long.jobs
 
-    @property
-    def seconds(self) -> float:
-        """How long what waits and what is being scored will take."""
-        return self._seconds_of_work * sum(job.work for job in [*self.jobs, *self._begun])
+    def seconds(self, long: bool = False) -> float:
+        """How long it takes until what waits now is scored: the pairs that are scored alone, or all others."""
+        lane, other = (self._long, self._short) if long else (self._short, self._long)
+        share = 2 if other.jobs else 1  # then half of the time is for this lane
+        begun = sum(job.work for job in self._begun)
+        return self._seconds_of_work * (begun + share * sum(job.work for job in lane.jobs))
 
-    def has_place(self, client: str, work: int = 1) -> bool:
-        """Whether a client may let so much work wait."""
+    def has_place(self, client: str, work: int = 1, long: bool = False) -> bool:
+        """Whether a client may let so much work wait, of pairs that are scored alone or of others."""
         held = Counter[str]()
-        for job in self.jobs:
+        for job in (self._long if long else self._short).jobs:
             held[job.client] += job.work
-        return has_place(held, client, work, self._max_queue) and self.seconds <= self._patience
+        return has_place(held, client, work, self._max_queue) and self.seconds(long) <= self._patience
 
     def announce(self, change: int) -> None:
         """So many pairs more (or fewer) are on their way."""
@@ -175,8 +177,10 @@ class Batcher:
             Full: If there are not so many places.
         """
         with self._changed:
-            if not self.has_place(jobs[0].client, sum(job.work for job in jobs)):
-                raise Full
+            for long in (False, True):
+                work = sum(job.work for job in jobs if job.is_long == long)
+                if work and not self.has_place(jobs[0].client, work, long):
+                    raise Full
             for job in jobs:
                 (self._long if job.is_long else self._short).add(job)
             self._changed.notify()

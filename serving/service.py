@@ -379,7 +379,7 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
 
 def _busy(judge: Judge) -> Problem:
     """The refusal of a full service."""
-    wait = f"{min(60, max(1, judge.batcher.seconds)):.0f}"
+    wait = f"{min(60, max(1, judge.batcher.seconds())):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 

@@ -153,10 +153,16 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) 
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
     batcher._seconds_of_work = 5.0
-    assert batcher.seconds == 30.0
+    assert batcher.seconds() == 30.0
     assert batcher.has_place("g")
     batcher._seconds_of_work = 5.1
     assert not batcher.has_place("g")
+    batcher._seconds_of_work = 2.0
+    submitted(batcher, jobs("x", windows=8))
+    assert (batcher.seconds(), batcher.seconds(long=True)) == (22.0, 34.0)  # each has half of the time
+    assert batcher.has_place("g")
+    with pytest.raises(Full):
+        batcher.submit(jobs("y", windows=8))
     scorer.open.set()
     batcher.close()
 
