@@ -91,10 +91,12 @@ class _Lane:
 
     Attributes:
         jobs: That wait, next one first.
+        pace: Seconds for a unit of work, a running mean.
     """
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.pace = 0.05
         self._now, self._given = 0, Counter[str]()
 
     def add(self, job: Job) -> None:
@@ -141,7 +143,6 @@ class Batcher:
         self._coming = 0
         self._closed = False
         self._begun: Sequence[Job] = ()
-        self._seconds_of_work = 0.05
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
@@ -154,8 +155,8 @@ class Batcher:
         """How long it takes until what waits now is scored: the pairs that are scored alone, or all others."""
         lane, other = (self._long, self._short) if long else (self._short, self._long)
         share = 2 if other.jobs else 1  # then half of the time is for this lane
-        begun = sum(job.work for job in self._begun)
-        return self._seconds_of_work * (begun + share * sum(job.work for job in lane.jobs))
+        waiting = share * lane.pace * sum(job.work for job in lane.jobs)
+        return waiting + sum((self._long if job.is_long else self._short).pace * job.work for job in self._begun)
 
     def has_place(self, client: str, work: int = 1, long: bool = False) -> bool:
         """Whether a client may let so much work wait, of pairs that are scored alone or of others."""
@@ -220,8 +221,8 @@ class Batcher:
                     job.future.set_result(outcome)
             seconds = time.monotonic() - begun
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
-            of_one = seconds / sum(job.work for job in jobs)
-            self._seconds_of_work += (1 - _OLD_SHARE) * (of_one - self._seconds_of_work)
+            lane = self._long if jobs[0].is_long else self._short
+            lane.pace += (1 - _OLD_SHARE) * (seconds / sum(job.work for job in jobs) - lane.pace)
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 

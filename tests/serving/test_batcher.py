@@ -152,12 +152,12 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) 
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
-    batcher._seconds_of_work = 5.0
+    batcher._short.pace = 5.0
     assert batcher.seconds() == 30.0
     assert batcher.has_place("g")
-    batcher._seconds_of_work = 5.1
+    batcher._short.pace = 5.1
     assert not batcher.has_place("g")
-    batcher._seconds_of_work = 2.0
+    batcher._short.pace = batcher._long.pace = 2.0
     submitted(batcher, jobs("x", windows=8))
     assert (batcher.seconds(), batcher.seconds(long=True)) == (22.0, 34.0)  # each has half of the time
     assert batcher.has_place("g")
