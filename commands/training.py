@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data_modules.errors import UserError
+from ..train import check_ranks
 from . import DONE, FAILED_CHECKS
 
 
 def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
+    check_ranks()
     from ..demo import run_demo
 
     return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs, as_json=options.json)
@@ -23,6 +25,7 @@ def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the recipe."""
     if "--list" in arguments:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
+    check_ranks()
     from ..train.run import train as run
 
     done = run(arguments)
@@ -110,6 +113,7 @@ def sweep(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    check_ranks()
     from ..train.shipped import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
