@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge.data_modules.comparisons import counterfactuals, human_comparisons
 from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.data_modules.items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
