@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data_modules.comparisons import directions
 from ..data_modules.errors import UserError
+from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
 from ..models.heads import HeadName, Prediction, ScaleRange
 from ..models.losses import (
