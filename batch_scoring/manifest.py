@@ -196,10 +196,7 @@ class Manifest:
     def _read_parquet(self, first: int, columns: list[str]) -> Iterator[Record]:
         for start, part in parquet_tables(self.path, first, columns):
             part.validate(full=True)  # offsets that point outside would end the process
-            try:
-                rows = part.to_pylist()
-            except ValueError as error:  # text that is not UTF-8
-                raise self._unreadable(error) from None
+            rows = _plain_rows(part)
             for position, row in enumerate(rows, start):
                 if position >= first:
                     yield Record(position, None, _cells(row))
@@ -211,6 +208,23 @@ class Manifest:
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error})")
+
+
+def _plain_rows(part: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python has them. A value that Python cannot hold (a year 300,000, text that is not UTF-8) is the error
+    that says so: it spoils its own row alone."""
+    try:
+        return part.to_pylist()
+    except (ValueError, OverflowError):
+        columns = {name: [_plain_value(value) for value in part.column(name)] for name in part.column_names}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain_value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        return error
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from .errors import DataError, Locate, UserError, bad_value, place, shown
 from .ratings import is_name, is_text
 from .storage import path_version
 
+LONGEST_CELL = 2**24
+"""Characters: a quote that is never closed must not fill the memory."""
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
@@ -174,6 +176,7 @@ def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
     """
+    csv.field_size_limit(LONGEST_CELL)  # of the whole process; by default 131,072 characters
     reader = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
     columns = row = end = 0
     try:
