@@ -247,6 +247,14 @@ class Scorer:
         """
         self.pair_scorer.judge.decode(clip(audio), self.pair_scorer.long_clips)
 
+    def check_text(self, pair: Pair) -> None:
+        """The judge can read the text of a pair, whatever its clips.
+
+        Raises:
+            TextError: If not.
+        """
+        self.pair_scorer.judge.check_text(pair)
+
     def forget(self) -> None:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
         self.pair_scorer.forget()

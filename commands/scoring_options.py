@@ -138,14 +138,21 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--max-queue", whole_number, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
         ("--max-wait", seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
         ("--max-bytes", whole_number, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
-        ("--concurrency", whole_number, 32, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--concurrency", whole_number, 64, "REQUESTS", "that are received and decoded at once; beyond, 429"),
         ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
         ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
         ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
-        ("--idle-seconds", seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
+        (
+            "--idle-seconds",
+            seconds,
+            10.0,
+            "SECONDS",
+            "of silence while a request is received; beyond, 408",
+        ),
         ("--request-seconds", seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
         ("--kept-bytes", whole_number, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
         ("--drain-seconds", seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
+        ("--grace-seconds", seconds, 25.0, "SECONDS", "at most from SIGTERM to the end; who waits then is cut off"),
     ):
         limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     limits.add_argument(
