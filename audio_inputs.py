@@ -146,7 +146,7 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
     """
     for number, question in enumerate(questions):
         if isinstance(question, Mapping):
-            values = question
+            values: Mapping[str, Any] = question
         elif isinstance(question, Sequence) and not isinstance(question, str | bytes) and len(question) == 2:
             values = dict(zip(("context", "response"), question, strict=True))
         else:

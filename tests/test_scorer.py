@@ -121,7 +121,7 @@ def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
 
 
 def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
-    soundfile.write(clips / "long.wav", np.zeros(3_700 * 2_000), 2_000, subtype="PCM_U8")
+    soundfile.write(clips / "long.wav", np.zeros(3_700 * 4_000), 4_000, subtype="PCM_U8")
     (clips / "empty.wav").write_bytes(b"")
     (clips / "text.wav").write_text("not audio")
     (clips / "cut.wav").write_bytes((clips / "r0.wav").read_bytes()[:5_000])
@@ -144,7 +144,7 @@ def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
 def test_a_long_clip_is_heard_in_windows_unless_that_is_refused(scorer, judge_folder, clips, make_tone, tmp_path):
     context, short, long = clips / "c.wav", clips / "r0.wav", clips / "long.wav"
     soundfile.write(long, make_tone(25, 100, 0.1), RATE)
-    soundfile.write(clips / "hours.wav", np.zeros(300 * 2_000), 2_000, subtype="PCM_U8")  # 30 windows
+    soundfile.write(clips / "hours.wav", np.zeros(300 * 4_000), 4_000, subtype="PCM_U8")  # 30 windows
     found, cut = scorer.assess(context, [short, long])
     assert (found.windows, cut.windows) == (1, 3)
     assert (round(found.seconds, 6), round(cut.seconds, 6)) == (0.5, 25.0)
