@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, system_errors
 from . import DONE, FAILED_CHECKS
 from .options import import_parser, source_parser
 
@@ -33,7 +33,8 @@ def import_(words: Sequence[str]) -> int:
     from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
     check_writable(Path(options.out))
-    imported = importer.read(Path(options.path), options)
+    with system_errors(options.path, "read"):
+        imported = importer.read(Path(options.path), options)
     card = dataclasses.replace(
         imported.card,
         name=options.name or imported.card.name,
@@ -234,4 +235,5 @@ def _print_audit(audit: SplitAudit) -> None:
         print(f"{audit.unsplit} pairs are in no split; split.yaml lists them.")
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
     print(f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}.")
-    print(f"{audit.clips} clips; {audit.not_comparable} of them could be compared by their bytes only.")
+    bytes_only = f", {audit.not_comparable} of them by their bytes only" if audit.not_comparable else ""
+    print(f"{audit.clips} clips were compared{bytes_only}.")

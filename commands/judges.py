@@ -42,7 +42,7 @@ def score(options: argparse.Namespace) -> int:
     """
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
-        raise UserError("score: expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+        raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
     root = None if options.audio_root is None else Path(options.audio_root)
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
@@ -196,7 +196,7 @@ def serve(options: argparse.Namespace) -> int:
     for name in _SERVING_EXTRA:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
-    from ..models.file_names import CHECKPOINTS, JUDGE_FILE
+    from ..models import CHECKPOINTS, JUDGE_FILE
     from ..serving.settings import Settings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class OutsideError(DataError):
     """A path leaves the folder that it has to stay in."""
 
 
+class AccessError(DataError):
+    """A file that may be there cannot be read: no permission, or a name that is too long."""
+
+
 class AudioError(UserError):
     """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long.
 
@@ -169,6 +174,27 @@ def bug(error: BaseException) -> str:
     what = UserError(f"{type(error).__name__}: {error}")
     hint = "" if DEBUG in os.environ else f"; {DEBUG}=1 shows where"
     return f"{what}: a mistake of this program{hint}; please report it with the command"
+
+
+def os_reason(error: BaseException) -> str:
+    """What the system says, in its own words: ``No space left on device``; libraries put more around them."""
+    found = system_error(error)
+    return str(error) if found is None or found.errno is None else os.strerror(found.errno)
+
+
+@contextmanager
+def system_errors(path: object, done: str) -> Iterator[None]:
+    """Turns what the system says (a full disk, no permission, too long a name) into a `DataError` of one line.
+
+    Args:
+        path: What messages name.
+        done: What cannot be done to it: ``read``, ``written``.
+    """
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(getattr(system_error(error), "errno", 0))
+        raise DataError(f"{path}: cannot be {done} ({os_reason(error)}){f'; {advice}' if advice else ''}") from None
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:

@@ -91,7 +91,12 @@ def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
     run = tmp_path / "run"
     assert main(["train", "--json", *train_arguments(run, trainer__max_epochs=1)]) == 0
     checkpoint = run / "checkpoints" / "best.ckpt"
-    assert json.loads(capsys.readouterr().out) == {"run": str(run), "best_checkpoint": str(checkpoint)}
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("run", "best_checkpoint")} == {
+        "run": str(run),
+        "best_checkpoint": str(checkpoint),
+    }
+    assert set(found["validation"]) == {"empathy", "warmth"}
     assert "json" not in (run / "config.yaml").read_text()
 
 
@@ -335,9 +340,11 @@ def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys)
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
-    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, "score", str(judge_folder))
+    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(
+        capsys, "score", str(judge_folder)
+    )
     words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
-    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, *words)
+    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(capsys, *words)
 
 
 def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):

@@ -12,13 +12,13 @@ Two ceilings, both for Spearman's correlation:
   0.05 off), raters of whom some rate at random in an incomplete panel (0.12 too low to 0.16 too high), and a few with
   large biases who each rate part of the items (0.02 too low).
 
-The reliability of the panel mean comes from split halves, stepped up by the Spearman-Brown formula for parts of
-any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
-equal halves of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
+The reliability of the panel mean comes from split-half correlations, stepped up by the Spearman-Brown formula for
+parts of any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
+equal parts of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
 
 Each halving divides the raters, and only where that leaves an item lopsided are raters of this item moved over
 at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its raters'
-biases cancel between items, but between such halves they would count as noise, and the ceiling would come out
+biases cancel between items, but between such parts they would count as noise, and the ceiling would come out
 too low.
 
 What the mean of k raters reaches against the mean of the others is classical test theory, too (Lord and Novick, 1968):
@@ -63,7 +63,7 @@ class Reliability:
         leave_one_rater_out: Spearman of a rater with the mean of the others, averaged over raters weighted by
             items.
         panel_mean: Highest Spearman that a judge can be expected to reach with the panel mean.
-        split_half: Mean Spearman between the means of two random halves of the panel.
+        split_half: Mean Spearman between the means of two random parts of the panel.
         panel_reliability: Reliability of the panel mean over all rated items: `split_half` after Spearman-Brown.
         krippendorff_alpha: Krippendorff's alpha of single ratings, interval distance.
         raters: Per rater the Spearman with the mean of the others, and the items that it stands on.
@@ -111,7 +111,7 @@ def reliability(
     Returns:
         ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
         the fields of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
-        (`krippendorff.DISTANCES`). ``split_half_by_item`` halves the raters of each item anew: a figure often
+        (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: a figure often
         published, too low where raters with biases rate many items.
     """
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
@@ -235,7 +235,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item:
         reason = f"{len(shared)} items with at least two raters, at least {MIN_ITEMS} needed"
         return Statistic(None, n=len(shared), reason=reason)
     rng = np.random.default_rng(seed)
-    halvings = (_halves(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
+    halvings = (_halved(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
     return mean_spearman(halvings, resamples.select(shared))
 
 
@@ -263,7 +263,7 @@ def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples:
     return with_interval(replace(point, value=float(np.nanmean(values))), draws, resamples, correlation=True)
 
 
-def _halves(
+def _halved(
     table: RatingTable, shared: np.ndarray, rng: np.random.Generator, *, by_item: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean rating of the shared items by either half of the panel, each of shape (shared items,).
@@ -299,13 +299,13 @@ def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
     """Reliability of the panel mean over all rated items (Horst, 1951).
 
     With l the noise variance of one rating over the variance of the true scores, and a, b and c the mean of 1 / ratings
-    in the smaller halves, the larger halves and the whole items, the halves correlate by r = 1 / sqrt((1 + l a) (1 +
+    in the smaller parts, the larger parts and the whole items, the parts correlate by r = 1 / sqrt((1 + l a) (1 +
     l b)) and the means have the reliability 1 / (1 + l c).
     """
     if half.value is None:
         return half
     if half.value <= 0:
-        return Statistic(None, n=half.n, reason=f"the halves of the panel do not agree (Spearman {half.value:.3f})")
+        return Statistic(None, n=half.n, reason=f"the two parts of the panel do not agree (Spearman {half.value:.3f})")
     rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
     a, b, c = (1 / (shared // 2)).mean(), (1 / (shared - shared // 2)).mean(), (1 / rated).mean()
 

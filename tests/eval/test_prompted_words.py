@@ -98,7 +98,7 @@ def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_p
     assert "asked,empathy,,,asked.repeats.within_sd,0.70" in statistics
 
 
-@pytest.mark.parametrize(("sign", "more"), [(1, "more"), (-1, "less")])
+@pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
 def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign: int, more: str) -> None:
     class Lengthy(LongIsGood):
         def score(self, pairs: Any) -> Any:
@@ -109,8 +109,8 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign
     own = evaluate(Lengthy(0.02), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
     (sentence,) = sentences("length", length=own["length"])
     found = own["length"]["seconds"]
-    assert f"follow the duration of the response {more} than people's ratings do" in sentence
-    assert f"Spearman {found['judge']['value']:+.2f}".replace("-", "−") in sentence
+    assert f"scores long responses {more} than people do: with the duration of the response its" in sentence
+    assert f"Spearman is {found['judge']['value']:+.2f}".replace("-", "−") in sentence
     unsure = evaluate(Lengthy(2.0), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
     assert sentences("length", length=unsure["length"]) == []
 

@@ -201,7 +201,7 @@ def test_raters_who_disagree_leave_no_panel_ceiling() -> None:
     assert result["spearman"]["value"] == pytest.approx(-1.0)
     assert result["split_half"]["value"] == pytest.approx(-1.0)
     assert result["panel_mean"]["value"] is None
-    assert result["panel_mean"]["reason"] == "the halves of the panel do not agree (Spearman -1.000)"
+    assert result["panel_mean"]["reason"] == "the two parts of the panel do not agree (Spearman -1.000)"
 
 
 def test_other_dimensions_and_other_pairs_do_not_count() -> None:
