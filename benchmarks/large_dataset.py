@@ -274,7 +274,7 @@ def read_plainly(data: Path) -> tuple[int, float]:
 
 def read_as_rank(data: Path, rank: int, workers: int) -> Epoch:
     """An epoch of training without a model: the product's data set, sampler and data loader, and all clips decoded."""
-    from empathy_judge.data_modules.rated_pairs import RatedPairs
+    from empathy_judge.data_modules.items import RatedPairs
     from empathy_judge.data_modules.sampling import Blocks, EpochBatches, EpochSampler, FixedSize, Position, row_groups
     from torch.utils.data import DataLoader
 
