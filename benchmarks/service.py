@@ -49,12 +49,7 @@ _ID: ContextVar[str] = ContextVar("id")  # of the request that a task is making
 
 
 class Clients:
-    """Makes requests to one service.
-
-    Args:
-        port: Of the service on this machine.
-        seed: Of all that is drawn.
-    """
+    """Makes requests to the service at a port of this machine."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.port, self.draw = port, random.Random(seed)
@@ -93,13 +88,7 @@ class Clients:
         return (await self.http.post("/v1/score", files=files, data=fields)).status_code
 
     async def raw(self, pieces: AsyncIterator[bytes], length: int | None, hang_up: float | None = None) -> int:
-        """A form byte by byte.
-
-        Args:
-            pieces: Of the body.
-            length: That is declared; None = chunked.
-            hang_up: Seconds after the body; None = wait for the answer.
-        """
+        """A form byte by byte; `length` None = chunked, `hang_up` None = wait for the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
         writer.write(
@@ -220,21 +209,13 @@ KINDS: dict[str, tuple[float, Callable[[Clients], Awaitable[int]], set[int]]] = 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one request.
-
-    Attributes:
-        kind: Name in `KINDS`.
-        id: Of the request, in the log of the service too.
-        status: Of the answer; 0 = hung up as planned; -1 = no connection; -2 = a connection but no answer.
-        seconds: It took.
-        at: When it ended (`time.monotonic`).
-    """
+    """Of one request."""
 
     kind: str
-    id: str
-    status: int
+    id: str  # in the log of the service too
+    status: int  # 0 = hung up as planned; -1 = no connection; -2 = a connection but no answer
     seconds: float
-    at: float
+    at: float  # when it ended (`time.monotonic`)
 
 
 async def make(kind: str, clients: Clients) -> Outcome:
