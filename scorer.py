@@ -94,7 +94,7 @@ class Scorer:
         loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
         if compiled:
-            from .models.layers import compile_layers
+            from .models.backbones.layers import compile_layers
 
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
@@ -238,6 +238,14 @@ class Scorer:
             AudioError: If it cannot be read, is not finite, or is too long (see `windows`).
         """
         self.pair_scorer.judge.decode(clip(audio), self.pair_scorer.long_clips)
+
+    def check_text(self, pair: Pair) -> None:
+        """The judge can read the text of a pair, whatever its clips.
+
+        Raises:
+            TextError: If not.
+        """
+        self.pair_scorer.judge.check_text(pair)
 
     def forget(self) -> None:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""

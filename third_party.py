@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 
 _LOGGERS = {
@@ -35,3 +36,10 @@ def hush() -> None:
     for message in _WARNINGS:
         if message not in known:
             warnings.filterwarnings("ignore", message=message)
+    threading.excepthook = _in_thread
+
+
+def _in_thread(error: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread cannot write any more: who writes next gets this error, and says it."""
+    if type(error.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(error)

@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .errors import AudioError
-
-Tables = Iterator[tuple[int, pa.Table]]
-"""Consecutive parts of a table, small ones where there is audio, each with the position of its first row."""
+from .parquet import Tables, has_bytes, python_rows
 
 Steps = tuple[str | int, ...]
 """Column, then name or index in each structure or list around bytes."""
 
-_PARQUET_BUFFER = 2**20
-_EMBEDDING_ROWS, _TEXT_ROWS = 4, 2**16
 _TABLES_READ = 4  # at a time: importers take one file after the other
 _KEPT_BYTES = 64 * 2**20
 _KEPT_ROWS = 16 + 4 * (os.cpu_count() or 1)  # threads ask for rows a little out of order
@@ -49,9 +43,8 @@ class EmbeddingTable:
         """
         known: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
         for start, part in self.read_from(0):
-            part.validate(full=True)  # offsets that point outside would end the process
             embedding = [column.name for column in part.schema if has_bytes(column.type)]
-            for position, row in enumerate(part.to_pylist(), start):
+            for position, row in enumerate(python_rows(part), start):
                 for name in embedding:
                     row[name] = self._without_bytes(row[name], position, (name,), known)
                 yield {name: known.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()}
@@ -144,40 +137,3 @@ class _Window:
 @lru_cache(_TABLES_READ)
 def _window(table: EmbeddingTable) -> _Window:
     return _Window(table)
-
-
-def has_bytes(kind: pa.DataType) -> bool:
-    """Whether values of a type are bytes, or lists or structures around bytes."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return has_bytes(kind.value_type)
-    if types.is_nested(kind):
-        return any(has_bytes(kind.field(index).type) for index in range(kind.num_fields))
-    is_bytes = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-    return any(is_kind(kind) for is_kind in is_bytes)
-
-
-def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None) -> Tables:
-    """The table in a Parquet file from the row group of a row on.
-
-    Args:
-        path: The file.
-        row: Position of the row, from 0.
-        columns: Only these; None = all.
-
-    Raises:
-        pa.ArrowException: If the file is damaged; or an OSError or ValueError.
-    """
-    # pq.read_table would also read columns out of folder names; without these two whole row groups would be in memory.
-    with pq.ParquetFile(path, buffer_size=_PARQUET_BUFFER, pre_buffer=False) as file:
-        start = group = 0
-        while group < file.num_row_groups and start + file.metadata.row_group(group).num_rows <= row:
-            start += file.metadata.row_group(group).num_rows
-            group += 1
-        groups = list(range(group, file.num_row_groups))
-        schema = file.schema_arrow
-        names = schema.names if columns is None else columns
-        size = _EMBEDDING_ROWS if any(has_bytes(schema.field(name).type) for name in names) else _TEXT_ROWS
-        for batch in file.iter_batches(size, row_groups=groups, columns=columns, use_threads=False):
-            yield start, pa.Table.from_batches([batch])
-            start += batch.num_rows

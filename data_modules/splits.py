@@ -23,7 +23,7 @@ from .audit import (
     tag_columns,
     values_of,
 )
-from .errors import DataError, place, shown
+from .errors import DataError, place, shown, system_errors
 from .folders import replace_file
 from .near_duplicates import near_identical
 from .ratings import is_name
@@ -234,11 +234,12 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
     audit = audit_splits(split, by)
     refuse_leaks(split, audit)
-    write_splits(dataset.root, kept)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
     facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
     text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-    replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    with system_errors(dataset.root, "written"):
+        write_splits(dataset.root, kept)
+        replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return audit
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import AudioError, DataError, place
-from .storage import DataPath, RemotePath
+from .errors import AudioError, DataError, os_reason, place
+from .parquet import PARQUET_DAMAGE, open_parquet
+from .storage import DataPath
 
 RESPONSE, CONTEXT = "response_audio", "context_audio"
-PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""What pyarrow raises on damaged files; the last where the name of a column is no text."""
 _OPEN_FILES = 32
 _KEPT_BYTES = 128 * 2**20
 """Per process, of encoded audio. Row groups hold at most 4 MiB per column (`pairs_file`), so that the 16 that a
@@ -83,6 +82,8 @@ class StoredClip:
             data = self.file.path.read_bytes() if self.row_group is None else _columns.clip(self, self.row_group)
         except FileNotFoundError:
             raise AudioError(f"{self.name}: no such file", "no such file") from None
+        except PermissionError as error:
+            raise AudioError(f"{self.name}: cannot be read ({os_reason(error)})", "cannot be read") from None
         except DataError as error:
             raise AudioError(str(error), "cannot be read") from None
         except (*PARQUET_DAMAGE, IndexError, TypeError, KeyError) as error:
@@ -134,22 +135,11 @@ class _Columns:
 
     def _open(self, file: StoredFile) -> pq.ParquetFile:
         if file not in self._files:
-            self._files[file] = open_parquet(file.path)
+            self._files[file] = open_parquet(file.path, dictionaries=False)
             if len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)[1].close(force=True)
         self._files.move_to_end(file)
         return self._files[file]
-
-
-def open_parquet(path: DataPath) -> pq.ParquetFile:
-    """A Parquet file, of which nothing but the footer has been read.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        DataError: If a remote one cannot be reached.
-        pa.ArrowException: If it is not Parquet.
-    """
-    return pq.ParquetFile(path.open() if isinstance(path, RemotePath) else path)
 
 
 def bytes_leaf(file: pq.ParquetFile, column: str) -> str:

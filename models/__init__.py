@@ -3,3 +3,9 @@
 from ..third_party import hush
 
 hush()  # before PEFT is imported, in every process that has a judge
+
+# What the files of judges and runs are called: here, so that a folder is known without torch
+JUDGE_FILE = "judge.json"
+CALIBRATION_FILE = "calibration.json"
+CHECKPOINTS = "checkpoints"
+BEST, LAST = "best.ckpt", "last.ckpt"

@@ -18,11 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from ..data_modules.errors import UserError
+from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
-from .checkpoints import read_checkpoint
 from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
-from .file_names import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import trained_in_full
 from .weight_files import (
@@ -31,6 +30,7 @@ from .weight_files import (
     check_keys,
     fingerprint,
     fingerprints,
+    read_checkpoint,
     read_weights,
     weights_hash,
     write_weights,

@@ -25,7 +25,7 @@ from scipy.special import expit, logit
 
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
-from .cautions import Domain
+from .assessment import Domain
 from .description import STRICT, validated
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)

@@ -15,7 +15,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
-from .cautions import ClipFacts, clip_facts
+from .assessment import ClipFacts, clip_facts
 from .feature_cache import ClipStates, DiskStore
 from .judge import EmpathyJudge, EncodedClip, LongClips, tower_is_trained
 

@@ -18,8 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from ..data_modules.schema import Dimension
+from .head_input import MOST_LANDMARKS
 
-EXACT = 5_000
+EXACT = MOST_LANDMARKS
 """Training pairs up to which every one of them is a landmark."""
 LANDMARKS = 2_000
 """Landmarks where there are more pairs."""

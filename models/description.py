@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
+from . import JUDGE_FILE
 from .backbones.base import WeightForm
-from .file_names import JUDGE_FILE
 from .head_input import HeadInputSettings
 from .judge import JudgeSettings
 
@@ -59,8 +59,6 @@ class Description(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Description:
-        if self.settings.lora.rank < 1:
-            raise ValueError(f"settings.lora.rank {self.settings.lora.rank}; expected at least 1")
         # the backbone of an export is in its folder and nowhere else
         if EXPORT in self.model_fields_set and (self.export is None or self.settings.backbone != BACKBONE):
             raise ValueError(f"export with settings.backbone {self.settings.backbone!r}; expected {BACKBONE!r}")

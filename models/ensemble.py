@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..data_modules.errors import UserError
+from . import JUDGE_FILE
 from .artifact import CARD_FILE, LoadedJudge, Placement, load_any, read_into, save_judge, staged, write_description
 from .description import MEMBERS
-from .file_names import JUDGE_FILE
 from .model_card import render_card
 from .weight_files import file_hash
 

@@ -29,8 +29,9 @@ from ..data_modules.audio import AudioSource, audio_hash
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
-from .backbones.audio_language_model import AudioLanguageModel, skip
+from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
+from .backbones.layers import skip
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow, LongClips, sources_of
 from .lora import part_of
 

@@ -2,7 +2,8 @@
 
 A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
 delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
-as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures of the signal itself.
+as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures of the signal itself. Padding never
+counts, whatever its side.
 """
 
 from __future__ import annotations
@@ -15,12 +16,59 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
+from ..data_modules.errors import UserError
 from ..data_modules.functionals import DELIVERY
 from .backbones.base import Inputs
 
+PoolingName = Literal["last_token", "response_mean", "attention"]
 AudioInput = Literal["none", "all_layers"]
+MOST_LANDMARKS = 5_000
 _NEVER = 1e30
 _FURTHEST = 5.0  # standard deviations: a clip beyond is unlike all of training, and says no more for its distance
+
+
+class LastToken(nn.Module):
+    """The hidden state of the last real token, found through the mask and not by position or padding id."""
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
+        positions = torch.arange(hidden.shape[1], device=hidden.device)
+        last = (attention_mask * (positions + 1)).argmax(-1)
+        return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
+
+
+class ResponseMean(nn.Module):
+    """The mean over the audio tokens of the response."""
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
+        # where() and not multiplication: states at padding may be NaN
+        kept = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
+        return kept.sum(1) / response_mask.sum(1, keepdim=True)
+
+
+class Attention(nn.Module):
+    """A mean over all real tokens with learned weights: softmax of a linear score."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.score.weight)  # starts as the plain mean
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
+        real = attention_mask.bool()
+        hidden = torch.where(real[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
+        weights = self.score(hidden)[..., 0].masked_fill(~real, -torch.inf).softmax(-1)
+        return (weights[..., None] * hidden).sum(1)
+
+
+def build_pooling(name: PoolingName, hidden_size: int) -> nn.Module:
+    """The pooling of that name."""
+    if name == "attention":
+        return Attention(hidden_size)
+    return {"last_token": LastToken, "response_mean": ResponseMean}[name]()
 
 
 @dataclass(frozen=True)
@@ -38,6 +86,10 @@ class HeadInputSettings:
     audio: AudioInput = "none"
     functionals: bool = False
     landmarks: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.landmarks <= MOST_LANDMARKS:
+            raise UserError(f"head_input.landmarks {self.landmarks}; expected 0 to {MOST_LANDMARKS:,}")
 
     @property
     def of_clips(self) -> bool:

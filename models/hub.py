@@ -29,7 +29,7 @@ from huggingface_hub.errors import (
 )
 
 from ..data_modules.errors import UserError
-from .file_names import JUDGE_FILE
+from . import JUDGE_FILE
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"

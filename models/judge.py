@@ -20,11 +20,10 @@ from ..data_modules.prosody import RATE
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
-from .backbones.layer_statistics import LayerStatistics
-from .head_input import HeadInput, HeadInputSettings
+from .backbones.layers import LayerStatistics
+from .head_input import HeadInput, HeadInputSettings, PoolingName, build_pooling
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
-from .pooling import PoolingName, build_pooling
 from .windows import clips_of, response_mask_of, row_weights, spans_of, stacked, window_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -13,7 +13,9 @@ from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, PairDataset
+from . import CALIBRATION_FILE, JUDGE_FILE
 from .artifact import LoadedJudge
+from .assessment import fit_domain
 from .calibration import (
     LEVELS,
     Calibration,
@@ -24,8 +26,6 @@ from .calibration import (
     no_calibration,
     to_json,
 )
-from .cautions import fit_domain
-from .file_names import CALIBRATION_FILE, JUDGE_FILE
 from .scoring import Heard, PairScorer, check_scales, placed
 from .weight_files import weights_hash
 

@@ -3,6 +3,7 @@ part a weight belongs to, and how many weights there are."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from .backbones.deferred import finish, seen_as_float32
 
 LoraMethod = Literal["lora", "rslora", "dora"]
 TrainedDtype = Literal["float32", "backbone"]
-JOINER: PartName = "joiner"
+FUSION: PartName = "fusion"
 """Has no pre-trained weights: where there is one, it is fully trained."""
+MOST_RANK = 4_096
 OTHER = "other"
 """Weights of the network that belong to no part."""
 
@@ -53,6 +55,14 @@ class LoraSettings:
     full_parts: list[PartName] = field(default_factory=list)
     trained_dtype: TrainedDtype = "float32"
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MOST_RANK:
+            raise UserError(f"lora.rank {self.rank}; expected 1 to {MOST_RANK:,}")
+        if not 0 < self.alpha < math.inf:
+            raise UserError(f"lora.alpha {self.alpha:g}; expected a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
+
 
 def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     """Put LoRA on the parts that the settings name, in place, and unfreeze those that are fully fine-tuned.
@@ -68,7 +78,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
             raise UserError(
                 f"train {name!r}: backbone {backbone.name} has no such part; expected {', '.join(backbone.parts)}"
             )
-    if both := set(settings.parts) & {*settings.full_parts, JOINER}:
+    if both := set(settings.parts) & {*settings.full_parts, FUSION}:
         raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
@@ -84,7 +94,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
 
 def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
     """Parts whose weights are all trained: those that the settings name, and cross-attention fusion."""
-    return [name for name in backbone.parts if name in settings.full_parts or name == JOINER]
+    return [name for name in backbone.parts if name in settings.full_parts or name == FUSION]
 
 
 def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:

@@ -17,9 +17,8 @@ from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge
-from .assessment import Assessment, Scale, Score
+from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
-from .cautions import ClipFacts, cautions
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
@@ -256,6 +255,8 @@ def choose_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=device)
+        if device.type == "meta":
+            raise NotImplementedError("it holds no values")
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r}: expected auto, cpu, or cuda where a GPU is usable: {reason}") from None

@@ -1,12 +1,14 @@
 """Trained weights on disk: `adapter/`, `head.safetensors`, and `backbone.safetensors` where parts of the backbone were
-fully fine-tuned. Reading is strict. Also hashes that say which weights these are, and of which backbone."""
+fully fine-tuned; and training checkpoints. Reading is strict. Also hashes that say which weights these are, and of
+which backbone."""
 
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
@@ -16,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
+from . import JUDGE_FILE
 from .backbones.deferred import finished
 from .description import read_json, scales_text
-from .file_names import JUDGE_FILE
 from .judge import OWN, EmpathyJudge
 from .lora import part_of
 
@@ -211,3 +213,30 @@ def hash_of(members: Sequence[Mapping[str, Tensor]]) -> str:
             digest.update(f"{name} {tuple(weight.shape)}\n".encode())
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint after checking that it is whole.
+
+    Raises:
+        UserError: If it is missing, cut off, damaged, or holds anything but tensors and plain values.
+    """
+    reason = damage(path)
+    if reason is not None:
+        raise UserError(f"{path}: {reason}")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(f"{path}: not a checkpoint of this program: {str(error).splitlines()[0]}") from None
+
+
+def damage(path: Path) -> str | None:
+    """Why a checkpoint cannot be read, or None if it is whole (checksums of all its members are compared)."""
+    if not path.is_file():
+        return "no such checkpoint"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        return f"half-written or damaged checkpoint ({error})"
+    return None if bad is None else f"damaged checkpoint (member {bad})"

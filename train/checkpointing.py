@@ -4,10 +4,12 @@ machine (preemption).
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,27 +24,76 @@ from rich.console import Console
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.parallel import listen, restore
 from ..data_modules.sampling import Position
-from ..models.checkpoints import damage, read_checkpoint
-from ..models.file_names import LAST
+from ..models import LAST
+from ..models.weight_files import damage, read_checkpoint
 
+_LOCK = ".lock"
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """Within, no other process trains in this folder, which is made.
+
+    It is a lock of POSIX: the system lets it go when this process dies, and processes that began as a copy of it (data
+    loaders), which live on for seconds after a kill, do not hold it.
+
+    Raises:
+        UserError: If another process does, or the folder cannot be written, now or later.
+    """
+    path = run / _LOCK
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = open(path, "a")  # noqa: SIM115 it is held until the end
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                break
+            lock.close()  # who held it has deleted it meanwhile
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES) and os.access(path, os.W_OK):
+            raise UserError(
+                f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
+            ) from None
+        raise UserError(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
+    try:
+        yield
+    except OSError as error:  # of a logger, whose errors name no file
+        if error.errno not in _REFUSED:
+            raise
+        raise UserError(
+            f"{error.filename or run}: {error.strerror}; expected a folder that can be written and has room, then "
+            "--resume auto"
+        ) from None
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        lock.close()
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
     """Within, a signal ends the program at once with `ASKED_TO_STOP`; in training `PreemptionCheckpoints` saves first.
 
-    So whoever started it knows at any time that the run is to be started again.
+    So whoever started it knows at any time that the run is to be started again. Ctrl-C is a `KeyboardInterrupt`, as
+    anywhere in Python.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(ASKED_TO_STOP)
 
     before = listen(stop)
+    if before:  # Lightning ignores Ctrl-C once there was one
+        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield
     except SIGTERMException:  # of Lightning, where its handler was the one in force
         raise SystemExit(ASKED_TO_STOP) from None
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
+            raise KeyboardInterrupt from None
+        raise
     finally:
         restore(before)
 

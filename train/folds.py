@@ -28,14 +28,14 @@ from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import Resamples, estimate
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.artifact import load_run, read_settings
-from ..models.checkpoints import read_checkpoint
 from ..models.closed_form import EXACT, LANDMARKS
 from ..models.ensemble import write_ensemble
 from ..models.feature_cache import DiskStore
-from ..models.file_names import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
+from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
 from .recipe import Recipe
 from .task import Task

@@ -23,8 +23,8 @@ from ..data_modules.audio import Clip
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Clips, Inputs
+from ..models.backbones.layers import recompute_activations
 from ..models.judge import EmpathyJudge, JudgeSettings
-from ..models.layers import recompute_activations
 from ..models.lora import Count, check_trainable, count_parameters, parameter_table, part_of
 from .recipe import Recipe
 

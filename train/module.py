@@ -21,10 +21,10 @@ from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..models.artifact import Provenance, describe
+from ..models.backbones.layers import compile_layers
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
-from ..models.layers import compile_layers
-from ..models.lora import JOINER, weights_of
+from ..models.lora import FUSION, weights_of
 from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
@@ -182,8 +182,8 @@ class JudgeModule(L.LightningModule):
         judge, trained = self.judge, self._trained()
         # what has no pre-trained weights may move faster
         fresh = {name for name in trained if not name.startswith("judge.network.")}
-        if JOINER in judge.backbone.parts:
-            fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, JOINER)}
+        if FUSION in judge.backbone.parts:
+            fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, FUSION)}
         settings, fused = self._settings, wants_fused(self.trainer.precision_plugin)
         rates = settings.learning_rate, settings.head_learning_rate
         optimizer = adamw(trained, fresh, *rates, settings.weight_decay, fused=fused)

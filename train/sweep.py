@@ -28,8 +28,8 @@ from rich.table import Table
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
-from ..models.checkpoints import read_checkpoint
-from ..models.file_names import CHECKPOINTS
+from ..models import CHECKPOINTS
+from ..models.weight_files import read_checkpoint
 from .checkpointing import find_resumable
 from .recipe import RecipeParser, nested
 from .run import train

@@ -13,10 +13,9 @@ import yaml
 
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file, resolve_inside
-from ..models.checkpoints import read_checkpoint
+from ..models import CHECKPOINTS, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
-from ..models.file_names import CHECKPOINTS, JUDGE_FILE
-from ..models.weight_files import file_hash
+from ..models.weight_files import file_hash, read_checkpoint
 
 CONFIG_FILE = "config.yaml"
 _OF_THE_JUDGE = (

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..embedded import EmbeddingTable, Tables, parquet_tables
+from ..embedded import EmbeddingTable
 from ..errors import DataError, UserError, bad_value, shown
+from ..parquet import Tables, parquet_tables
 from ..storage import path_version
 from ..tables import SourceTable, read_table
 from . import table

@@ -188,7 +188,7 @@ def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray
 
     C is the running sum inside a run and the total of the runs before it.
     """
-    # Whole numbers below 2^24 are exact in single precision, which halves the time.
+    # Whole numbers below 2^24 are exact in single precision, in half the time.
     exact = weights.max(initial=0.0) * np.abs(human_ranks).max() < 2**24
     precision = np.float32 if exact else np.float64
     drawn = np.concatenate([weights, np.zeros((1, weights.shape[1]))]).astype(precision)

@@ -110,7 +110,7 @@ def rater_report(
         Flagged raters first, then in the order of their ids.
     """
     table, draws = rated_items(ratings, dimension.name, groups, resamples, seed)
-    panel = leave_one_rater_out(table, draws)
+    panel, agreement = leave_one_rater_out(table, draws)
     model = fit_rater_model(table)
     unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
     others = table.others_mean()
@@ -122,7 +122,7 @@ def rater_report(
         compared, theirs = table.scores[shared], others[shared]
         flags = [
             *_constant(compared, theirs),
-            *_random(panel.raters[rater_id], panel.together),
+            *_random(agreement[rater_id], panel),
             *([RaterFlag("fast", fast[position])] if position in fast else ()),
             *(RaterFlag("duplicate", evidence) for evidence in duplicates.get(position, ())),
         ]
@@ -135,7 +135,7 @@ def rater_report(
                 sd=float(scores.std()),
                 severity=estimate(bias, theirs, compared, resamples=draws.select(table.items[shared])),
                 spread=_spread(compared, unbiased, position, table.items[shared]),
-                agreement=panel.raters[rater_id],
+                agreement=agreement[rater_id],
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
                 median_seconds=_median_seconds(table, own),

@@ -23,7 +23,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from .base import Checkpoint, Clips
-from .layer_statistics import LayerStatistics
+from .layers import LayerStatistics
 from .padding import padding_mask
 from .pair_encoder import PairEncoder, pack
 

@@ -5,8 +5,7 @@ The question that is put to all of them is in neutral words: no transcript, no f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
+from .layers import enter_behind
 from .loading import load_model, load_processor, one_line
 from .padding import padding_last
 
@@ -209,36 +209,6 @@ class AudioLanguageModel(Backbone):
     def save_processor(self, folder: str) -> None:
         """See `Backbone`."""
         self.processor.save_pretrained(folder)
-
-
-@contextmanager
-def enter_behind(layers: Sequence[nn.Module], hidden: Tensor) -> Iterator[None]:
-    """Within, these layers pass on `hidden` `(batch, tokens, hidden)`, whatever they are given."""
-    with _replaced(layers, lambda *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def skip(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, these layers pass on the hidden states that they are given."""
-    with _replaced(layers, lambda hidden, *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
-    """The modules stay where they are, so that hooks on them (FSDP) still run."""
-    own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
-    for layer in layers:
-        layer.forward = forward
-    try:
-        yield
-    finally:
-        for layer, before in zip(layers, own, strict=True):
-            if before is None:
-                del layer.forward
-            else:
-                layer.forward = before
 
 
 def messages(pair: Pair, question: str = QUESTION) -> list[Message]:

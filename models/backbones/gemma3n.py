@@ -23,7 +23,7 @@ from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedd
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model
 from .padding import on_device
 

@@ -19,7 +19,7 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model
 from .padding import on_device, without_padding
 

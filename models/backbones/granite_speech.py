@@ -20,7 +20,7 @@ from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlu
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import load_model, load_processor, merge_own_adapter
 
 SYSTEM = (

@@ -26,7 +26,7 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import SpeechProcessor, load_model, merge_own_adapter
 from .padding import padding_mask, without_padding
 

@@ -32,7 +32,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from .audio_language_model import AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import SpeechProcessor
 from .padding import attend_in_rows, on_device, padding_mask, without_padding
 from .qwen2_5_omni import load_thinker

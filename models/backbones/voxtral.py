@@ -24,7 +24,7 @@ from transformers.utils.hub import cached_file
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
-from .layer_statistics import LayerStatistics, watching
+from .layers import LayerStatistics, watching
 from .loading import load_model, load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
 

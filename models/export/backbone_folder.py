@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ...data_modules.errors import UserError, shown
+from .. import JUDGE_FILE
 from ..backbones import read_config
 from ..backbones.base import Backbone
 from ..description import BACKBONE
-from ..file_names import JUDGE_FILE
 from ..weight_files import check_hash, file_hash
 
 _SHARD = "5GB"

@@ -30,8 +30,8 @@ from typing import Any
 
 import torch
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.file_names import LAST
+from empathy_judge.models import LAST
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 

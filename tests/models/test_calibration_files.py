@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.models.assessment import Domain
 from empathy_judge.models.calibration import (
     LEVELS,
     Calibration,
@@ -23,7 +24,6 @@ from empathy_judge.models.calibration import (
     no_calibration,
     to_json,
 )
-from empathy_judge.models.cautions import Domain
 from empathy_judge.models.description import read_json
 from empathy_judge.models.judge_calibration import store_calibration
 
@@ -135,8 +135,8 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def calibrated_folder(judge_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The judge on disk with a calibration: `warmth` isotonic, with quantiles of all levels."""
+    from empathy_judge.models import JUDGE_FILE
     from empathy_judge.models.artifact import load_judge
-    from empathy_judge.models.file_names import JUDGE_FILE
     from empathy_judge.models.weight_files import weights_hash
 
     folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
@@ -180,8 +180,8 @@ def test_a_judge_scores_as_its_calibration_says_before_and_after_saving(
 
 
 def test_a_calibration_of_other_weights_is_refused(calibrated_folder, tmp_path):
+    from empathy_judge.models import JUDGE_FILE
     from empathy_judge.models.artifact import load_judge
-    from empathy_judge.models.file_names import JUDGE_FILE
 
     folder = Path(shutil.copytree(calibrated_folder, tmp_path / "judge"))
     description = json.loads((folder / JUDGE_FILE).read_text())

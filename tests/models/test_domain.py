@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.ratings import Dimension, label
-from empathy_judge.models.cautions import ClipFacts, cautions, clip_facts, fit_domain
+from empathy_judge.models.assessment import ClipFacts, cautions, clip_facts, fit_domain
 
 
 def facts(seconds=2.0, level=-20.0, voiced=1.0, pitch=200.0) -> ClipFacts:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models import LAST
 from empathy_judge.models.assessment import Assessment
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.file_names import LAST
-from empathy_judge.models.layers import compile_layers
+from empathy_judge.models.backbones.layers import compile_layers
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scorer import Scorer
 from empathy_judge.train import module
 from empathy_judge.train.run import train

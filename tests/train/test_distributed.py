@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.sampling import EpochSampler
-from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 
 LAST = "checkpoints/last.ckpt"

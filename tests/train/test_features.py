@@ -14,9 +14,9 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import feature_cache
 from empathy_judge.models.artifact import load_run
+from empathy_judge.models.backbones.layers import compile_layers
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.layers import compile_layers
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import module
 from empathy_judge.train.module import JudgeModule

@@ -13,8 +13,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.layers import recompute_activations
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.train.memory import LiveMemory, step_memory
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import module as module_file
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.optimization import adamw, wants_fused

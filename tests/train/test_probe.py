@@ -11,10 +11,10 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_any, load_run
-from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from safetensors import safe_open
 from scipy.stats import spearmanr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from empathy_judge import PairDataset, Scorer, train
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_any, load_run
-from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.closed_form import Portion, fold_fits
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 

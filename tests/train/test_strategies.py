@@ -17,10 +17,10 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models import BEST, LAST
 from empathy_judge.models.artifact import load_judge
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.file_names import BEST, LAST
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import Recipe, RecipeParser
 from empathy_judge.train.run import train
@@ -37,7 +37,7 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
-from empathy_judge.models.layers import recompute_activations
+from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.strategies import shard, whole
 

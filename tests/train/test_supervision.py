@@ -17,8 +17,8 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
-from empathy_judge.models.checkpoints import read_checkpoint
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train

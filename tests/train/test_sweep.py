@@ -13,7 +13,7 @@ import torch
 import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.checkpoints import read_checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import sweep as sweeps
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.sweep import Space, check_recipe, read_sweep, run_sweep

@@ -11,10 +11,10 @@ import torch
 from ....data_modules.errors import DataError, UserError
 from ....data_modules.kept_together import kept_together
 from ....data_modules.schema import PairDataset
+from ....models import CHECKPOINTS, JUDGE_FILE
 from ....models.artifact import Provenance, describe, read_settings
 from ....models.backbones.base import Quantization
 from ....models.feature_cache import DiskStore
-from ....models.file_names import CHECKPOINTS, JUDGE_FILE
 from ....models.head_input import HeadInputSettings
 from ....models.judge import EmpathyJudge, JudgeSettings
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters

@@ -20,7 +20,7 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
-from empathy_judge.eval.pages.report import render_page, write_report
+from empathy_judge.eval.pages.report import listening, render_page, write_report
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
@@ -253,3 +253,17 @@ def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_j
     own = found.report["dimensions"]["warmth"]["spearman"]
     row = next(line for line in lines if re.match(r"\W*Spearman\b", line))
     assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
+
+
+def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    alone = make_dataset(noise=0.4)
+    alone = replace(
+        alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)
+    )
+    found = evaluate(make_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
+    said = [view for view in evaluation_views(found.report) if isinstance(view, str)]
+    assert "Not possible, as no pair has a context: response only." in said
+    (verdict,) = (line for line in said if line.startswith(found.report["dimensions"]["empathy"]["verdict"]["text"]))
+    assert verdict.endswith(listening(found.report, "empathy").text)

@@ -103,7 +103,7 @@ def test_the_raters_side_is_the_leave_one_out_agreement() -> None:
     scores, groups = people(60, 5, np.random.default_rng(1))
     table, draws = table_of(scores), Resamples.draw(groups, 50, 0)
     found = held_out(scores.mean(axis=0), table, draws)
-    together = leave_one_rater_out(table, draws).together
+    together = leave_one_rater_out(table, draws)[0]
     rater = (found.rater * found.weights).sum(axis=0) / found.weights.sum(axis=0)
     assert rater[0] == pytest.approx(together.value, abs=1e-12)
     np.testing.assert_allclose(rater[1:51], together.draws, rtol=0, atol=1e-12)

@@ -21,11 +21,10 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models import prefix_caching, scoring
 from empathy_judge.models.backbones.base import Inputs
-from empathy_judge.models.head_input import HeadInputSettings
+from empathy_judge.models.head_input import HeadInputSettings, PoolingName, build_pooling
 from empathy_judge.models.heads import HeadName, Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
-from empathy_judge.models.pooling import PoolingName, build_pooling
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.objective import OWN_LOSS, Labels, LossSettings, LossWeights, Objective
 from torch._subclasses import fake_tensor

@@ -36,10 +36,10 @@ import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.checkpoints import read_checkpoint
-from empathy_judge.models.file_names import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import position_of
 from empathy_judge.train.recipe import RecipeParser
 

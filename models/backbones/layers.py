@@ -1,13 +1,17 @@
-"""What the layers of an audio encoder make of a clip, summed up over time, for a head that reads it."""
+"""What is done to the layers of a network from outside: statistics over time of what they make, for a head that reads
+them; layers that are skipped; gradient checkpointing and `torch.compile`, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .padding import on_device
 
@@ -90,3 +94,75 @@ def watching(
 ) -> AbstractContextManager[None]:
     """`LayerStatistics.watch`, if there is anybody who wants it."""
     return nullcontext() if heard is None else heard.watch(layers, lengths, clips)
+
+
+@contextmanager
+def enter_behind(layers: Sequence[nn.Module], hidden: Tensor) -> Iterator[None]:
+    """Within, these layers pass on `hidden` `(batch, tokens, hidden)`, whatever they are given."""
+    with _replaced(layers, lambda *_, **__: hidden):
+        yield
+
+
+@contextmanager
+def skip(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, these layers pass on the hidden states that they are given."""
+    with _replaced(layers, lambda hidden, *_, **__: hidden):
+        yield
+
+
+@contextmanager
+def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
+    """The modules stay where they are, so that hooks on them (FSDP) still run."""
+    own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
+    for layer in layers:
+        layer.forward = forward
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, own, strict=True):
+            if before is None:
+                del layer.forward
+            else:
+                layer.forward = before
+
+
+def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "inductor") -> int:
+    """Compile every transformer layer of a network in place; layers of one kind share what is compiled.
+
+    Lengths differ between batches, so that shapes are dynamic from the start; otherwise each new length would compile
+    anew. What is around the layers (masks, positions, scattering of audio) hardly takes time.
+
+    Args:
+        network: Of a backbone.
+        leave: Layers that are not compiled.
+        backend: Of `torch.compile`.
+
+    Returns:
+        How many layers were.
+    """
+    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = [layer for layer in layers if all(layer is not other for other in leave)]
+    for layer in layers:
+        forward = layer.forward
+        if isinstance(forward, partial):  # of `recompute_activations`: dynamo gives up a checkpoint around a layer
+            inner = torch.compile(forward.args[0], dynamic=True, backend=backend)
+            layer.forward = partial(forward.func, inner, **forward.keywords)
+        else:
+            layer.forward = torch.compile(forward, dynamic=True, backend=backend)
+    return len(layers)
+
+
+def recompute_activations(network: nn.Module) -> int:
+    """Let every transformer layer of a network forget what it computed until the backward pass needs it.
+
+    Non-reentrant: the reentrant kind gives LoRA no gradient below a frozen embedding and breaks under DDP (peft#313).
+    Not through `gradient_checkpointing_enable`, which works in training mode alone: a frozen backbone is in evaluation
+    mode.
+
+    Returns:
+        How many layers there are.
+    """
+    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    return len(layers)
