@@ -26,7 +26,6 @@ import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
-from empathy_judge.models.backbones.layers import compile_layers
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer, choose_device

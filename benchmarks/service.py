@@ -87,6 +87,13 @@ class Clients:
         files = [("response", (name, response)), ("context", ("c.wav", context or self.clip()))]
         return (await self.http.post("/v1/score", files=files, data=fields)).status_code
 
+    async def upload(
+        self, share: float = 1.0, parts: int = 1, pause: float = 0.0, at_end: float = 0.0, hang_up: float | None = None
+    ) -> int:
+        """A share of a good form, in parts with pauses (seconds); `hang_up` as of `raw`."""
+        body = _body(self.clip())
+        return await self.raw(_pieces(body[: int(share * len(body))], parts, pause, at_end), len(body), hang_up)
+
     async def raw(self, pieces: AsyncIterator[bytes], length: int | None, hang_up: float | None = None) -> int:
         """A form byte by byte; `length` None = chunked, `hang_up` None = wait for the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -126,7 +133,7 @@ def _body(data: bytes) -> bytes:
     return head + data + b"\r\n--%s--\r\n" % _BOUNDARY
 
 
-async def _pieces(data: bytes, parts: int = 1, pause: float = 0.0, at_end: float = 0.0) -> AsyncIterator[bytes]:
+async def _pieces(data: bytes, parts: int, pause: float, at_end: float) -> AsyncIterator[bytes]:
     step = -(-len(data) // parts)
     for start in range(0, len(data), step):
         yield data[start : start + step]
@@ -138,26 +145,6 @@ async def _endless(head: bytes) -> AsyncIterator[bytes]:
     yield head
     for _ in range(HUGE // _CHUNK):
         yield bytes(_CHUNK)
-
-
-async def _slow(clients: Clients) -> int:
-    body = _body(clients.clip())
-    return await clients.raw(_pieces(body, parts=20, pause=0.1), len(body))
-
-
-async def _stalls(clients: Clients) -> int:
-    body = _body(clients.clip())
-    return await clients.raw(_pieces(body[: len(body) // 2], at_end=60.0), len(body))
-
-
-async def _leaves_early(clients: Clients) -> int:
-    body = _body(clients.clip())
-    return await clients.raw(_pieces(body[: len(body) // 2]), len(body), hang_up=0.0)
-
-
-async def _leaves_late(clients: Clients) -> int:
-    body = _body(clients.clip())
-    return await clients.raw(_pieces(body), len(body), hang_up=clients.draw.uniform(0.0, 0.3))
 
 
 async def _huge(clients: Clients) -> int:
@@ -191,10 +178,10 @@ KINDS: dict[str, tuple[float, Callable[[Clients], Awaitable[int]], set[int]]] = 
     "long response": (2, lambda c: c.post(c.clip(80, 100)), {200, 429}),
     "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {422, 429}),
     "tricks in file names": (3, lambda c: c.post(c.clip(), c.draw.choice(_TRICKS)), {200, 429}),
-    "slow upload": (4, _slow, {200, 429}),
-    "stalled upload": (1, _stalls, {408, 429}),
-    "hangs up while sending": (3, _leaves_early, {0}),
-    "hangs up while waiting": (3, _leaves_late, {0}),
+    "slow upload": (4, lambda c: c.upload(parts=20, pause=0.1), {200, 429}),
+    "stalled upload": (1, lambda c: c.upload(0.5, at_end=60.0), {408, 429}),
+    "hangs up while sending": (3, lambda c: c.upload(0.5, hang_up=0.0), {0}),
+    "hangs up while waiting": (3, lambda c: c.upload(hang_up=c.draw.uniform(0.0, 0.3)), {0}),
     "100 MB": (1, _huge, {413, 429}),
     "no sound": (3, lambda c: c.post(b"\x00\x01" * 20_000), {422, 429}),
     "cut off": (2, lambda c: c.post(c.clip()[:-500]), {422, 429}),
