@@ -196,7 +196,7 @@ def serve(options: argparse.Namespace) -> int:
     for name in _SERVING_EXTRA:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
-    from ..models.file_names import CHECKPOINTS, JUDGE_FILE
+    from ..models import CHECKPOINTS, JUDGE_FILE
     from ..serving.settings import Settings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps

@@ -19,11 +19,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from .embedded import EmbeddingTable
 from .errors import DataError, Locate, UserError, bad_value, place, shown, system_errors
 from .parquet import parquet_errors, parquet_tables
 from .ratings import is_name, is_text
 from .storage import path_version
+from .stored_clips import EmbeddingTable
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""

@@ -140,6 +140,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._coming = 0
         self._closed = False
+        self._begun: Sequence[Job] = ()
         self._seconds_of_work = 0.05
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
@@ -151,8 +152,8 @@ class Batcher:
 
     @property
     def seconds(self) -> float:
-        """How long what waits will take."""
-        return self._seconds_of_work * sum(job.work for job in self.jobs)
+        """How long what waits and what is being scored will take."""
+        return self._seconds_of_work * sum(job.work for job in [*self.jobs, *self._begun])
 
     def has_place(self, client: str, work: int = 1) -> bool:
         """Whether a client may let so much work wait."""
@@ -197,7 +198,7 @@ class Batcher:
 
     def _run(self) -> None:
         while jobs := self._next():
-            begun = time.monotonic()
+            begun, self._begun = time.monotonic(), jobs
             for job in jobs:
                 job.batch, job.waited = len(jobs), begun - job.entered
             waiting = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
@@ -217,6 +218,7 @@ class Batcher:
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
             of_one = seconds / sum(job.work for job in jobs)
             self._seconds_of_work += (1 - _OLD_SHARE) * (of_one - self._seconds_of_work)
+            self._begun = ()
             self._on_batch(len(jobs), seconds)
 
     def _next(self) -> list[Job]:

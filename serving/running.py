@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .records import LOGGER
 from .service import Service
 
+_KEEP_ALIVE_SECONDS = 15
 _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 16
 _OWN_DESCRIPTORS = 64  # decoders, files, log
@@ -54,7 +55,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=service.settings.idle_seconds,  # type: ignore[arg-type] any number does
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         backlog=_ACCEPTED_AT_ONCE,  # as asyncio has it: the next ones only after the limit of connections was looked at
     )
     server, told, loop = uvicorn.Server(config), asyncio.Event(), asyncio.get_running_loop()
@@ -125,19 +126,24 @@ class _Connection(H11Protocol):
 
 
 def _is_silent(connection: Any) -> bool:
-    """It is not clear what the client wants, or it does not take the answer."""
+    """It is not known what the client wants, or it does not take the answer."""
     cycle = connection.cycle
-    return cycle is None or cycle.response_complete or connection.transport.get_write_buffer_size() > 0
+    return cycle is None or cycle.response_complete or _is_not_taken(connection)
+
+
+def _is_not_taken(connection: Any) -> bool:
+    return connection.transport.get_write_buffer_size() > 0
 
 
 async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
     """Close connections on which for so long neither the head of a request came nor an answer was taken: uvicorn has
-    no such limits."""
+    no such limits. Between two requests its own holds."""
     since: dict[Any, float] = {}
     while True:
-        now = asyncio.get_running_loop().time()
-        connections: list[Any] = list(server.server_state.connections)
-        silent = {(own, own.cycle): own for own in connections if _is_silent(own)}
+        now, silent = asyncio.get_running_loop().time(), dict[Any, Any]()
+        for own in list[Any](server.server_state.connections):
+            if _is_not_taken(own) or (_is_silent(own) and not own.timeout_keep_alive_task):
+                silent[own, own.cycle] = own
         since = {key: since.get(key, now) for key in silent}
         for key, own in silent.items():
             if now - since[key] >= seconds:

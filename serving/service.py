@@ -148,12 +148,13 @@ class Service:
             scorer = await _in_daemon_thread(scorer)
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
+        patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that who is let in has an answer
         judge = Judge(
             scorer,
             JudgeId(name=settings.name, version=version),
             max_seconds,
             Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, settings.request_seconds / 2),
+            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, patience),
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)

@@ -22,8 +22,8 @@ from sklearn.model_selection import GroupKFold
 from ..data_modules.datamodule import Parts
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.kept_together import kept_together
 from ..data_modules.schema import Pair, PairDataset
+from ..data_modules.splits import kept_together
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman

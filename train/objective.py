@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..data_modules.comparisons import directions
 from ..data_modules.errors import UserError
+from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
 from ..models.heads import HeadName, Prediction, ScaleRange
 from ..models.losses import (

@@ -156,10 +156,11 @@ def _dimension(
         "is_timed": any(rater.median_seconds is not None for rater in own.raters),
         "preferences": preferences,
         "disputed": [
-            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies)) for item in own.disputed
+            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies.add))
+            for item in own.disputed
         ],
         "couples": [
-            (couple.votes, [heard(pairs[pair_id], copies) for pair_id in couple.pair_ids])
+            (couple.votes, [heard(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
             for couple in (preferences.disputed if preferences else ())
         ],
         **(_rating_charts(dimension, found.scores[name]["mean"], own) if panel["n_ratings"] else {"histogram": ""}),

@@ -25,7 +25,7 @@ from ..rendering import number, read, render, sentences
 from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame
 from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
-from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
+from .sound import EMBEDDED_RULE, disagreements
 
 TABLE_FILE = "agreement.md"
 COMPARISON_FILE = "comparison.json"
@@ -146,7 +146,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None
         difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
         worst = rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]].to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
-        heard = disagreements(worst, name, scale, dataset, EmbeddedClips()) if dataset is not None else []
+        heard = disagreements(worst, name, scale, dataset) if dataset is not None else []
         sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
     return render(
         "report",

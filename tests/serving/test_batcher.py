@@ -151,7 +151,7 @@ def test_closing_scores_what_waits(batcher: Batcher, scorer: FakeScorer) -> None
 def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) -> None:
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
-    submitted(batcher, jobs("abcdef"))
+    submitted(batcher, jobs("abcde"))  # and one is being scored
     batcher._seconds_of_work = 5.0
     assert batcher.seconds == 30.0
     assert batcher.has_place("g")
