@@ -29,7 +29,7 @@ from typing import Any
 import empathy_judge.demo  # noqa: F401 what forked processes need
 import torch
 from empathy_judge.cli import main as command
-from empathy_judge.models.checkpoints import damage, read_checkpoint
+from empathy_judge.models.weight_files import damage, read_checkpoint
 
 _NOBODY = 65534
 
