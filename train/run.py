@@ -166,7 +166,6 @@ def train(
         if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
             from .folds import train_several  # measures agreement, which a single run has no need of
 
-            folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
             train_several(recipe, folder, one)
             return _finished(folder)
@@ -179,15 +178,7 @@ def train(
 
 
 def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
-    """One run, as `train` does it.
-
-    Args:
-        recipe: Of this run.
-        text: Of its `config.yaml`.
-        task: What it is for.
-        given: The dataset, as it was loaded.
-        watching: See `train`.
-    """
+    """One run, as `train` does it; `text` is that of its `config.yaml`."""
     folder = _run_folder(recipe)
     start = _starting_point(folder, recipe.resume)
     if recipe.method == "probe":
