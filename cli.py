@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 
-from .commands import BAD_USAGE, data, judges, making, measuring, training
+from .commands import A_BUG, BAD_USAGE, data, judges, making, measuring, training
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
-from .data_modules.errors import UserError
+from .data_modules.errors import DEBUG, UserError, as_user_error, bug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command. Whatever happens, at most one line of it is an error.
 
     Returns:
-        0 = done, 1 = checks failed, 2 = bad usage or bad input (one line on standard error); as shells have it 130 =
-        interrupted, 141 = nobody reads on.
+        0 = done, 1 = checks failed, 2 = bad usage, bad input, or the machine refuses (one line on standard error), 70 =
+        a bug (one line; with EMPATHY_JUDGE_DEBUG in the environment where it happened); as shells have it 130 =
+        interrupted, 141 = nobody reads on. 75 = asked to stop: the same command goes on.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     try:
-        if words[:1] == ["train"]:  # its options are those of recipes, known only once torch is loaded
-            code = training.train(words[1:])
-        elif words[:1] == ["import"]:  # each source has options of its own
-            code = data.import_(words[1:])
-        elif words and not words[0].startswith("-") and words[0] not in COMMANDS:
-            raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
-        else:
-            parsed = build_parser(COMMANDS).parse_args(words)
-            parsed.command = shlex.join(["empathy-judge", *words])
-            code = parsed.run(parsed)
+        try:
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        except SystemExit as stopped:
+            if isinstance(stopped.__context__, BrokenPipeError):  # as rich says it
+                return 141
+            sys.stdout.flush()  # of --help
+            raise
         sys.stdout.flush()
         return code
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader has seen enough (`| head`); Python would complain once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough (`| head`)
+        _close_output()
         return 141
+    except Exception as error:
+        if DEBUG in os.environ:
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is None and _output_is_full():
+            error.filename = "standard output"
+            _close_output()
+        found = as_user_error(error)
+        print(f"error: {bug(error) if found is None else found}", file=sys.stderr)
+        return A_BUG if found is None else BAD_USAGE
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["train"]:  # its options are those of recipes, known only once torch is loaded
+        return training.train(words[1:])
+    if words[:1] == ["import"]:  # each source has options of its own
+        return data.import_(words[1:])
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
+    parsed = build_parser(COMMANDS).parse_args(words)
+    parsed.command = shlex.join(["empathy-judge", *words])
+    return parsed.run(parsed)
+
+
+def _open_streams() -> None:
+    """A terminal that knows few letters shows the others in ASCII; output that is closed (`>&-`) is nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # else the next file would get its descriptor
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _output_is_full() -> bool:
+    """Whether it was standard output that refused: it does so again."""
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), b"")  # where Python keeps nothing back
+    except io.UnsupportedOperation:  # no file at all
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _close_output() -> None:
+    """Python would complain once more at exit about what nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 COMMANDS: Mapping[str, Command] = {

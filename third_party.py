@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 
 _LOGGERS = {
@@ -35,3 +36,11 @@ def hush() -> None:
     for message in _WARNINGS:
         if message not in known:
             warnings.filterwarnings("ignore", message=message)
+    shown = threading.excepthook
+    if shown.__module__ != __name__:
+
+        def in_thread(error: threading.ExceptHookArgs) -> None:
+            if type(error.thread).__name__ != "_AsyncWriterThread":  # whoever writes next to TensorBoard gets its error
+                shown(error)
+
+        threading.excepthook = in_thread

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from .. import __version__
 from ..data_modules.errors import AudioError, UserError, shown
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import check_writable, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
@@ -56,6 +56,7 @@ class Job:
             raise UserError(f"{self.out}: suffix {shown(self.out.suffix)}; expected {', '.join(SUFFIXES)}")
         if self.out.exists() and self.manifest.exists() and os.path.samefile(self.out, self.manifest):
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
+        check_writable(self.out, is_folder=False)
 
     def reader(self) -> RowReader:
         """What makes pairs of the rows of the manifest."""
@@ -224,10 +225,8 @@ class Parts:
 
     def plan(self, rows: int) -> None:
         """Begin with a manifest of so many rows."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be made ({error.strerror})") from None
+        check_writable(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         plan = {"schema_version": _SCHEMA_VERSION, "identity": self.identity, "rows": rows}
         _replace(self.folder / _PLAN, lambda file: file.write(_signed(plan)))
         self.rows = rows

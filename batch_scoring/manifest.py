@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.embedded import has_bytes
-from ..data_modules.errors import AudioError, DataError, OutsideError, place, shown
+from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, place, shown
 from ..data_modules.folders import resolve_inside
+from ..data_modules.parquet import has_bytes, parquet_tables, python_rows
 from ..data_modules.ratings import is_name
 from ..data_modules.schema import Pair, Turn
-from ..data_modules.tables import check_header, csv_rows, is_text, jsonl_rows, parquet_tables, plain_text
+from ..data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that are read; others are ignored."""
@@ -68,8 +68,7 @@ class Manifest:
         Raises:
             DataError: If it is missing, has another suffix, or is Parquet that cannot be read.
         """
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+        check_file(path)
         self.path, self._suffix, self.embeds = path, path.suffix.lower(), False
         if self._suffix not in SUFFIXES:
             raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(SUFFIXES)}")
@@ -195,12 +194,7 @@ class Manifest:
 
     def _read_parquet(self, first: int, columns: list[str]) -> Iterator[Record]:
         for start, part in parquet_tables(self.path, first, columns):
-            part.validate(full=True)  # offsets that point outside would end the process
-            try:
-                rows = part.to_pylist()
-            except ValueError as error:  # text that is not UTF-8
-                raise self._unreadable(error) from None
-            for position, row in enumerate(rows, start):
+            for position, row in enumerate(python_rows(part), start):
                 if position >= first:
                     yield Record(position, None, _cells(row))
 
@@ -318,4 +312,5 @@ class RowReader:
         except OutsideError as error:
             raise AudioError(f"{where}{error}", "leaves the folder") from None
         except DataError as error:
-            raise AudioError(f"{where}{error}", "no such file") from None
+            kind = "cannot be read" if isinstance(error, AccessError) else "no such file"
+            raise AudioError(f"{where}{error}", kind) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -57,14 +58,28 @@ def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """What the environment says.
 
     The variables of a SLURM step are read, not those of a job, which a batch script has too that starts one process.
+
+    Raises:
+        UserError: If a variable is no number, or the rank is none of so many processes.
     """
     for rank, world, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     ):
-        if int(environment.get(world, "1")) > 1:
-            return Launch(int(environment.get(rank, "0")), int(environment[world]), int(environment.get(local, "0")))
+        count = _number(environment, world, 1)
+        if count > 1:
+            launch = Launch(_number(environment, rank, 0), count, _number(environment, local, 0))
+            if launch.rank >= count:
+                raise UserError(f"{rank}={launch.rank} in the environment; expected less than {world}, {count}")
+            return launch
     return ALONE
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise UserError(f"{name}={text!r} in the environment; expected a whole number, or no such variable")
+    return int(text)
 
 
 def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:

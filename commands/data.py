@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, system_errors
 from . import DONE, FAILED_CHECKS
 from .options import import_parser, source_parser
 
@@ -29,9 +29,12 @@ def import_(words: Sequence[str]) -> int:
     importer = importers.load(name)
     options = source_parser(name, importer).parse_args(words[1:])
 
+    from ..data_modules.folders import check_writable
     from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
-    imported = importer.read(Path(options.path), options)
+    check_writable(Path(options.out))
+    with system_errors(options.path, "read"):
+        imported = importer.read(Path(options.path), options)
     card = dataclasses.replace(
         imported.card,
         name=options.name or imported.card.name,
@@ -61,8 +64,10 @@ def combine(options: argparse.Namespace) -> int:
     """
     from ..data_modules.combine import combine as write
     from ..data_modules.combine import parse_renames
+    from ..data_modules.folders import check_writable
     from ..data_modules.schema import PairDataset
 
+    check_writable(Path(options.out))
     dataset = write(
         [PairDataset.load(folder) for folder in options.datasets],
         options.out,
@@ -86,9 +91,11 @@ def inspect(options: argparse.Namespace) -> int:
 
     page = None if options.page is None else Path(options.page)
     if page is not None:
+        from ..data_modules.folders import check_writable
         from ..eval.inspection.page import check_page_folder
 
         check_page_folder(page)
+        check_writable(page)
     dataset = PairDataset.load(options.data)
     found = inspect_dataset(dataset, max_seconds=options.max_seconds)
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
@@ -228,4 +235,5 @@ def _print_audit(audit: SplitAudit) -> None:
         print(f"{audit.unsplit} pairs are in no split; split.yaml lists them.")
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
     print(f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}.")
-    print(f"{audit.clips} clips; {audit.not_comparable} of them could be compared by their bytes only.")
+    bytes_only = f", {audit.not_comparable} of them by their bytes only" if audit.not_comparable else ""
+    print(f"{audit.clips} clips were compared{bytes_only}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def score(options: argparse.Namespace) -> int:
     """
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
-        raise UserError("score: expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE")
+        raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
     root = None if options.audio_root is None else Path(options.audio_root)
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
@@ -194,19 +194,24 @@ def serve(options: argparse.Namespace) -> int:
     If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token: printable ASCII.
     """
     for name in _SERVING_EXTRA:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'") from None
-    from ..serving.settings import Settings, read_settings, return_memory
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
+    from ..models import CHECKPOINTS, JUDGE_FILE
+    from ..serving.settings import Settings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps
     folder = Path(options.judge)
     limits = {name: getattr(options, name) for name in Settings.model_fields if hasattr(options, name)}
     settings = read_settings(name=folder.resolve().name, **limits)
+    on_hub = not folder.exists() and not folder.is_absolute() and len(folder.parts) == 2  # perhaps
+    if not (on_hub or folder.is_file() or (folder / JUDGE_FILE).is_file() or (folder / CHECKPOINTS).is_dir()):
+        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+    listener = listen(options.host, options.port)
+    # from here on it takes seconds
     from ..scorer import Scorer
-    from ..serving.app import create_app, run
+    from ..serving.app import create_app
     from ..serving.records import log_json
+    from ..serving.running import run
 
     def load() -> Scorer:
         return Scorer.from_pretrained(
@@ -221,5 +226,5 @@ def serve(options: argparse.Namespace) -> int:
         )
 
     log_json()
-    run(create_app(load, settings), options.host, options.port)
+    run(create_app(load, settings), listener)
     return DONE

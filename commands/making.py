@@ -25,6 +25,7 @@ def calibrate(options: argparse.Namespace) -> int:
     small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json,
     that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
     """
+    from ..data_modules.folders import check_writable
     from ..data_modules.schema import PairDataset
     from ..models import CHECKPOINTS, JUDGE_FILE
     from ..models.artifact import Placement, load_any
@@ -35,6 +36,7 @@ def calibrate(options: argparse.Namespace) -> int:
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
         raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
+    check_writable(folder)
     dataset = PairDataset.load(options.data)
     spread = options.device == SPREAD
     calibration = calibrate_judge(
@@ -71,6 +73,7 @@ def export(options: argparse.Namespace) -> int:
     weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
+    from ..data_modules.folders import check_writable
     from ..models import JUDGE_FILE
     from ..models.artifact import Placement, load_judge, load_run, save_judge
     from ..models.hub import check_hub_name, push_to_hub
@@ -78,6 +81,7 @@ def export(options: argparse.Namespace) -> int:
 
     source, out = Path(options.checkpoint), Path(options.out)
     _check_export(options)
+    check_writable(out)
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
@@ -165,9 +169,11 @@ def ensemble(options: argparse.Namespace) -> int:
     means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
     same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
+    from ..data_modules.folders import check_writable
     from ..models.ensemble import ALIKE, write_average, write_ensemble
 
     paths, out = [Path(path) for path in options.judges], Path(options.out)
+    check_writable(out)
     if options.average:
         likeness = write_average(paths, out, options.backbone)
         if likeness is not None and likeness < ALIKE:
@@ -188,7 +194,7 @@ def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
 
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not an agreement report: {error}") from None
     if not isinstance(report, dict) or "dimensions" not in report:
         raise UserError(f"{path}: not an agreement report: it has no dimensions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
-    from rich.console import Console
-
+    from ..data_modules.folders import check_writable
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
-    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     out = Path(options.out)
+    check_writable(out)
+    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
     else:
-        for view in evaluation_views(measured.report):
-            Console().print(view, markup=False)
+        _show(evaluation_views(measured.report))
         print(f"report: {out / 'index.html'}")
     scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
@@ -45,28 +44,28 @@ def compare(options: argparse.Namespace) -> int:
     A table has one row per score, as `agreement` takes it; it answers which judge agrees best with the people over all
     dimensions, whether that is certain, and how far each is from the ceilings.
     """
-    from rich.console import Console
-
     if options.table is not None:
         return _compare_table(options)
 
+    from ..data_modules.folders import check_writable
     from ..eval.compare import compare as measure
-    from ..eval.pages.compare_page import comparison_json
+    from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
+    if options.out is not None:
+        check_writable(Path(options.out))
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)
     if options.out is not None:
         found.save(options.out)
     if options.json:
-        print(comparison_json(found.reports, found.rankings))
+        print(strict_json({"reports": found.reports, "rankings": found.rankings}), end="")
     else:
-        for view in comparison_views(found.reports, found.rankings):
-            Console().print(view, markup=False)
+        _show(comparison_views(found.reports, found.rankings))
         if options.out is not None:
             print(f"report: {Path(options.out) / 'index.html'}")
     return DONE
@@ -79,8 +78,6 @@ def challenge(options: argparse.Namespace) -> int:
     (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
     scored above the response to another voice of the same script, in the same context?
     """
-    from rich.console import Console
-
     from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
 
     opened = _open([options.judge], options)
@@ -101,8 +98,7 @@ def challenge(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        for view in shown_as(found):
-            Console().print(view, markup=False)
+        _show(shown_as(found))
     return DONE
 
 
@@ -116,12 +112,9 @@ def agreement(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        from rich.console import Console
-
         from ..eval.views import agreement_views
 
-        for view in agreement_views(found, options.alpha):
-            Console().print(view, markup=False)
+        _show(agreement_views(found, options.alpha))
     return DONE
 
 
@@ -143,13 +136,18 @@ def _compare_table(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        from rich.console import Console
-
         from ..eval.views import table_comparison_views
 
-        for view in table_comparison_views(found):
-            Console().print(view, markup=False)
+        _show(table_comparison_views(found))
     return DONE
+
+
+def _show(views: Iterable[Any]) -> None:
+    """Print tables, and text as it is: a signature that is broken into lines cannot be copied."""
+    from rich.console import Console
+
+    for view in views:
+        Console().print(view, markup=False, soft_wrap=isinstance(view, str))
 
 
 def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any) -> dict[str, Any]:

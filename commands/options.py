@@ -16,6 +16,10 @@ from .shared_options import (
     add_device_options,
     add_windows_option,
     dollars,
+    random_seed,
+    resamples,
+    seconds,
+    whole_number,
 )
 
 if TYPE_CHECKING:
@@ -96,8 +100,12 @@ def _add_storing_options(parser: argparse.ArgumentParser) -> None:
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "demo", run, "empathy-judge demo --out demo")
     one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
-    one.add_argument("--groups", type=int, default=200, help="scripts in the sample, 15 pairs each (default: 200)")
-    one.add_argument("--epochs", type=int, default=None, help="epochs of training (default: as the recipe nano)")
+    one.add_argument(
+        "--groups", type=whole_number, default=200, help="scripts in the sample, 15 pairs each (default: 200)"
+    )
+    one.add_argument(
+        "--epochs", type=whole_number, default=None, help="epochs of training (default: as the recipe nano)"
+    )
     one.add_argument("--json", action="store_true", help="print JSON, and what happens meanwhile on standard error")
 
     # `import` is dispatched before this parser; here it only shows in the list
@@ -128,7 +136,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
         "into DIR/audio",
     )  # fmt: skip
-    one.add_argument("--max-seconds", type=float, default=30.0, help="longer clips are reported (default: 30)")
+    one.add_argument("--max-seconds", type=seconds, default=30.0, help="longer clips are reported (default: 30)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
@@ -147,7 +155,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--leave-out", metavar="COLUMN", help="one fold for each value, called COLUMN=VALUE, instead")
     one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
     one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
-    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--seed", type=random_seed, default=0)
     one.add_argument("--overwrite", action="store_true", help="replace an existing split")
     one.add_argument("--json", action="store_true", help="print JSON")
 
@@ -193,8 +201,8 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("judge", help=_JUDGES)
     add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
-    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=int, default=0, help="of the resamples")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of the resamples")
     one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
@@ -232,7 +240,7 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
         help="column whose values intervals and tests keep whole (default: group)",
     )  # fmt: skip
     _add_interval_options(one)
-    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
@@ -264,7 +272,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
         help="what intervals and tests keep whole (default: group_id)",
     )  # fmt: skip
     _add_interval_options(one)
-    one.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/results.py)")
     add_windows_option(one)
     add_device_options(one)
@@ -278,7 +286,7 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
         help="kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations "
         "have t intervals (default: percentile)",
     )  # fmt: skip
-    one.add_argument("--resamples", type=int, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:

@@ -13,8 +13,11 @@ from .shared_options import (
     add_data_option,
     add_device_options,
     add_windows_option,
+    device_name,
     port_number,
+    process_count,
     seconds,
+    share,
     whole_number,
 )  # fmt: skip
 
@@ -51,7 +54,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "or along a curve of two numbers (which keeps their order) (default: none)",
     )  # fmt: skip
     one.add_argument(
-        "--abstain", type=float, metavar="SHARE",
+        "--abstain", type=share, metavar="SHARE",
         help="abstain from this share of the pairs, those with the largest standard errors (default: from none); needs "
         "a head with a deviation, or an ensemble",
     )  # fmt: skip
@@ -93,7 +96,10 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
     )  # fmt: skip
     one.add_argument(
-        "--workers", type=int, metavar="N", help="processes, each with a judge (default: one for each GPU, or one)"
+        "--workers",
+        type=process_count,
+        metavar="N",
+        help="processes, each with a judge (default: one for each GPU, or one)",
     )
     one.add_argument(
         "--engine", choices=["local", "ray"], default="local",
@@ -132,14 +138,21 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--max-queue", whole_number, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
         ("--max-wait", seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
         ("--max-bytes", whole_number, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
-        ("--concurrency", whole_number, 32, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--concurrency", whole_number, 64, "REQUESTS", "that are received and decoded at once; beyond, 429"),
         ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
         ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
         ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
-        ("--idle-seconds", seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
+        (
+            "--idle-seconds",
+            seconds,
+            10.0,
+            "SECONDS",
+            "of silence while a request is received; beyond, 408",
+        ),
         ("--request-seconds", seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
         ("--kept-bytes", whole_number, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
         ("--drain-seconds", seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
+        ("--grace-seconds", seconds, 25.0, "SECONDS", "at most from SIGTERM to the end; who waits then is cut off"),
     ):
         limits.add_argument(name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     limits.add_argument(
@@ -168,7 +181,9 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument("--check-split", default="test", help="which of its pairs; all = every pair (default: test)")
     one.add_argument("--accept-loss", action="store_true", help="write it even if scores changed beyond the bounds")
-    one.add_argument("--device", help="where it is scored: cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument(
+        "--device", type=device_name, help="where it is scored: cpu, cuda, ... (default: a GPU if there is one)"
+    )
     one.add_argument(
         "--push-to-hub", metavar="OWNER/NAME",
         help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
 from typing import Any, NoReturn
@@ -64,7 +65,9 @@ def add_data_option(one: argparse._ActionsContainer, required: bool = True) -> N
 def add_device_options(one: argparse.ArgumentParser) -> None:
     """Where and how a backbone is loaded."""
     one.add_argument(
-        "--device", help="cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)"
+        "--device",
+        type=device_name,
+        help="cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)",
     )
     one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
     one.add_argument(
@@ -90,31 +93,33 @@ def add_windows_option(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def whole_number(text: str) -> int:
-    """From 1 on."""
-    return int(_number(text, int, 1, 10**12, "a whole number, 1 or more"))
+def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
+    """What the text of an option may be; NaN is refused, too."""
+
+    def convert(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+        return number
+
+    return convert
 
 
-def seconds(text: str) -> float:
-    """From 0 on."""
-    return _number(text, float, 0, 1e6, "seconds, 0 or more")
+whole_number = _number(int, 1, 10**12, "a whole number, 1 or more")
+random_seed = _number(int, 0, 2**32 - 1, "a whole number from 0 to 4294967295")  # as NumPy takes them
+resamples = _number(int, 0, 10**6, "a whole number from 0 (no intervals) to 1000000")
+process_count = _number(int, 1, 1024, "a number of processes, 1 to 1024")  # more would end the machine, not the work
+port_number = _number(int, 0, 2**16 - 1, "a port, 0 to 65535")
+seconds = _number(float, 0, 1e6, "seconds, 0 or more")
+dollars = _number(float, 0, 1e9, "dollars, 0 or more")
+share = _number(float, 0, 1, "a share, 0 to 1")
 
 
-def port_number(text: str) -> int:
-    """Of TCP; 0 = any that is free."""
-    return int(_number(text, int, 0, 2**16, "a port, 0 to 65535"))
-
-
-def dollars(text: str) -> float:
-    """From 0 on."""
-    return _number(text, float, 0, 1e9, "dollars, 0 or more")
-
-
-def _number(text: str, kind: Callable[[str], float], least: float, below: float, expected: str) -> float:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = below
-    if not least <= number < below:  # NaN is refused, too
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
-    return number
+def device_name(text: str) -> str:
+    """Whether this machine has it, torch knows later; `meta` holds no numbers."""
+    if not re.fullmatch(r"(?!meta)[a-z]+(:\d{1,4})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected auto, cpu, cuda, cuda:1, ...")
+    return text

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data_modules.errors import UserError
+from ..train import check_ranks
 from . import DONE, FAILED_CHECKS
 
 
 def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
+    check_ranks()
     from ..demo import run_demo
 
     return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs, as_json=options.json)
@@ -23,13 +25,18 @@ def train(arguments: Sequence[str]) -> int:
     """Train a judge; options come from the recipe."""
     if "--list" in arguments:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
+    check_ranks()
     from ..train.run import train as run
 
     done = run(arguments)
     if done is not None:  # None after a dry run
         as_json = "--json" in arguments
-        facts = {"run": str(done.folder), "best_checkpoint": str(done.checkpoint)}
-        print(json.dumps(facts, indent=2) if as_json else f"best checkpoint: {done.checkpoint}")
+        facts = {"run": str(done.folder), "best_checkpoint": str(done.checkpoint), "validation": dict(done.agreement)}
+        if as_json:
+            print(json.dumps(facts, indent=2))
+        else:
+            found = (f"{name} {'undefined' if own is None else f'{own:.2f}'}" for name, own in done.agreement.items())
+            print(f"Spearman with the validation ratings: {', '.join(found)}\nbest checkpoint: {done.checkpoint}")
     return DONE
 
 
@@ -58,10 +65,11 @@ def recipes(options: argparse.Namespace) -> int:
         from rich.table import Table
 
         table = Table(show_lines=True)
-        for heading in ("recipe", "what it is", "backbone", "needs"):
-            table.add_column(heading, overflow="fold")
-        for one in found:
-            table.add_row(one.name, one.about, one.backbone or "—", one.needs)
+        table.add_column("recipe", no_wrap=True)
+        table.add_column("what it is", ratio=3)
+        table.add_column("needs", ratio=2)
+        for one in found:  # hub ids have no place on 80 columns; --json has them
+            table.add_row(one.name, one.about, one.needs)
         Console().print(table, markup=False)
     return DONE
 
@@ -105,6 +113,7 @@ def sweep(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    check_ranks()
     from ..train.shipped import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import math
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,19 +19,25 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from .encodings import flac_problem, mp3_problem, ogg_problem, with_flac_length
-from .errors import AudioError
+from .encodings import flac_problem, id3_bytes, mp3_problem, ogg_problem, plain_problem, with_flac_length
+from .errors import AudioError, os_reason
 from .stored_clips import StoredClip
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
-RATE_RANGE = (2_000, 768_000)
-"""Accepted sample rates (Hz). Beyond, the header is wrong; resampling from 1 Hz would fill the memory."""
+RATE_RANGE = (4_000, 384_000)
+"""Accepted sample rates (Hz), those that microphones have. Beyond, the header is wrong: to resample a small file takes
+minutes from 655,350 Hz, and all memory from 1 Hz."""
 MAX_AMPLITUDE = 1_000.0
 """Full scale is 1.0; a file of floats up to 32768 holds integers that were never scaled."""
 _BLOCK_FRAMES = 1 << 18
+# Formats that libsndfile reads up to the declared length without a look at what follows; it looks in wav and aiff.
+_PLAIN = ("AU", "CAF", "RF64", "W64")
 # A program that writes to a pipe does not know the length and declares at least about this much.
 _STREAMED_BYTES = 0x7FFF0000
+# libsndfile's log where what follows the samples of a wav file is nothing that such files have.
+_FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
+_NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
 # libsndfile's log where the samples of a wav, au, aiff, rf64 or w64 file are not as long as declared.
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
@@ -156,7 +163,7 @@ def audio_hash(source: AudioSource) -> str:
         with open(source, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
+        raise AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
 
 def _here(source: AudioSource) -> str | Path | bytes | Clip:
@@ -175,30 +182,41 @@ def _name(source: AudioSource) -> str:
 def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, Callable[[], bytes]]]:
     """Opens encoded audio, and says how to get at its bytes; what is no usable audio file is refused before anything is
     decoded."""
-    if not isinstance(source, bytes) and not Path(source).is_file():
-        if Path(source).exists():
-            raise AudioError(f"{name}: not a file", "cannot be read")
-        raise AudioError(f"{name}: no such file", "no such file")
 
     def data() -> bytes:
         return source if isinstance(source, bytes) else Path(source).read_bytes()
 
     try:
-        if (len(source) if isinstance(source, bytes) else Path(source).stat().st_size) == 0:
+        size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
+        if size == 0:
             raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
         checked = _check_length_headers(source, data, name)
         sound = soundfile.SoundFile(io.BytesIO(checked) if isinstance(checked, bytes) else str(checked))
-    except OSError as error:
-        raise AudioError(f"{name}: cannot be read ({error.strerror})", "cannot be read") from None
+    except FileNotFoundError:
+        raise AudioError(f"{name}: no such file", "no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
+        raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
+        problem = plain_problem(data())
+        if problem is not None:
+            raise AudioError(f"{name}: the file {problem}") from None
         text = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
         raise AudioError(text, "not a sound file") from None
     with sound:
         _check_rate(sound.samplerate, name)
         _check_complete(sound, name)
+        if sound.format in _PLAIN and (problem := plain_problem(data())) is not None:
+            raise AudioError(f"{name}: the file {problem}")
         if sound.frames <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound, data
+
+
+def _file_size(path: Path, name: str) -> int:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise AudioError(f"{name}: not a file", "cannot be read")
+    return facts.st_size
 
 
 def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes:
@@ -208,6 +226,9 @@ def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes],
     else:
         with open(source, "rb") as file:
             head = file.read(4)
+    if head[:3] == b"ID3":  # FLAC files may begin with it, too
+        found = data()
+        head = found[id3_bytes(found, 0) :][:4]
     if head not in (b"OggS", b"fLaC"):
         return source
     found = data()
@@ -225,6 +246,12 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
         if missing > 0 and int(declared) < _STREAMED_BYTES:
             text = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(text, "the file is cut off")
+    length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
+    rest = int(length[1]) - int(found[1]) if length and found else 0
+    if rest > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
+        raise AudioError(
+            f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
+        )
     if "Ogg: Junk after the last page" in sound.extra_info:
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
@@ -258,9 +285,20 @@ def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) 
         raise AudioError(f"{name}: there are no samples", "the file is empty")
     seconds = frames / rate
     if seconds < MIN_SECONDS:
-        raise AudioError(f"{name}: lasts {seconds:.3f} s; expected at least {MIN_SECONDS} s", "too short")
+        raise AudioError(
+            f"{name}: lasts {_beside(seconds, MIN_SECONDS)} s; expected at least {MIN_SECONDS} s", "too short"
+        )
     if max_seconds is not None and seconds > max_seconds:
-        raise AudioError(f"{name}: lasts {seconds:.1f} s; expected at most {max_seconds:g} s", "too long")
+        text = f"{name}: lasts {_beside(seconds, max_seconds)} s; expected at most {max_seconds:g} s"
+        raise AudioError(text, "too long")
+
+
+def _beside(seconds: float, limit: float) -> str:
+    """A duration with as many digits as it takes to differ from the limit: 10.00006 beside 10."""
+    shown = (f"{seconds:.{digits}f}" for digits in range(1 if limit >= 1 else 3, 12))
+    return next(
+        (text for text in shown if (float(text) > limit) == (seconds > limit) and float(text) != limit), f"{seconds!r}"
+    )
 
 
 def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import soundfile
@@ -29,6 +29,7 @@ Codec = Literal["mu_law", "ogg", "mp3"]
 MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 """Sample rates (Hz) that MP3 has; a clip of another rate goes through Ogg Vorbis instead."""
 _LOUDEST = 1.0  # what the codecs take
+_BLOCK = 1 << 20  # samples: libsndfile puts what it is given on the stack, and minutes of it end the process
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,10 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     memory = io.BytesIO()
     kind = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
     compression = _draw(settings.codec_compression, rng)
-    soundfile.write(memory, scaled.numpy(), rate, kind[1], format=kind[0], compression_level=compression)
+    encoding: Any = {"subtype": kind[1], "format": kind[0], "compression_level": compression}
+    with soundfile.SoundFile(memory, "w", rate, 1, **encoding) as file:
+        for part in scaled.split(_BLOCK):
+            file.write(part.numpy())
     memory.seek(0)
     decoded, _ = soundfile.read(memory, dtype="float32")
     result = torch.zeros_like(samples)

@@ -22,10 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 from .audio import AudioSource
 from .audit import check_splits
 from .augmentation import NO_AUGMENTATION, Augmentation
-from .comparisons import Comparison, counterfactuals, human_comparisons
 from .errors import DataError
+from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
-from .rated_pairs import RatedPair, RatedPairs, TrainingItems
 from .sampling import (
     WINDOW,
     WINDOW_BLOCKS,

@@ -10,10 +10,15 @@ Sources: RFC 3533 (Ogg), RFC 6716 and 7845 (Opus), the Vorbis I specification, R
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
+_PLAIN_START = re.compile(  # of files whose samples are not compressed; chance makes none of these in a terabyte
+    rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
+    re.DOTALL,
+)
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
 _MP3_START = re.compile(rb"\xff[\xe0-\xff]|ID3")
 _MP3_KILOBITS = {
@@ -25,11 +30,13 @@ _MP3_TRIMMED = 4_608
 """Samples of encoder delay and padding that decoders take off the ends: at most about four frames."""
 _JOINED = "holds several recordings one after the other; expected one recording, joined by decoding"
 _OPUS_MS = (10, 20, 40, 60)
+_VORBIS_HEADERS, _VORBIS_MODE_BITS = 3, 41
 
 
 @dataclass
 class _OggStream:
-    """One logical stream of an Ogg file: the begin of each packet, and the last position that its pages declare."""
+    """One logical stream of an Ogg file: its first three packets and the begin of each other one, and the position that
+    its last page declares, which is what decoders believe."""
 
     packets: list[bytes] = field(default_factory=list)
     open: bool = False
@@ -39,8 +46,8 @@ class _OggStream:
 def ogg_problem(data: bytes) -> str | None:
     """Why an Ogg file would be read in part; None = nothing is wrong.
 
-    Streams that follow each other (chained) are found in every codec. A position that is too small is found in Opus to
-    the packet; in Vorbis against the shortest blocks that the file can have, which is a lower bound.
+    Streams that follow each other (chained) are found in every codec, a position that is too small in Opus and Vorbis,
+    but for the last packets, which may be cut.
     """
     streams: dict[bytes, _OggStream] = {}
     begun = False  # a page of content was there: what begins now is another recording
@@ -55,16 +62,19 @@ def ogg_problem(data: bytes) -> str | None:
         position += 27 + len(lacing)
         for size in lacing:
             if not stream.open:
-                stream.packets.append(data[position : position + 30])
+                stream.packets.append(b"")
+            most = size if len(stream.packets) <= _VORBIS_HEADERS else 2 - len(stream.packets[-1])
+            stream.packets[-1] += data[position : position + max(min(most, size), 0)]
             stream.open = size == 255
             position += size
-        stream.declared = max(stream.declared, granule)
+        if granule >= 0:  # -1 = no packet ends on this page
+            stream.declared = granule
     for stream in streams.values():
         head = stream.packets[0] if stream.packets else b""
         if head[:8] == b"OpusHead":
-            found = sum(map(_opus_samples, stream.packets[2:])) - _OPUS_MS[-1] * 2 * 48  # the last packets may be cut
+            found = sum(map(_opus_samples, stream.packets[2:])) - _OPUS_MS[-1] * 2 * 48
         elif head[:7] == b"\x01vorbis" and len(head) > 28:
-            found = (len(stream.packets) - 5) * (1 << (head[28] & 15)) // 2
+            found = _vorbis_samples(stream.packets) - 2 * (1 << (head[28] >> 4))
         else:
             continue
         if stream.declared < found:
@@ -72,6 +82,33 @@ def ogg_problem(data: bytes) -> str | None:
                 f"declares {stream.declared} samples and holds at least {found}; expected a file as encoders write it"
             )
     return None
+
+
+def _vorbis_samples(packets: Sequence[bytes]) -> int:
+    """Samples in the packets of a Vorbis stream: a quarter of the block of each and of that before (Vorbis I, 4.3.8).
+
+    Which of two sizes a block has says its mode. The modes stand at the end of the setup header: a flag, 32 zero bits
+    and a mapping for each, before them their number and after them a bit that is set (4.2.4).
+    """
+    setup = int.from_bytes(packets[2] if len(packets) > 2 else b"", "little")
+    flags: list[int] = []
+    longs: list[int] = []
+    at = setup.bit_length() - 1 - _VORBIS_MODE_BITS
+    while at >= 6 and not setup >> (at + 1) & 0xFFFFFFFF and len(flags) < 64:
+        flags.insert(0, setup >> at & 1)
+        if setup >> (at - 6) & 63 == len(flags) - 1:
+            longs = list(flags)
+        at -= _VORBIS_MODE_BITS
+    sizes = [1 << (packets[0][28] & 15), 1 << (packets[0][28] >> 4)]
+    mask = (1 << max(len(longs) - 1, 0).bit_length()) - 1
+    modes = [packet[0] >> 1 & mask for packet in packets[_VORBIS_HEADERS:] if packet and not packet[0] & 1]
+    blocks = [sizes[longs[mode]] if mode < len(longs) else sizes[0] for mode in modes]
+    return sum(one + other for one, other in pairwise(blocks)) // 4
+
+
+def plain_problem(data: bytes) -> str | None:
+    """Why a file whose samples are not compressed would be read in part; None = nothing is wrong."""
+    return _JOINED if len(_PLAIN_START.findall(data)) > 1 else None
 
 
 def _opus_samples(packet: bytes) -> int:
@@ -185,15 +222,22 @@ def mp3_problem(data: bytes, decoded: int) -> str | None:
     return None
 
 
+def id3_bytes(data: bytes, at: int) -> int:
+    """Length of the ID3v2 tag that begins here; 0 = none does."""
+    if data[at : at + 3] != b"ID3" or at + 10 > len(data):
+        return 0
+    size = 0
+    for byte in data[at + 6 : at + 10]:
+        size = size << 7 | byte & 0x7F
+    return 10 + size
+
+
 def _mp3_frames(data: bytes) -> Iterator[tuple[bytes, int]]:
     """The frames of MPEG layer III, each with the number of its samples; tags and what else is between are passed."""
     position = 0
     while position + 4 <= len(data):
-        if data[position : position + 3] == b"ID3" and position + 10 <= len(data):
-            size = 0
-            for byte in data[position + 6 : position + 10]:
-                size = size << 7 | byte & 0x7F
-            position += 10 + size
+        if tag := id3_bytes(data, position):
+            position += tag
             continue
         length, samples = _mp3_frame(data, position)
         following = position + length

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
@@ -12,6 +15,39 @@ if TYPE_CHECKING:
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
+_ADVICE = {
+    errno.ENOSPC: "free some room and start the same command again",
+    errno.EDQUOT: "free some room and start the same command again",
+    errno.EROFS: "expected a place that can be written",
+    errno.EACCES: "expected the right to read or write there",
+    errno.EPERM: "expected the right to read or write there",
+    errno.ENAMETOOLONG: "expected a shorter name",
+    errno.EISDIR: "expected a file",
+    errno.ENOTDIR: "expected a folder",
+    errno.EEXIST: "expected a name that is not taken",
+    errno.EMFILE: "expected a higher limit: ulimit -n",
+    errno.ENOMEM: "expected more memory, or a smaller --batch-size",
+}
+"""What to do about what the machine refuses."""
+_IN_WORDS = {
+    "No space left on device": errno.ENOSPC,
+    "os error 28": errno.ENOSPC,
+    "disk is full": errno.ENOSPC,
+    "file write failed": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "readonly database": errno.EROFS,
+    "Permission denied": errno.EACCES,
+    "unable to open database file": errno.EACCES,
+    "out of memory": errno.ENOMEM,
+    "allocate memory": errno.ENOMEM,
+    "DefaultCPUAllocator": errno.ENOMEM,
+}
+"""How libraries in C++ and Rust say the same without a number."""
+_NATIVE = ("safetensors_rust", "sqlite3")
+
+DEBUG = "EMPATHY_JUDGE_DEBUG"
+"""In the environment: errors show their tracebacks."""
 ASKED_TO_STOP = 75
 """Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
 
@@ -75,6 +111,10 @@ class OutsideError(DataError):
     """A path leaves the folder that it has to stay in."""
 
 
+class AccessError(DataError):
+    """A file that may be there cannot be read: no permission, or a name that is too long."""
+
+
 class AudioError(UserError):
     """A clip cannot be used: missing, unreadable, empty, not finite, too short or too long.
 
@@ -91,6 +131,70 @@ class AudioError(UserError):
 
 class TextError(AudioError):
     """The text beside the clips of a pair cannot be used; whoever goes on without a clip goes on without this pair."""
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """What the machine refused: room on a disk, a right, a name, memory; None = something else.
+
+    Libraries put errors of their own around those of the system, or say the same in words alone.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause
+        if not isinstance(cause, OSError | RuntimeError | ImportError) and type(cause).__module__ not in _NATIVE:
+            return None  # a bug, whatever went before it
+        for words, number in _IN_WORDS.items():
+            if words in str(cause):
+                return OSError(number, os.strerror(number))
+        cause = cause.__cause__ or cause.__context__
+    return error if isinstance(error, OSError) else None
+
+
+def as_user_error(error: BaseException) -> UserError | None:
+    """An error that nobody has put into words for the user, in one line; None = a bug."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, RecursionError):
+        return UserError("what was read is nested too deeply; expected a file as this program writes it")
+    if isinstance(error, UnicodeError):
+        return UserError(f"text cannot be read or written ({error}); expected UTF-8")
+    found = system_error(error)
+    if found is None:
+        return None
+    reason = found.strerror or str(found) or type(found).__name__
+    where = "" if found.filename is None else f"{found.filename}: "
+    return UserError(f"{where}{reason}; {_ADVICE.get(found.errno or 0, 'see what the system says')}")
+
+
+def bug(error: BaseException) -> str:
+    """A line about an error that is no `UserError`."""
+    what = UserError(f"{type(error).__name__}: {error}")
+    hint = "" if DEBUG in os.environ else f"; {DEBUG}=1 shows where"
+    return f"{what}: a mistake of this program{hint}; please report it with the command"
+
+
+def os_reason(error: BaseException) -> str:
+    """What the system says, in its own words: ``No space left on device``; libraries put more around them."""
+    found = system_error(error)
+    return str(error) if found is None or found.errno is None else os.strerror(found.errno)
+
+
+@contextmanager
+def system_errors(path: object, done: str) -> Iterator[None]:
+    """Turns what the system says (a full disk, no permission, too long a name) into a `DataError` of one line.
+
+    Args:
+        path: What messages name.
+        done: What cannot be done to it: ``read``, ``written``.
+    """
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(getattr(system_error(error), "errno", 0))
+        raise DataError(f"{path}: cannot be {done} ({os_reason(error)}){f'; {advice}' if advice else ''}") from None
 
 
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PureWindowsPath
@@ -16,12 +18,17 @@ import yaml
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from .errors import DataError, OutsideError, shown
+from .errors import AccessError, DataError, OutsideError, UserError, os_reason, shown, system_error, system_errors
 from .storage import DataPath, RemotePath
 
 CARD_FILE = "dataset.yaml"
 STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
+MAX_YAML_VALUES = 1_000_000
+
+
+_BESIDE = 20
+"""Characters by which names of what is written beside a place are longer."""
 
 
 @contextmanager
@@ -42,32 +49,32 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     """
     out = Path(out).resolve()
     stage, old = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
-    if old.exists() and not out.exists():  # killed between the two renames below
-        old.rename(out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        if not (out / CARD_FILE).is_file():
-            raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
-        if not overwrite:
-            raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
     notes = stage / STAGE_NOTES
-    try:
+    with system_errors(out, "made"):
+        if old.exists() and not out.exists():  # killed between the two renames below
+            old.rename(out)
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            if not (out / CARD_FILE).is_file():
+                raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
+            if not overwrite:
+                raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
         notes.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be made ({error.strerror})") from None
     lock = FileLock(notes / "lock", blocking=False)
+    with system_errors(out, "written"):
+        try:
+            lock.acquire()
+        except Timeout:  # an OSError, too
+            raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
     try:
-        lock.acquire()
-    except Timeout:
-        raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
-    try:
-        _begin(stage, key)
-        yield stage
-        lock.release()
-        shutil.rmtree(notes)
-        if out.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            out.rename(old)
-        stage.rename(out)
+        with system_errors(out, "written"):
+            _begin(stage, key)
+            yield stage
+            lock.release()
+            shutil.rmtree(notes)
+            if out.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                out.rename(old)
+            stage.rename(out)
         shutil.rmtree(old, ignore_errors=True)
     except BaseException as error:
         lock.release()
@@ -95,26 +102,27 @@ def _begin(stage: Path, key: str | None) -> None:
 
 
 def check_unique_keys(text: str) -> None:
-    """Refuses a key that stands twice in a mapping, of which YAML would keep the last.
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last, and a short text whose aliases
+    stand for a huge value.
 
     Raises:
         yaml.YAMLError: If there is one, or the text is not YAML.
     """
     waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
-    seen: set[int] = set()  # an alias is the same node again
-    while waiting:
+    for count in itertools.count():
+        if not waiting:
+            return
+        if count > MAX_YAML_VALUES:
+            raise yaml.YAMLError(f"more than {MAX_YAML_VALUES} values, those that aliases stand for included")
         node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting += node.value
         elif isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
-            if twice:
-                raise yaml.YAMLError(f"key {twice[0]!r} stands twice in a mapping, {str(node.start_mark).strip()}")
-            waiting += [value for _, value in node.value]
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            twice = next((key for key, times in keys.items() if times > 1), None)
+            if twice is not None:
+                raise yaml.YAMLError(f"key {twice!r} stands twice in a mapping, {str(node.start_mark).strip()}")
+            waiting += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
 
 
 def read_yaml(path: DataPath) -> Any:
@@ -124,12 +132,13 @@ def read_yaml(path: DataPath) -> Any:
         DataError: If it cannot be read, or a key stands twice in a mapping.
     """
     try:
-        text = path.read_bytes().decode()
+        with system_errors(path, "read"):
+            text = path.read_bytes().decode()
         check_unique_keys(text)
         return yaml.safe_load(text)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise DataError(f"{path}: not readable as YAML (nested too deep)") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise DataError(f"{path}: not readable as YAML ({error})") from None
 
 
@@ -147,12 +156,17 @@ def resolve_inside(
 
     Raises:
         OutsideError: If the path is absolute or leaves the folder (``..``, or a symlink that is not in `also`).
+        AccessError: If the system does not let it be looked up.
         DataError: If it is no file.
     """
-    leaves, path, exists = not _stays_inside(relative), root, False
+    leaves, path, exists, reason = not _stays_inside(relative), root, False, ""
     if not leaves:
-        with suppress(OSError, RuntimeError, ValueError):  # too long a name, a loop of links, a zero byte
+        try:
             path, exists = _resolved(root / relative, {} if folders is None else folders)
+        except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
+            pass
+        except OSError as error:  # no permission, too long a name
+            reason = os_reason(error)
     inside, named = path.is_relative_to(root), None if also is None else Path(also).resolve()
     if named is not None and not leaves and not (inside and exists):
         if exists and _passes_through(root / relative, named):
@@ -162,6 +176,8 @@ def resolve_inside(
                 return (named / relative).resolve()
     if leaves or not inside:
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
+    if reason:
+        raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
     if not exists:
         places = str(root) if named is None else f"{root} and {named}"
         raise DataError(f"{where}: value {shown(relative)}: no such file in {places}")
@@ -219,6 +235,31 @@ def _stays_inside(relative: str) -> bool:
     return bool(path.parts) and not path.anchor and ".." not in path.parts
 
 
+def check_writable(out: Path, is_folder: bool = True) -> None:
+    """What is asked for can be written there, as far as this can be known before the long work.
+
+    Args:
+        out: A folder, made with those above it if there is none; or a file.
+        is_folder: Which of them.
+
+    Raises:
+        UserError: If it is taken by the other kind, lies in a file, may not be written, or has too long a name.
+    """
+    above = out if is_folder else out.parent
+    try:
+        taken = out.exists() and out.is_dir() != is_folder
+        Path(f"{out.absolute()}{'x' * _BESIDE}").exists()
+        there = next(path for path in (above, *above.absolute().parents) if path.exists())
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror}; expected another place") from None
+    if taken or not there.is_dir():
+        what = out if taken else there
+        kind, expected = ("folder", "file") if what.is_dir() else ("file", "folder")
+        raise UserError(f"{what}: is a {kind}; expected a {expected}, or a place that is not taken")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{out}: cannot be written, {there} is read-only; expected another place")
+
+
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
     """Where a result about a dataset is kept: in its folder or, where that is remote or read-only, in the user's cache.
 
@@ -237,10 +278,19 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls ``write(temporary path beside path)``, then renames: readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    """Calls ``write(temporary path beside path)``, then renames: readers see the old file or the new one.
+
+    Raises:
+        OSError: If it cannot be written, with the name of the file.
+    """
+    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.tmp")  # no longer than most names
     try:
         write(temporary)
         os.replace(temporary, path)
+    except Exception as error:
+        found = system_error(error)
+        if found is None or found.filename not in (None, str(temporary)):
+            raise
+        raise OSError(found.errno, found.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -6,9 +6,10 @@ Results are kept under the content hash, in the dataset folder or, where that ca
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, TypeVar
@@ -17,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from .audio import AudioSource, decode, probe
-from .errors import AudioError, UserError
+from .errors import AudioError, UserError, os_reason
 from .folders import kept_file, replace_file
 from .parallel import map_threads
 from .schema import PairDataset
@@ -137,15 +138,14 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
                     data, name = source.read(), source.name
                 else:
                     assert isinstance(source, Path)  # a loaded dataset holds nothing else
-                    try:
-                        data, name = source.read_bytes(), str(source)
-                    except OSError as error:
-                        raise AudioError(f"{source}: cannot be read ({error.strerror})", "cannot be read") from None
+                    data, name = source.read_bytes(), str(source)
                 content = hashlib.sha256(data).hexdigest()
                 measured = known.get(content) or _measure(data, name)
                 return content, replace(measured, changed=content != fingerprint)
             except AudioError as error:
                 return "", error
+            except OSError as error:
+                return "", AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read")
 
         found: dict[str, Measured | AudioError] = {}
         results = map_threads(measure, sources.items(), "Inspecting audio", len(sources))
@@ -154,8 +154,8 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
             if isinstance(measured, Measured) and content not in known:
                 known[content] = measured
                 values = {name: value for name, value in asdict(measured).items() if name != "changed"}
-                notes.write(json.dumps({"sha256": content, **values}) + "\n")
-                notes.flush()
+                with suppress(OSError):
+                    notes.write(json.dumps({"sha256": content, **values}).encode() + b"\n")
         return found
 
 
@@ -168,7 +168,7 @@ def _measure(data: bytes, name: str) -> Measured:
 
 
 @contextmanager
-def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[str]]]:
+def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[bytes]]]:
     """What is known of clips, and the file to note more in."""
     path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
     known: dict[str, Measured] = {}
@@ -178,6 +178,9 @@ def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[
                 values = json.loads(line)
                 sha256 = values.pop("sha256")
                 known[sha256] = Measured(**values)
-    with path.open("a", encoding="utf-8") as notes:
-        notes.write("\n")  # ends a line that a kill cut off
+    with ExitStack() as opened:
+        notes: IO[bytes] = io.BytesIO()  # on a full disk the notes are lost, not the call
+        with suppress(OSError):
+            notes = opened.enter_context(path.open("ab", buffering=0))
+            notes.write(b"\n")  # ends a line that a kill cut off
         yield known, notes

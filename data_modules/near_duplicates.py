@@ -22,17 +22,19 @@ with the number of clips, not of pairs of clips.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from .audio import AudioSource, decode
 from .errors import AudioError
 from .measuring import KeptResult, distinct_clips, keep, read_kept
 from .parallel import map_threads
 from .schema import PairDataset
-from .stratified import components
 
 NEAR_IDENTICAL_FILE = "near_identical.json"
 METHOD = "Haitsma-Kalker 2002, version 1"
@@ -148,6 +150,28 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
         for position in both:
             edges_of[position].append(number)
     return [part for part in components(edges_of) if len(part) > 1]
+
+
+def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
+    """Items that are connected through equal labels, directly or through other items.
+
+    Args:
+        labels: The labels of each item.
+
+    Returns:
+        Positions of the items of each component, both in order of appearance.
+    """
+    items = len(labels)
+    nodes: dict[Hashable, int] = {}
+    rows = [position for position, having in enumerate(labels) for _ in having]
+    columns = [items + nodes.setdefault(label, len(nodes)) for having in labels for label in having]
+    size = items + len(nodes)
+    graph = coo_array((np.ones(len(rows)), (rows, columns)), (size, size))
+    _, numbers = connected_components(graph, directed=False)
+    members: dict[int, list[int]] = defaultdict(list)
+    for position in range(items):
+        members[int(numbers[position])].append(position)
+    return list(members.values())
 
 
 def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,8 @@ import bisect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from .audio import AudioSource
 from .errors import DataError, Locate, bad_value, place
 from .folders import replace_file, resolve_inside, resolve_remote
+from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
 from .rows import (
     NAME_COLUMNS,
@@ -27,15 +29,11 @@ from .rows import (
     TAGS,
     TEXT_COLUMNS,
     Tags,
-    check_schema,
     checked_pairs,
     hash_order,
-    parquet_errors,
-    read_parquet,
-    write_parquet,
 )
 from .storage import DataPath, RemotePath, path_version
-from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf, open_parquet
+from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
 PAIRS_FILE = "pairs.parquet"
 SHARD_FOLDER = "pairs"
@@ -47,6 +45,7 @@ ROW_GROUP_ROWS = 128
 ROW_GROUP_BYTES = 4 * 2**20
 """Of one column of audio, repeats counted: what has to be read to get at one clip."""
 _ROWS_WITHOUT_AUDIO = 50_000
+_TEXT_SHARE = 16  # a row group may hold so much more text than audio: it is read once
 _BATCH_ROWS = 8_192
 _SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
 _BYTES_LEAVES = (f"{CONTEXT}.list.element.bytes", f"{RESPONSE}.bytes")
@@ -142,11 +141,12 @@ def _writer(path: Path) -> pq.ParquetWriter:
 
 def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
     group: list[Mapping[str, Any]] = []
-    filled = [0, 0]
+    filled = [0, 0, 0]
     for row in rows:
         sizes = [sum(len(clip["bytes"] or b"") for clip in clips) for clips in (row[CONTEXT] or (), [row[RESPONSE]])]
+        sizes.append(sum(len(row[name] or "") for name in TEXT_COLUMNS) // _TEXT_SHARE)
         more = [have + size for have, size in zip(filled, sizes, strict=True)]
-        full = len(group) >= (ROW_GROUP_ROWS if any(more) else _ROWS_WITHOUT_AUDIO)
+        full = len(group) >= (ROW_GROUP_ROWS if any(more[:2]) else _ROWS_WITHOUT_AUDIO)
         if group and (full or max(more) > ROW_GROUP_BYTES):
             yield group
             group, more = [], sizes
@@ -162,14 +162,14 @@ def write_split_column(root: Path, splits: list[str | None]) -> None:
     if files != [root / PAIRS_FILE]:
         ids: list[str] = []
         for file in files:
-            with parquet_errors(file), open_parquet(file) as opened:
+            with parquet_errors(file), open_parquet(file, dictionaries=False) as opened:
                 ids += opened.read(columns=["pair_id"]).column(0).to_pylist()
         write_parquet(pa.table({"pair_id": ids, "split": splits}, _SPLITS_SCHEMA), root / SPLITS_FILE)
         return
 
     def write(temporary: Path) -> None:
         start = 0
-        with parquet_errors(files[0]), pq.ParquetFile(files[0]) as old, _writer(temporary) as writer:
+        with open_parquet(files[0], whole=True, dictionaries=False) as old, _writer(temporary) as writer:
             for number in range(old.num_row_groups):
                 group = old.read_row_group(number, use_threads=False)
                 for name in OPTIONAL_PAIR_COLUMNS:  # which an older file may not have
@@ -206,7 +206,8 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
         number = bisect.bisect_right(starts, position) - 1
         return place(files[number], position - starts[number] + 1, column)
 
-    finder = _Finder(root, locate)
+    texts = NAME_COLUMNS + TEXT_COLUMNS
+    finder, texts_of = _Finder(root, locate), itemgetter(*texts)
     foreign = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
     for position, row in enumerate(checked_pairs(rows(), files[0], locate)):
         if splits is not None:
@@ -223,7 +224,7 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
                 response=finder.find(response, row[_AT], position, None),
                 context=tuple(turns),
                 group_id=row["group_id"],
-                **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
+                **dict(zip(texts, texts_of(row), strict=True)),
                 tags=row[TAGS],
             )
         )
@@ -236,10 +237,11 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
 def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
     """What `content_hash` takes, made one at a time."""
     names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+    values_of = attrgetter(*names)
     for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
         *context, response = prints[pair.pair_id]
         turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
-        row: dict[str, Any] = {name: getattr(pair, name) for name in names}
+        row: dict[str, Any] = dict(zip(names, values_of(pair), strict=True))
         yield {**row, CONTEXT: turns, RESPONSE: {"sha256": response}}
 
 
@@ -274,36 +276,36 @@ def _stored_splits(root: DataPath, files: list[DataPath]) -> Iterator[tuple[str,
 
 def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
     """The rows of a file without the audio in it: an embedded clip has no path. Tags are as `Pair` has them; equal
-    texts and tags are one object."""
-    with parquet_errors(path), open_parquet(path) as opened:
-        check_schema(opened.schema_arrow, PAIRS_SCHEMA, path, OPTIONAL_PAIR_COLUMNS)
+    texts of a file are one object."""
+    layout: dict[str, Any] = {"schema": PAIRS_SCHEMA, "optional": OPTIONAL_PAIR_COLUMNS}
+    with parquet_errors(path), open_parquet(path, whole=True, **layout) as opened:
         sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
+        places = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
         paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
         audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
         known: dict[Any, Any] = {}
         embedded = [0, 0]  # clips of contexts, of responses
-        number = group = 0
         leaves = [path for path in paths if path not in audio]
-        for batch in opened.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
+        for batch in batches(opened, _BATCH_ROWS, leaves):
             batch.validate(full=True)
-            for row in batch.to_pylist():
-                while group + 1 < len(sizes) and number >= file.starts[group + 1]:
-                    group += 1
-                clips = [clip for clip in (*(row[CONTEXT] or ()), row[RESPONSE]) if clip is not None]
-                for values in (row, *clips):
-                    for name, value in values.items():
-                        if value.__class__ is str:
-                            values[name] = known.setdefault(value, value)
-                tags = tuple((tag["name"], tag["value"]) for tag in row.get(TAGS) or ())
-                embedded[0] += sum(turn is not None and turn["path"] is None for turn in row[CONTEXT] or ())
-                embedded[1] += row[RESPONSE] is not None and row[RESPONSE]["path"] is None
-                row[TAGS], row[_AT] = known.setdefault(tags, tags), (file, group, number - file.starts[group])
-                yield row
-                number += 1
+            columns = {name: python_values(batch.column(name)) for name in batch.schema.names}
+            columns[TAGS] = [_tags(own, known) for own in columns.get(TAGS) or [None] * len(batch)]
+            columns[_AT] = list(islice(places, len(batch)))
+            embedded[0] += sum(
+                turn is not None and turn["path"] is None for own in columns[CONTEXT] for turn in own or ()
+            )
+            embedded[1] += sum(clip is not None and clip["path"] is None for clip in columns[RESPONSE])
+            for values in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, values, strict=True))
         for leaf, found in zip(audio, embedded, strict=True):
             if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
-                raise _clip_without_content(opened, path)
+                raise _clip_without_content(path)
+
+
+def _tags(tags: Any, known: dict[Any, Any]) -> Tags:
+    found = tuple((tag["name"], tag["value"]) for tag in tags or ())
+    return known.setdefault(found, found)
 
 
 def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
@@ -317,16 +319,17 @@ def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
     return count
 
 
-def _clip_without_content(file: pq.ParquetFile, path: DataPath) -> DataError:
+def _clip_without_content(path: DataPath) -> DataError:
     """Names the clip that has not either a path or bytes; reads the audio for it, one row group at a time."""
     position = 0
-    for number in range(file.num_row_groups):
-        for row in file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist():
-            position += 1
-            for column, clips in ((CONTEXT, row[CONTEXT] or ()), (RESPONSE, [row[RESPONSE]])):
-                for clip in clips:
-                    if (clip["path"] is None) == (clip["bytes"] is None):
-                        return bad_value(place(path, position, column), clip, "either a path or bytes")
+    with open_parquet(path, dictionaries=False) as file:
+        for number in range(file.num_row_groups):
+            for row in file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist():
+                position += 1
+                for column, clips in ((CONTEXT, row[CONTEXT] or ()), (RESPONSE, [row[RESPONSE]])):
+                    for clip in clips:
+                        if (clip["path"] is None) == (clip["bytes"] is None):
+                            return bad_value(place(path, position, column), clip, "either a path or bytes")
     return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
 
 

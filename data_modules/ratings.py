@@ -23,6 +23,7 @@ STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by
 _DECIMALS = 9  # of scores on a scale with steps
 LABELS = ("very poor", "poor", "fair", "good", "excellent")
 """Words for five points evenly spaced over a scale, from its bad to its good end."""
+LONGEST_NAME = 10_000  # characters
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -280,14 +281,15 @@ def check_preferences(
 
 
 def is_name(value: object) -> bool:
-    """Whether the value can be an identifier: text, not blank, without line breaks or control characters."""
-    return isinstance(value, str) and bool(value.strip()) and not _CONTROL.search(value)
+    """Whether the value can be an identifier: text, not blank, without line breaks or control characters, and not so
+    long that a table of a million such names fills the memory."""
+    return isinstance(value, str) and 0 < len(value.strip()) <= LONGEST_NAME and not _CONTROL.search(value)
 
 
 def is_text(value: object) -> bool:
     """Whether it is text that UTF-8 can hold; JSON can spell half of a surrogate pair."""
     try:
-        return isinstance(value, str) and value.encode() is not None
+        return isinstance(value, str) and (value.isascii() or value.encode() is not None)
     except UnicodeEncodeError:
         return False
 

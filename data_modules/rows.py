@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,14 +13,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from .audio import audio_hash
-from .errors import DataError, Locate, bad_value, locate_in, place, shown
-from .folders import replace_file, resolve_inside
+from .errors import DataError, Locate, bad_value, locate_in, place
+from .folders import resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 from .storage import DataPath
-from .stored_clips import PARQUET_DAMAGE, open_parquet
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -54,51 +51,6 @@ RATINGS_SCHEMA = pa.schema(
 Row = TypeVar("Row", bound=Mapping[str, Any])
 _LINES_AT_ONCE = 65_536
 PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
-
-
-@contextmanager
-def parquet_errors(path: DataPath) -> Iterator[None]:
-    """Turns what pyarrow says of a missing or damaged file into a `DataError` of one line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except PARQUET_DAMAGE as error:
-        raise DataError(f"{path}: not readable as Parquet ({error})") from None
-
-
-def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
-    """A table of the folder, its columns in the order of `schema`; `optional` ones may be missing.
-
-    Raises:
-        DataError: If the file is missing, is not Parquet, or has other columns or types.
-    """
-    with parquet_errors(path), open_parquet(path) as file:  # pq.read_table would also read columns out of folder names
-        table = file.read()
-        table.validate(full=True)
-    check_schema(table.schema, schema, path, optional)
-    return table.select([name for name in schema.names if name in table.column_names])
-
-
-def check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional: Collection[str] = ()) -> None:
-    """Whether a file has these columns, of which `optional` ones may be missing, and no others, in any order.
-
-    Raises:
-        DataError: Naming the first column that is missing, of another type or unknown.
-    """
-    for field in expected:
-        types = [other.type for other in found if other.name == field.name]
-        if types != [field.type] and (types or field.name not in optional):
-            what = f"has type {types[0]}" if types else "is missing"
-            raise DataError(f"{place(path, column=field.name)} {what}; expected {field.type}")
-    unknown = [name for name in found.names if name not in expected.names]
-    if unknown:
-        raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(expected.names)}")
-
-
-def write_parquet(table: pa.Table, path: Path) -> None:
-    """Replaces the file at once."""
-    replace_file(path, lambda temporary: pq.write_table(table, temporary))
 
 
 def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashes: dict[str, str]) -> dict[str, Any]:
@@ -180,28 +132,37 @@ def checked_pairs(
     locate = locate or locate_in(file)
     first: dict[str, int] = {}
     names: set[object] = set()  # known to be good: most columns repeat a few values
-    optional = NAME_COLUMNS if grouped else ("group_id", *NAME_COLUMNS)
+    tags: Tags = ()  # those of the row before, which are often the same object
+    columns = ("pair_id", "group_id", *NAME_COLUMNS)
+    optional = NAME_COLUMNS if grouped else columns[1:]
+
+    def good(value: Any) -> bool:
+        if not is_name(value):
+            return False
+        names.add(value)
+        return True
+
     for position, row in enumerate(rows):
-        for column in ("pair_id", "group_id", *NAME_COLUMNS):
-            value: Any = row[column]
-            if (value is None and column in optional) or (isinstance(value, str) and value in names):
+        for column in columns:
+            value = row[column]
+            if (value.__class__ is str and value in names) or (value is None and column in optional):
                 continue
-            if not is_name(value):
+            if not good(value):
                 raise bad_value(locate(position, column), value, "text without line breaks, not empty")
-            names.add(value)
         for column in TEXT_COLUMNS:
             if row[column] is not None and not (is_text(row[column]) and row[column]):
                 raise bad_value(locate(position, column), row[column], "text, not empty")
-        for text in (text for tag in row[TAGS] for text in tag):
-            if text not in names and not is_name(text):
-                expected = "text without line breaks, not empty, as name and value"
-                raise bad_value(locate(position, TAGS), text, expected)
-            names.add(text)
-        tags = [name for name, _ in row[TAGS]]
-        if len(tags) > 1 and sorted(set(tags)) != tags:
-            raise bad_value(locate(position, TAGS), tags, "each name once, sorted")
+        if row[TAGS] is not tags:
+            tags = row[TAGS]
+            for text in (text for tag in tags for text in tag):
+                if not (isinstance(text, str) and text in names) and not good(text):
+                    expected = "text without line breaks, not empty, as name and value"
+                    raise bad_value(locate(position, TAGS), text, expected)
+            named = [name for name, _ in tags]
+            if sorted(set(named)) != named:
+                raise bad_value(locate(position, TAGS), named, "each name once, sorted")
         for turn in row["context_audio"] or ():
-            if turn is None or not is_name(turn["role"]):
+            if turn is None or not good(turn["role"]):
                 raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
         known = first.setdefault(row["pair_id"], position)
         if known != position:

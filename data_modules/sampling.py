@@ -320,13 +320,13 @@ class ByTokens:
             rows = self._planned(0)
             order = np.random.default_rng([self._seed, epoch]).permutation(len(rows))
             rows = [rows[number] for number in order]
-        rows = _in_halves(rows, self._rows)
+        rows = _cut_in_two(rows, self._rows)
         return [batch.tolist() for row in rows for batch in row[self._own]]
 
     def padding(self, epoch: int) -> float:
         """Share of the tokens of an epoch, over all ranks, that are padding."""
         lengths = np.concatenate([kind.lengths for kind in self._kinds])
-        rows = [batch for row in _in_halves(self._planned(epoch), self._rows) for batch in row]
+        rows = [batch for row in _cut_in_two(self._planned(epoch), self._rows) for batch in row]
         padded = sum(lengths[batch].max() * len(batch) for batch in rows)
         return 1 - sum(lengths[batch].sum() for batch in rows) / padded
 
@@ -375,7 +375,7 @@ def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.G
     return rows
 
 
-def _in_halves(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
+def _cut_in_two(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
     """As many steps as asked for: the largest are cut in two."""
     while len(rows) < count:
         sizes = np.array([len(row[0]) for row in rows])

@@ -19,9 +19,10 @@ import pandas as pd
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .errors import DataError, first_problem, shown
+from .errors import DataError, first_problem, shown, system_errors
 from .folders import CARD_FILE, read_yaml, replace_file
 from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_split_column
+from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
 from .rows import (
     PAIR_COLUMNS,
@@ -31,10 +32,8 @@ from .rows import (
     content_hash,
     hash_order,
     ratings_schema,
-    read_parquet,
     to_arrow,
     to_row,
-    write_parquet,
 )
 from .storage import DataPath, RemotePath, data_path
 
@@ -142,11 +141,12 @@ class PairDataset:
                 leaves the folder or does not exist, or the content is not what the card's hash says.
         """
         root = data_path(folder)
-        card = _read_card(root)
-        pairs, prints = load_pairs(root)
-        ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
-        has_preferences = (root / PREFERENCES_FILE).exists()
-        preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if has_preferences else None
+        with system_errors(root, "read"):
+            card = _read_card(root)
+            pairs, prints = load_pairs(root)
+            ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
+            compared = (root / PREFERENCES_FILE).exists()
+            preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
         check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
         found = content_hash(card.dimensions, hashed_rows(pairs, prints), ratings, preferences)
         if found != card.content_hash:

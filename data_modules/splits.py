@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import yaml
 
 from .audit import (
@@ -23,16 +25,18 @@ from .audit import (
     tag_columns,
     values_of,
 )
-from .errors import DataError, place, shown
+from .errors import DataError, place, shown, system_errors
 from .folders import replace_file
-from .near_duplicates import near_identical
+from .near_duplicates import components, near_identical
 from .ratings import is_name
-from .schema import PAIRS_FILE, PairDataset, write_splits
-from .stratified import assign, components
+from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25
 """A split whose share of the pairs is further from what was asked is an error, not an approximation."""
+_MOST_TRIALS = 32
+_MOST_ASSIGNED = 100_000  # components in all trials together: with many components any assignment is even
+_LEAST_SPEAKERS = 3
 _MAX_FOLD_DEVIATION = 0.5  # of a fold's share
 
 
@@ -49,7 +53,7 @@ def split_dataset(
     """Splits a dataset and writes the column ``split`` and ``split.yaml``.
 
     Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
-    C the group) and stay together. Components are assigned by `stratified.assign`, by their mean score: every
+    C the group) and stay together. Components are assigned by `assign`, by their mean score: every
     dimension is scaled to its range and turned so that high is good.
 
     Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
@@ -234,11 +238,12 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
     audit = audit_splits(split, by)
     refuse_leaks(split, audit)
-    write_splits(dataset.root, kept)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
     facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
     text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-    replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    with system_errors(dataset.root, "written"):
+        write_splits(dataset.root, kept)
+        replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return audit
 
 
@@ -275,3 +280,99 @@ def _check_hold_out(
             if value not in known:
                 has = ", ".join(sorted(value for value in known if value is not None))
                 raise DataError(f"held out {column} {shown(value)}; expected {has}")
+
+
+def assign(
+    sizes: Sequence[int], fractions: Mapping[str, float], seed: int, scores: Sequence[float] | None = None
+) -> dict[int, str]:
+    """Component -> split, so that the sizes of the splits have the proportions of the fractions.
+
+    With scores, components are assigned in strata, thirds by score, and of up to 32 such trials the one is taken whose
+    shares and mean scores are closest to what was asked and to the mean of all.
+
+    Args:
+        sizes: Items in each component.
+        fractions: Split -> positive weight.
+        seed: For the order.
+        scores: Mean score of each component, from 0 to 1; NaN = unknown.
+    """
+    rng = np.random.default_rng(seed)
+    if scores is None:
+        return _assign_once([range(len(sizes))], sizes, fractions, rng)
+    known = [0.0 if math.isnan(score) else score for score in scores]
+    weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
+    trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
+    order = np.argsort(scores, kind="stable").tolist()
+    rated = np.array([number for number in order if not math.isnan(scores[number])], int)
+    strata = [third.tolist() for third in np.array_split(rated, 3)]
+    strata.append([number for number, score in enumerate(scores) if math.isnan(score)])
+    candidates = [_assign_once(strata, sizes, fractions, rng) for _ in range(trials)]
+    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, known, weights))
+
+
+def _assign_once(
+    strata: Sequence[Sequence[int]], sizes: Sequence[int], fractions: Mapping[str, float], rng: np.random.Generator
+) -> dict[int, str]:
+    """Each component goes to the split that is furthest behind its share of all so far, this stratum included.
+
+    Large components come first. Within a factor of two in size the order is random: strictly by size, the
+    seed would often change nothing. A split that stays empty takes the smallest component of the largest
+    split that can spare one.
+    """
+    whole = sum(fractions.values())
+    members: dict[str, list[int]] = {name: [] for name in fractions}
+    filled = dict.fromkeys(fractions, 0)
+    total = 0
+    for stratum in strata:
+        total += sum(sizes[number] for number in stratum)
+        shuffled = [stratum[i] for i in rng.permutation(len(stratum))]
+        for number in sorted(shuffled, key=lambda n: -math.floor(math.log2(sizes[n]))):
+            name = max(fractions, key=lambda name: fractions[name] / whole * total - filled[name])
+            members[name].append(number)
+            filled[name] += sizes[number]
+    for name in [name for name in fractions if not members[name]]:
+        donor = max(fractions, key=lambda other: (len(members[other]) > 1, filled[other]))
+        if len(members[donor]) > 1:
+            smallest = min(members[donor], key=lambda number: sizes[number])
+            members[donor].remove(smallest)
+            members[name].append(smallest)
+            filled[donor] -= sizes[smallest]
+            filled[name] += sizes[smallest]
+    return {number: name for name, numbers in members.items() for number in numbers}
+
+
+def _imbalance(
+    assigned: Mapping[int, str],
+    sizes: Sequence[int],
+    fractions: Mapping[str, float],
+    scores: Sequence[float],
+    weights: Sequence[int],
+) -> float:
+    """Sum over splits of how far the share and the mean score are off; a component counts by its size."""
+    overall = sum(s * w for s, w in zip(scores, weights, strict=True)) / max(sum(weights), 1)
+    result = 0.0
+    for name, fraction in fractions.items():
+        numbers = [number for number, split in assigned.items() if split == name]
+        share = sum(sizes[n] for n in numbers) / sum(sizes)
+        mean = sum(scores[n] * weights[n] for n in numbers) / max(sum(weights[n] for n in numbers), 1)
+        result += abs(share - fraction / sum(fractions.values())) + abs(mean - overall)
+    return result
+
+
+def kept_together(pairs: Sequence[Pair], every: Sequence[Pair]) -> np.ndarray:
+    """What folds keep together: the speaker of each response or, where one is not known, is in two splits, or there are
+    few of them, the group.
+
+    Args:
+        pairs: What folds are made of.
+        every: All pairs of the dataset.
+
+    Returns:
+        Text `(pairs,)`.
+    """
+    splits: dict[str | None, set[str | None]] = {}
+    for pair in every:
+        splits.setdefault(pair.response_speaker, set()).add(pair.split)
+    speakers = {pair.response_speaker for pair in pairs}
+    apart = None not in speakers and len(speakers) >= _LEAST_SPEAKERS and all(len(splits[own]) == 1 for own in speakers)
+    return np.array([pair.response_speaker if apart else pair.group_id for pair in pairs], dtype=object)

@@ -11,19 +11,23 @@ import io
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .embedded import EmbeddingTable, parquet_tables
-from .errors import DataError, Locate, UserError, bad_value, place, shown
+from .errors import DataError, Locate, UserError, bad_value, place, shown, system_errors
+from .parquet import parquet_errors, parquet_tables
 from .ratings import is_name, is_text
 from .storage import path_version
+from .stored_clips import EmbeddingTable
 
+LONGEST_CELL = 1 << 24
+"""Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
+csv.field_size_limit(LONGEST_CELL)
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
@@ -132,8 +136,7 @@ def read_table(path: str | Path) -> SourceTable:
             no rows.
     """
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    check_file(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}")
@@ -143,11 +146,20 @@ def read_table(path: str | Path) -> SourceTable:
     return table
 
 
+def check_file(path: Path) -> None:
+    """Whether there is such a file.
+
+    Raises:
+        DataError: If not, or the system does not say.
+    """
+    with system_errors(path, "read"):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+
+
 def _read_bytes(path: Path) -> bytes:
-    try:
+    with system_errors(path, "read"):
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _read_text(path: Path) -> str:
@@ -235,9 +247,9 @@ def check_header(header: Sequence[str], path: Path) -> None:
     Raises:
         DataError: If not.
     """
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        raise DataError(f"{path}: column {shown(twice[0])} stands twice in the header; expected each name once")
+    twice = next((name for name, count in Counter(header).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: column {shown(twice)} stands twice in the header; expected each name once")
 
 
 def _read_jsonl(path: Path) -> SourceTable:
@@ -282,14 +294,11 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_parquet(path: Path) -> SourceTable:
     """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
-    try:
-        with pq.ParquetFile(path) as file:
-            columns = file.schema_arrow.names
+    with parquet_errors(path):
+        columns = pq.read_schema(path).names
         check_header(columns, path)
-        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row))
+        table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
         return SourceTable(path, tuple(columns), list(table.rows()), None)
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name or a text that is not UTF-8
-        raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
 
 _READERS = {

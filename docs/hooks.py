@@ -1,24 +1,21 @@
-"""What `make docs` adds to the pages: the command reference, and the package for the Python reference."""
+"""What `make docs` adds: the references of commands and configuration, and the package for the Python reference."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import itertools
-import os
+import json
 import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
+from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "build" / "package" / "empathy_judge"
 MARK = "<!-- commands -->"
-_WIDTH = "5000"
+CONFIGURATION = "<!-- configuration -->"
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
 
@@ -34,8 +31,11 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put the commands where the page has the mark."""
-    return markdown.replace(MARK, commands_page()) if MARK in markdown else markdown
+    """Put commands and configuration where a page has their mark."""
+    for mark, made in ((MARK, commands_page), (CONFIGURATION, configuration_page)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, made())
+    return markdown
 
 
 def commands_page() -> str:
@@ -142,24 +142,64 @@ def _import_section() -> str:
 
 
 def _train_section() -> str:
-    """Options of `train`, which only its configuration knows: read from what its help prints."""
-    from empathy_judge.cli import main
+    """What `train` has beside the keys of its configuration, which have a page of their own."""
+    from empathy_judge.train.recipe import RecipeParser
 
-    out = io.StringIO()
-    wide = mock.patch.dict(os.environ, {"COLUMNS": _WIDTH})  # so that no help text is broken
-    with wide, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main(["train", "--help"])
-    parts, heading = ["## train", ""], ""
-    for line in out.getvalue().partition("\n\n")[2].replace("\b", "").splitlines():
-        if option := re.fullmatch(r"  (-\S.*?)(?: {2,}(.*))?", line):
-            if heading:
-                parts += ["", f"**{_escaped(heading)}**", "", "| option | meaning |", "|---|---|"]
-                heading = ""
-            first = re.match(r"-[^\s,]+(?:, -[^\s,]+)*", option[1])
-            names = first[0] if first else option[1]
-            parts.append(_table_row(names, option[1][len(names) :], option[2] or ""))
-        elif line.startswith("   ") and parts[-1].startswith("| `"):
-            parts[-1] = parts[-1].removesuffix(" |") + f"{_escaped(line.strip())} |"
-        elif line.strip():
-            heading = line.strip().removesuffix(":")
-    return "\n".join(parts)
+    parser = RecipeParser().parser
+    config = next(action for action in parser._actions if action.dest == "config")
+    return "\n".join(
+        [
+            "## train",
+            "",
+            _prose([parser.description or ""]),
+            "",
+            "| option | meaning |",
+            "|---|---|",
+            _table_row("--config", "NAME or FILE", config.help or ""),
+            _table_row("--print_config", "", "Print the configuration that all of it comes to, and exit."),
+            _table_row("--KEY", "VALUE", "Any key of the configuration, such as `--judge.lora.rank 32`."),
+            "",
+            "Every key is on the page [Configuration](configuration.md).",
+            "",
+            f"`{(parser.epilog or '').removeprefix('example: ')}`",
+        ]
+    )
+
+
+def configuration_page() -> str:
+    """Every key of a recipe with its help, values and default, as Markdown: read from the parser of `train`."""
+    from empathy_judge.train.recipe import RecipeParser
+
+    parser = RecipeParser().parser
+    defaults = parser.get_defaults()
+    dests = [action.dest for action in parser._actions]
+    sections: dict[str, list[str]] = {}
+    for action in parser._actions:
+        group, _, key = action.dest.rpartition(".")
+        is_group = any(name.startswith(f"{action.dest}.") and not name.endswith(".help") for name in dests)
+        if is_group or key in ("help", "config", "print_config"):
+            continue
+        # what Lightning's help says of defaults is dropped: the last sentence of a row says it
+        about = re.sub(r"\s*Default: ``[^`]*``\.?", "", " ".join((action.help or "").split())).rstrip(". ")
+        default = json.dumps(_plain(defaults.get(action.dest)))
+        row = _table_row(key, "", f"{about}.{_choices(action)} Default: `{default}`.")
+        sections.setdefault(group.partition(".")[0], [])  # keys of a group stand before the groups in it
+        sections.setdefault(group, []).append(row)
+    parts = []
+    for group, rows in sections.items():
+        parts += [f"{'###' if '.' in group else '##'} {group or 'The run itself'}", ""]
+        parts += ["| key | meaning |", "|---|---|", *rows, ""] if rows else []
+    return "\n".join(parts).strip()
+
+
+def _choices(action: Any) -> str:
+    """The values of a key that has a list of them."""
+    kind = getattr(action, "_typehint", None)
+    options = [one for one in (kind, *get_args(kind)) if get_origin(one) is Literal]
+    values = [str(value) for one in options for value in get_args(one)]
+    values = [*(["true", "false"] if values and bool in get_args(kind) else []), *values]
+    return f" One of {', '.join(f'`{value}`' for value in values)}." if values else ""
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -5,8 +5,8 @@ People are the annotators that are not named as judges. `measure_agreement` retu
 null and a reason. Intervals (95 %) come from the bootstrap over clusters, except those of ICC on complete panels.
 
 - ``schema_version``, ``signature`` (`results.signature`)
-- ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out``
-  (annotators that do not count), ``kappa_weights`` (``scores`` or ``ranks``; see `kappa`), ``cluster`` (``group`` or
+- ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out`` (annotators that do not
+  count), ``kappa_weights`` (``scores`` or ``ranks``; see `agreement.weighted_kappa`), ``cluster`` (``group`` or
   ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
 - ``overall``: the judges over all dimensions (``overall`` of `results`); null with fewer than two dimensions or
   without judges
@@ -50,9 +50,8 @@ from .frame import Frame, Panel
 from .judge_report import judge_report, with_draws, without_interval
 from .overall import overall_report
 from .results import SCHEMA_VERSION, Report, identified, signature
-from .statistics.agreement import MIN_ITEMS, as_report, is_constant, tau_c
+from .statistics.agreement import MIN_ITEMS, KappaDistance, as_report, is_constant, tau_c, weighted_kappa
 from .statistics.bootstrap import Interval, estimate
-from .statistics.kappa import KappaDistance, weighted_kappa
 from .statistics.reliability import affordable_draws, reliability_report
 
 Cluster = Literal["group", "system"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -27,6 +26,7 @@ from rich.text import Text
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair, PairDataset
+from .evaluate import shared_dimensions
 from .judges import Judge, check_score_table
 from .probes import group_of
 from .probes.pairs import context_keys
@@ -39,23 +39,6 @@ ALL_SOURCES = "all"
 """Key of the result over all sources."""
 
 
-@dataclass(frozen=True)
-class ChallengeScore:
-    """The score of AEQ-Bench and what it is made of.
-
-    Attributes:
-        score: (right questions + groups with all right) / (questions + groups); `n` counts questions.
-        accuracy: Right questions / questions.
-        group_accuracy: Groups with all questions right / groups; `n` counts groups.
-        chance: Expected accuracy of a judge that guesses: the mean of 1 / options.
-    """
-
-    score: Statistic
-    accuracy: Statistic
-    group_accuracy: Statistic
-    chance: float | None
-
-
 def aeq_bench(
     judge: Judge,
     dataset: PairDataset,
@@ -65,7 +48,7 @@ def aeq_bench(
     seed: int,
     provenance: Mapping[str, Any] | None = None,
 ) -> Report:
-    """``signature``, and ``dimensions``: name -> source (setting, and all together) -> fields of `ChallengeScore`.
+    """The score of AEQ-Bench and what it is made of.
 
     Args:
         judge: What chooses: the response that it scores highest.
@@ -75,22 +58,20 @@ def aeq_bench(
         seed: Of the resamples.
         provenance: What else is known of the judge.
 
+    Returns:
+        ``signature``, and ``dimensions``: name -> source (setting, and all together) -> as `challenge_scores`.
+
     Raises:
         DataError: If judge and dataset share no dimension, or there is no question.
         ValueError: If the judge breaks the protocol.
     """
     part = dataset.subset(split)
-    rated = [dimension.name for dimension in dataset.card.dimensions]
-    shared = [name for name in rated if name in judge.dimensions]
-    if not shared:
-        scores = ", ".join(judge.dimensions)
-        raise DataError(f"judge {judge.name} scores {scores}; dataset has ratings of {', '.join(rated)}")
+    shared = [dimension.name for dimension in shared_dimensions(judge, dataset)]
     table, means = _scores(judge, part.pairs), part.mean_scores()
     found = {}
     for name in shared:
         items = pd.DataFrame({"human_mean": means[name], "score": table[name]})
-        sources = challenge_scores(part.pairs, items, resamples=resamples, seed=seed)
-        found[name] = {source: as_report(own) for source, own in sources.items()}
+        found[name] = as_report(challenge_scores(part.pairs, items, resamples=resamples, seed=seed))
     return {"signature": _signature(judge, dataset, split, provenance, resamples, seed), "dimensions": found}
 
 
@@ -116,7 +97,7 @@ def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
 
 def challenge_scores(
     pairs: Sequence[Pair], items: pd.DataFrame, resamples: int = 1000, seed: int = 0
-) -> Mapping[str, ChallengeScore]:
+) -> dict[str, dict[str, Any]]:
     """The AEQ-Bench score of a judge on pairs whose ratings say which option is right.
 
     The options of a question are the pairs of a group and setting with the same context (audio and situation); the
@@ -129,7 +110,8 @@ def challenge_scores(
         seed: Of the resamples.
 
     Returns:
-        Source (setting) -> result, and `ALL_SOURCES`. Questions of which no single option is rated best are left out,
+        Source (setting), and `ALL_SOURCES` -> the statistics of `grouped_score`, and ``chance``: expected accuracy of a
+        judge that guesses, the mean of 1 / options. Questions of which no single option is rated best are left out,
         since nobody knows their answer.
 
     Raises:
@@ -153,11 +135,11 @@ def challenge_scores(
         )
     groups = np.array([f"{source} / {group_of(pair)}" for source, pair in zip(sources, pairs, strict=True)])
 
-    def of(chosen: np.ndarray) -> ChallengeScore:
+    def of(chosen: np.ndarray) -> dict[str, Any]:
         names, right = right_questions(score[chosen], correct[chosen], questions[chosen])
         first = chosen[np.unique(questions[chosen], return_index=True)[1]]
         chance = float((1 / np.bincount(questions)[names]).mean())
-        return dataclasses.replace(grouped_score(right, groups[first], resamples, seed), chance=chance)
+        return {**grouped_score(right, groups[first], resamples, seed), "chance": chance}
 
     named = sorted(set(sources[answerable]) - {ALL_SOURCES})
     return {name: of(answerable[sources[answerable] == name]) for name in named} | {ALL_SOURCES: of(answerable)}
@@ -194,7 +176,7 @@ def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarr
     return names, ~np.isnan(of_correct) & (np.bincount(codes, weights=beaten, minlength=len(names)) == 0)
 
 
-def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> ChallengeScore:
+def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> dict[str, Statistic]:
     """The score of AEQ-Bench from right and wrong questions.
 
     Args:
@@ -204,26 +186,26 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
         seed: Of the resamples.
 
     Returns:
-        Without `chance`. Undefined without questions; without an interval for fewer than five groups.
+        ``score``: (right questions + groups with all right) / (questions + groups); ``accuracy``: right questions /
+        questions; ``group_accuracy``: groups with all questions right / groups, whose `n` counts groups. Undefined
+        without questions; without an interval for fewer than five groups.
     """
     seen = Resamples.draw(groups, resamples, seed)
     sizes = np.bincount(seen.codes, minlength=seen.counts.shape[1]).astype(np.float64)
     wins = np.bincount(seen.codes, weights=right, minlength=len(sizes))
     whole = (wins == sizes).astype(np.float64)
     if len(right) == 0:
-        nothing = Statistic(None, reason="0 questions")
-        return ChallengeScore(nothing, nothing, nothing, None)
+        return dict.fromkeys(("score", "accuracy", "group_accuracy"), Statistic(None, reason="0 questions"))
 
     def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
         point = Statistic(float(above.sum() / below.sum()), n=n)
         return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen)
 
-    return ChallengeScore(
-        score=ratio(wins + whole, sizes + 1, len(right)),
-        accuracy=ratio(wins, sizes, len(right)),
-        group_accuracy=ratio(whole, np.ones_like(sizes), len(sizes)),
-        chance=None,
-    )
+    return {
+        "score": ratio(wins + whole, sizes + 1, len(right)),
+        "accuracy": ratio(wins, sizes, len(right)),
+        "group_accuracy": ratio(whole, np.ones_like(sizes), len(sizes)),
+    }
 
 
 def aeq_bench_views(found: Report) -> Iterator[Table | str]:
@@ -253,20 +235,11 @@ def echomind(
 ) -> Report:
     """How often the response to the voice that is heard is scored above one to another voice.
 
-    Args:
-        judge: Scores every pair, and every crossing.
-        dataset: Such as `import echomind` makes; it needs no ratings.
-        split: Which pairs; None = all.
-        resamples: Of scripts, for the intervals.
-        seed: Of the resamples.
-        provenance: What else is known of the judge.
+    Arguments and errors are those of `aeq_bench`; whole scripts are drawn, and the dataset (such as `import echomind`
+    makes) needs no ratings.
 
     Returns:
         ``signature``, and ``dimensions``: name -> the share as a statistic.
-
-    Raises:
-        DataError: If nothing can be crossed.
-        ValueError: If the judge breaks the protocol.
     """
     pairs = dataset.subset(split).pairs
     found = crossings(pairs)

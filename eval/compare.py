@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
-import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import CLUSTERS, Cluster, measure
+from .evaluate import CLUSTERS, Cluster, Plan, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
 from .judges.scores_file import ScoresFile
 from .results import Report, Results, measured_apart, results_frame, summary, summary_html
-from .statistics import significance
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
-from .statistics.ranking import rank_judges, separation
+from .statistics.significance import compare_all, rank_judges, separation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +53,7 @@ class Comparison:
         Args:
             folder: Made if it does not exist.
         """
-        from .pages.compare_page import write_comparison
+        from .pages.report import write_comparison
 
         write_comparison(self.reports, self.rankings, Path(folder))
 
@@ -106,21 +104,9 @@ def compare(
         raise UserError(f"two judges are called {shown(twice)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
+    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
     evaluations = [
-        measure(
-            judge,
-            dataset,
-            split=split,
-            slices=slices,
-            probes=probes,
-            cluster=cluster,
-            interval=interval,
-            resamples=resamples,
-            seed=seed,
-            command=command,
-            provenance=provenance,
-            lengths=lengths,
-        )
+        measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)
     ]
     clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
@@ -146,42 +132,32 @@ def ranking_report(panel: Panel) -> Report:
     """The judges of a panel in significance clusters, every two compared."""
     scores, human = panel.scores, panel.human
     permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
-    comparisons = significance.compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
+    comparisons = compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
     agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
-    ranking = rank_judges(agreement, comparisons)
-    place = {name: position for position, name in enumerate(ranking.judges)}
-
-    def compared(first: str, second: str, found: significance.Comparison) -> dict[str, Any]:
-        p = np.nan
-        if first in place and second in place:
-            p = float(ranking.p[place[first], place[second]])
-        needed = as_report(separation(found))
-        return {
-            "first": first,
-            "second": second,
-            "n_items": found.difference.n,
-            "n_groups": found.n_groups,
-            "difference": as_report(found.difference),
-            "p": None if found.permutation is None else found.permutation.p,
-            "p_adjusted": None if np.isnan(p) else p,
-            "permutations": None if found.permutation is None else found.permutation.permutations,
-            "bootstrap_p": found.bootstrap_p,
-            "williams_p": found.williams_p,
-            "steiger_p": found.steiger_p,
-            "power_reason": needed.pop("reason"),
-            **needed,
-        }
-
-    return {
-        "judges": [
-            *(
-                {"judge": name, "cluster": cluster, "spearman": agreement[name].value, "reason": None}
-                for name, cluster in zip(ranking.judges, ranking.clusters, strict=True)
-            ),
-            *(
-                {"judge": name, "cluster": None, "spearman": None, "reason": reason}
-                for name, reason in ranking.unranked.items()
-            ),
-        ],
-        "comparisons": [compared(*pair, found) for pair, found in comparisons.items()],
-    }
+    tested = {pair: (own.difference.value or 0.0, own.p) for pair, own in comparisons.items() if own.p is not None}
+    ranking = rank_judges(agreement, tested)
+    rows = []
+    for pair, own in comparisons.items():
+        needed = as_report(separation(own))
+        rows.append(
+            {
+                "first": pair[0],
+                "second": pair[1],
+                "n_items": own.difference.n,
+                "n_groups": own.n_groups,
+                "difference": as_report(own.difference),
+                "p": own.p,
+                "p_adjusted": ranking.p.get(pair),
+                "permutations": own.permutations,
+                "bootstrap_p": own.bootstrap_p,
+                "williams_p": own.williams_p,
+                "steiger_p": own.steiger_p,
+                "power_reason": needed.pop("reason"),
+                **needed,
+            }
+        )
+    judges = [
+        {"judge": name, "cluster": ranking.clusters.get(name), "spearman": agreement[name].value, "reason": why}
+        for name, why in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
+    ]
+    return {"judges": judges, "comparisons": rows}

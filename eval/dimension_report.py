@@ -23,7 +23,7 @@ from .probes import Probe
 from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 from .statistics.calibration import coverage, error_ratio, mean_width
-from .statistics.mean_of_raters import raters_ceiling
+from .statistics.reliability import raters_ceiling
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
@@ -99,12 +99,8 @@ def _mean_of_raters(judged: Judged) -> list[dict[str, Any]]:
     """What the mean of 1, 2, 3 and 5 raters reaches against the mean of the others, as far as the panel allows."""
     panel = judged.panel
     reliability = panel.reliability.panel_reliability
-    found = [(k, raters_ceiling(panel.table, reliability, judged.draws, k, panel.seed)) for k in _MEANS_OF]
-    return [
-        {"k": k, "expected": own.expected, "measured": own.measured}
-        for k, own in found
-        if own.measured.value is not None
-    ]
+    found = [{"k": k, **raters_ceiling(panel.table, reliability, judged.draws, k, panel.seed)} for k in _MEANS_OF]
+    return [own for own in found if own["measured"].value is not None]
 
 
 # ---------------------------------------------------------------- checks and slices

@@ -6,8 +6,9 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,6 @@ import pandas as pd
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
-from .commonality import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .dimension_report import (
     MISSING,
     Lengths,
@@ -25,9 +25,10 @@ from .dimension_report import (
     response_lengths,
     slice_report,
 )
-from .frame import Frame, Judged
-from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table
+from .frame import Frame
+from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, Loading, open_judges
+from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .probes import DEFAULT_PROBES, Probe, choose, group_of
 from .prompted_report import Answers, effort_report, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, signature_on
@@ -54,6 +55,8 @@ LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
 
 _STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS)
+
+_PARTS = [f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"]
 
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
@@ -102,33 +105,28 @@ def evaluate(
         ValueError: If the judge breaks the protocol.
     """
     opened = open_judges([judge], data, split, seed, probes, loading)
-    return measure(
-        opened.judges[0],
-        opened.dataset,
-        split=split,
-        slices=slices,
-        probes=probes,
-        cluster=cluster,
-        interval=interval,
-        resamples=resamples,
-        seed=seed,
-        command=command,
-        provenance=opened.provenances[0],
-    )
+    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
+    return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How judges are measured: the arguments of `evaluate` of the same names."""
+
+    split: str | None
+    slices: Sequence[str] | None
+    probes: Sequence[str] | Literal["all"] | None
+    cluster: Cluster
+    interval: Interval
+    resamples: int
+    seed: int
+    command: str
 
 
 def measure(
     judge: Judge,
     dataset: PairDataset,
-    *,
-    split: str | None,
-    slices: Sequence[str] | None,
-    probes: Sequence[str] | Literal["all"] | None,
-    cluster: Cluster,
-    interval: Interval,
-    resamples: int,
-    seed: int,
-    command: str,
+    plan: Plan,
     provenance: Mapping[str, Any] | None,
     lengths: Lengths | None = None,
 ) -> Results:
@@ -137,46 +135,48 @@ def measure(
     Args:
         judge: What scores.
         dataset: Pairs and ratings.
-        split: As `evaluate`; also the others that are not named here.
-        slices: Columns.
-        probes: Listening checks.
-        cluster: What intervals draw whole.
-        interval: The kind.
-        resamples: Of an interval.
-        seed: Of everything drawn.
-        command: For the record.
+        plan: How.
         provenance: What else is known of the judge; must fit strict JSON.
         lengths: Of the responses, by pair, where they were measured before (`dimension_report.response_lengths`).
     """
+    split, seed = plan.split, plan.seed
     part = dataset.subset(split)
-    columns = _slice_columns(part.pairs, slices)
-    dimensions = _shared_dimensions(judge, dataset)
-    chosen = choose(DEFAULT_PROBES if probes is None else probes)
+    columns = _slice_columns(part.pairs, plan.slices)
+    dimensions = shared_dimensions(judge, dataset)
+    chosen = choose(DEFAULT_PROBES if plan.probes is None else plan.probes)
 
     begun = time.perf_counter()
     scores = _score(judge, part.pairs)
     wall = time.perf_counter() - begun
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
-    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in chosen}
+    refused = {probe.name: judge.only_given or probe.refuses(part.pairs) for probe in chosen}
+    done = [probe for probe in chosen if refused[probe.name] is None]
+    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in done}
     parts = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in parts):
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
-    clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
+    clusters = {pair.pair_id: CLUSTERS[plan.cluster](pair) for pair in part.pairs}
     frame = Frame.of_dataset(part, {judge.name: pd.concat(parts)}, clusters)
-    panels = [frame.panel(None, own.name, resamples, seed, interval, judge.name) for own in dimensions]
-    results = [(panel.judged(judge.name), judged_rows(items)) for panel, items in zip(panels, parts, strict=True)]
+    panels = [frame.panel(None, own.name, plan.resamples, seed, plan.interval, judge.name) for own in dimensions]
+    named = {
+        panel.dimension: (panel.judged(judge.name), judged_rows(items))
+        for panel, items in zip(panels, parts, strict=True)
+    }
     lengths = response_lengths(part.pairs) if lengths is None else lengths
-    answers = Answers.of(scores, part.pairs)
-    drawn = None if answers is None else Resamples.draw([*clusters.values()], resamples, seed, interval)
-    named = dict(zip((dimension.name for dimension in dimensions), results, strict=True))
-
-    drawn_n = min([panel.draws.resamples for panel in panels])
+    answers, asked = Answers.of(scores, part.pairs), {}
+    if answers is not None:
+        drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
+        asked = {name: answers.dimension_report(name, drawn) for name in named}
+    draws = {
+        "seed": seed,
+        "cluster": plan.cluster,
+        "interval": plan.interval,
+        "resamples": min(panel.draws.resamples for panel in panels),
+    }
     report: Report = {
         "schema_version": SCHEMA_VERSION,
-        "signature": signature_on(
-            judge, dataset, split, provenance, cluster=cluster, interval=interval, resamples=drawn_n, seed=seed
-        ),
+        "signature": signature_on(judge, dataset, split, provenance, **draws),
         "judge": judge.name,
         "dataset": {
             "name": dataset.card.name,
@@ -187,11 +187,8 @@ def measure(
         },
         "split": split,
         "split_hash": dataset.split_hash(),
-        "command": command,
-        "seed": seed,
-        "cluster": cluster,
-        "interval": interval,
-        "resamples": drawn_n,
+        "command": plan.command,
+        **draws,
         "versions": _versions(),
         "provenance": dict(provenance or {}),
         "left_out": {
@@ -200,31 +197,26 @@ def measure(
         },
         "in_windows": int(np.count_nonzero(parts[0][WINDOWS] > 1)) if WINDOWS in parts[0] else None,
         "effort": effort_report(answers, len(part.pairs), wall),
-        "asking": None
-        if answers is None
-        else prompting_report(answers, [run.table for run in runs.values() if run.table is not None]),
+        "asking": None if answers is None else prompting_report(answers, [*runs.values()]),
         "dimensions": {
             dimension.name: dimension_report(
-                dimension,
-                named[dimension.name][0],
-                items,
-                lengths,
-                None if answers is None or drawn is None else answers.dimension_report(dimension.name, drawn),
+                dimension, named[dimension.name][0], items, lengths, asked.get(dimension.name)
             )
             for dimension, items in zip(dimensions, parts, strict=True)
         },
         "checks": {
-            probe.name: {name: check_report(*own, probe, runs[probe.name].reason) for name, own in named.items()}
+            probe.name: {name: check_report(*own, probe, refused[probe.name]) for name, own in named.items()}
             for probe in chosen
         },
         "voice_and_words": {
-            name: _voice_and_words(*own)
-            for name, own in named.items()
-            if {f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"} <= set(own[1])
+            name: as_report(
+                voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.draws)
+            )
+            for name, (judged, items) in named.items()
+            if {*_PARTS} <= {*items}
         },
         "slices": {},
     }
-    done = [probe for probe in chosen if runs[probe.name].table is not None]
     for column in columns:
         values = set(parts[0][column].fillna(NOT_GIVEN))
         if len(values) >= 2:
@@ -238,15 +230,12 @@ def measure(
     return Results(report, pd.concat(parts, ignore_index=True), dataset)
 
 
-class _Run(NamedTuple):
-    """A pass of the judge over changed pairs: its table and their ids, or the reason why there was none."""
+def shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
+    """The dimensions of the dataset that the judge scores.
 
-    table: pd.DataFrame | None
-    changed: frozenset[str]
-    reason: str | None = None
-
-
-def _shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
+    Raises:
+        DataError: If there is none.
+    """
     rated = dataset.card.dimensions
     shared = [dimension for dimension in rated if dimension.name in judge.dimensions]
     if not shared:
@@ -263,10 +252,8 @@ def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
     return table
 
 
-def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> _Run:
-    reason = judge.only_given or probe.refuses(pairs)
-    if reason is not None:
-        return _Run(None, frozenset(), reason)
+def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> pd.DataFrame:
+    """A pass of the judge over changed pairs; those that the probe leaves out have the status `LEFT_OUT`."""
     portions = [pairs]
     if probe.by_clip:  # pairs of a group side by side: they share clips
         ordered = sorted(pairs, key=group_of)
@@ -276,7 +263,10 @@ def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> 
         changed = probe.apply(portion, seed)
         tables.append(_score(judge, changed))
         ids.update(pair.pair_id for pair in changed)
-    return _Run(pd.concat(tables, ignore_index=True), frozenset(ids))
+    if left_out := [pair for pair in pairs if pair.pair_id not in ids]:
+        nothing = np.full((len(left_out), len(judge.dimensions)), np.nan)
+        tables.append(score_table(left_out, judge.dimensions, nothing, statuses=[LEFT_OUT] * len(left_out)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[str]:
@@ -294,7 +284,7 @@ def _items(
     part: PairDataset,
     dimension: str,
     scores: pd.DataFrame,
-    runs: Mapping[str, _Run],
+    runs: Mapping[str, pd.DataFrame],
     slices: Iterable[str],
 ) -> pd.DataFrame:
     """The rows of `Results.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
@@ -314,21 +304,11 @@ def _items(
         "status": own["status"].to_numpy(),
         **{name: own[name].to_numpy() for name in _STATED if name in own},
     }
-    for name, run in runs.items():
-        if run.table is not None:
-            changed = _rows(run.table, dimension, pair_ids)
-            columns[f"{name}_score"] = changed["score"].to_numpy(np.float64)
-            columns[f"{name}_status"] = [
-                status if pair_id in run.changed else LEFT_OUT
-                for pair_id, status in zip(pair_ids, changed["status"], strict=True)
-            ]
+    for name, table in runs.items():
+        changed = _rows(table, dimension, pair_ids)
+        columns[f"{name}_score"] = changed["score"].to_numpy(np.float64)
+        columns[f"{name}_status"] = changed["status"].to_numpy()
     return pd.DataFrame(columns)
-
-
-def _voice_and_words(judged: Judged, items: pd.DataFrame) -> dict[str, Any]:
-    """From the probes that keep the one and the other."""
-    voice, words = (items[f"{probe}_score"].to_numpy(np.float64) for probe in (VOICE_PROBE, WORDS_PROBE))
-    return as_report(voice_and_words(judged.score, voice, words, judged.draws))
 
 
 def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.DataFrame:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .frame import Judged
-from .statistics.agreement import STATISTICS, Statistic, as_report, tau_c
-from .statistics.bootstrap import Resamples, estimate, ratio
+from .rendering import sentences
+from .statistics.agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, as_report, tau_c
+from .statistics.bootstrap import Resamples, estimate, estimates, ratio
 from .statistics.calibration import (
     MAPPINGS,
     calibration_curve,
-    calibration_intercept,
-    calibration_slope,
+    calibration_line,
     expected_calibration_error,
     mapped_errors,
     scale_use,
 )
-from .statistics.group_level import group_correlation, top_1
 from .statistics.like_for_like import like_for_like
-from .statistics.pairwise import item_pairs
-from .statistics.systems import (
-    MIN_SYSTEMS,
-    SYSTEM_STATISTICS,
-    soft_pairwise_accuracy,
-    system_agreement,
-    system_means,
-    system_pairwise_accuracy,
-)
+from .statistics.pairwise import group_correlation, item_pairs, top_1
+from .statistics.systems import system_level
 from .statistics.two_way import for_other_items_and_raters, for_other_raters
-from .verdict import verdict
 
 MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
@@ -48,6 +40,8 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
         higher_is_better: Which end of the scale is the good one.
     """
     score, human, draws, panel = judged.score, judged.human, judged.draws, judged.panel
+    named = panel.items["system_id"].notna().to_numpy(bool)
+    items = panel.items.loc[named]  # that name a system
     contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     sign = 1.0 if higher_is_better else -1.0
@@ -71,10 +65,60 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             },
             "scale_use": scale_use(score, human, *scale, few),
             "calibration": _calibration(score, human, few, panel.seed),
-            "system_level": _system_level(judged, few),
+            "system_level": system_level(
+                items["system_id"].tolist(),
+                items["group_id"].tolist(),
+                score[named],
+                human[named],
+                few.select(named),
+                panel.seed,
+            ),
         }
     )
-    return report | {"verdict": as_report(verdict(report))}
+    return report | {"verdict": verdict(report)}
+
+
+_TONES = {
+    "undefined": "none",
+    "better_than_one_rater": "good",
+    "not_told_apart_from_one_rater": "none",
+    "too_few_items_to_tell": "none",
+}  # as pages colour a verdict; of the others: warn
+
+
+def verdict(found: Mapping[str, Any]) -> dict[str, str]:
+    """What a judge's agreement with people amounts to, in one sentence (``verdict.txt.j2``).
+
+    The first of these that holds: no scores; all scores equal (``constant``); ``undefined``; clearly below 0
+    (``against``); clearly beyond what even the true scores could reach with these ratings (``beyond_possible``: the
+    whole interval of the disattenuated correlation is above 1, the judge has most likely seen the ratings); then beside
+    one rater, by the interval of the like-for-like difference. A judge that is not clearly better than chance is never
+    called as good as a rater: where neither can be excluded there are too few items to tell.
+
+    Args:
+        found: The report of a judge on a dimension.
+
+    Returns:
+        ``kind`` for machines, ``tone``, ``text`` for people.
+    """
+    own, share, scores = found["spearman"], found["share_of_panel_ceiling"], found["judge"]
+    above_chance = own["low"] is not None and own["low"] > 0
+    if found["n_items"] == 0:
+        kind = "no_scores"
+    elif scores["sd"] <= CONSTANT_TOLERANCE * abs(scores["mean"]):
+        kind = "constant"
+    elif own["value"] is None:
+        kind = "undefined"
+    elif own["high"] is not None and own["high"] < 0:
+        kind = "against"
+    elif share["low"] is not None and share["low"] > 1:
+        kind = "beyond_possible"
+    else:
+        kind = found["like_for_like"]["verdict"].replace(" ", "_")
+        if kind == "not_told_apart_from_one_rater" and not above_chance:
+            kind = "too_few_items_to_tell"
+    (text,) = sentences("verdict", found=found, kind=kind, above_chance=above_chance)
+    return {"kind": kind, "tone": _TONES.get(kind, "warn"), "text": text}
 
 
 def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples) -> Statistic:
@@ -114,32 +158,9 @@ def _calibration(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: i
     constant = "the judge scores are constant"
     return {
         "error": expected_calibration_error(score, human, draws),
-        "slope": estimate(calibration_slope, score, human, resamples=draws, undefined=constant),
-        "intercept": estimate(calibration_intercept, score, human, resamples=draws, undefined=constant),
+        **estimates(
+            calibration_line, score, human, resamples=draws, reasons={"slope": constant, "intercept": constant}
+        ),
         "curve": calibration_curve(score, human, draws.codes),
         "mapped": {name: mapped_errors(score, human, draws.codes, name, draws, seed) for name in MAPPINGS},
-    }
-
-
-def _system_level(judged: Judged, draws: Resamples) -> dict[str, Any]:
-    """Agreement of system means over the judged items that name a system."""
-    named = judged.panel.items["system_id"].notna().to_numpy(bool)
-    items = judged.panel.items.loc[named]
-    systems, groups = items["system_id"].tolist(), items["group_id"].tolist()
-    score, human, seen = judged.score[named], judged.human[named], draws.select(named)
-    judge_means, human_means = system_means(systems, score), system_means(systems, human)
-    if len(judge_means) >= MIN_SYSTEMS:
-        found: dict[str, Statistic] = system_agreement(systems, score, human, seen)
-    else:
-        reason = f"{len(judge_means)} systems, at least {MIN_SYSTEMS} needed"
-        found = dict.fromkeys(SYSTEM_STATISTICS, Statistic(None, n=len(judge_means), reason=reason))
-    return {
-        "n_systems": len(judge_means),
-        **found,
-        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, seen),
-        "soft_pairwise_accuracy": soft_pairwise_accuracy(systems, groups, score, human, seed=judged.panel.seed),
-        "systems": [
-            {"system_id": name, "n_items": systems.count(name), "human": human_means[name], "judge": judge_means[name]}
-            for name in judge_means
-        ],
     }

@@ -1,4 +1,4 @@
-"""Does a judge listen? A verdict on each listening check of a dimension, and one on all of them together.
+"""Does a judge listen? A verdict on each listening check of a dimension, one on all of them, and voice against words.
 
 The sentences lie in ``check.txt.j2`` and ``listening.txt.j2``.
 """
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from .probes import PROBES
 from .rendering import sentences
-from .statistics.agreement import MIN_ITEMS
+from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, pearson
+from .statistics.bootstrap import Resamples, complete, estimates
 
 Kind = Literal[
     "not_tested",
@@ -262,3 +265,98 @@ def _without_vocoder(part: _Reaction, found: Mapping[str, _Reaction]) -> _Reacti
     if part.kind != "falls" or control is None or control.kind != "falls" or part.is_clearly_below(control):
         return part
     return _Reaction("unclear", part.name, why="vocoder")
+
+
+# ---------------------------------------------------------------- voice and words
+
+MIN_ITEMS_HERE = 10
+"""Fewest items of `voice_and_words`: five per probe."""
+
+LEAST_UNIQUE = 0.01
+"""Share of the variance that voice and words must explain apart for an index; below it is a ratio of two noises."""
+
+VOICE_PROBE, WORDS_PROBE = "low_pass", "flat_prosody"
+"""The probes that keep the voice and the words; keys of `probes.PROBES`."""
+
+_PARTS = {
+    "voice": "",
+    "words": "",
+    "common": "",
+    "neither": "",
+    "index": "voice and words explain almost nothing apart",
+    "voice_r": "the scores without words are constant",
+    "words_r": "the scores without voice are constant",
+}  # and why each is undefined
+
+
+def voice_and_words(
+    full: np.ndarray, voice_only: np.ndarray, words_only: np.ndarray, resamples: Resamples
+) -> dict[str, Statistic]:
+    """How much of a judge's variance comes from the voice, and how much from the words.
+
+    A judge's scores are held against its own scores on two probes: one keeps the voice and removes the words
+    (``low_pass``), one keeps the words and flattens the voice (``flat_prosody``). Commonality analysis (Newton and
+    Spurrell, 1967; Nimon and Reio, 2011) divides the variance of the full scores:
+
+    - ``voice``: what only the scores without words explain, R^2 - r(full, words)^2;
+    - ``words``: what only the scores without voice explain, R^2 - r(full, voice)^2;
+    - ``common``: what either explains, r(full, voice)^2 + r(full, words)^2 - R^2;
+    - ``neither``: 1 - R^2.
+
+    R^2 is that of the regression of the full scores on both. The four parts add up to 1. The index is voice / (voice +
+    words): 1 = of what one of them alone explains, all is voice; 0 = all is words.
+
+    Where it misleads:
+
+    - Both probes keep timing (tempo, pauses, duration) and the situation text; in the data words and voice may also go
+      together. All of that is ``common``, never ``voice`` or ``words``. Where it is large the index stands on little.
+    - It says nothing about people: a judge that follows some irrelevant trait of the voice has the index 1.
+    - A score that needs words and voice together (a friendly word in a cold voice) is ``neither``, as is a disturbance
+      by the change of sound itself. A large ``neither`` says that the probes do not reach the judge.
+    - Low-pass filtering removes what voice quality has above 400 Hz, so a judge of breathiness loses ``voice``; a
+      vocoder leaves traces of phonation in the envelope, which count as ``words``.
+    - ``common`` below 0 is suppression: together both explain more than apart.
+    - Squares forget signs: scores that turn round without words still count as ``voice``. See ``voice_r``, ``words_r``.
+    - With n items the parts of an unrelated probe are near 1 / n, not 0.
+
+    Args:
+        full: Shape (n,), scores of the unchanged pairs, rating points.
+        voice_only: Shape (n,), of the same pairs with the words removed.
+        words_only: Shape (n,), of the same pairs with the voice flattened.
+        resamples: Draws over the same n items.
+
+    Returns:
+        The four shares, ``index``, and ``voice_r`` and ``words_r``: Pearson correlation of the full scores with those
+        without words, and with those without voice. They stand on the items that have all three scores; the others are
+        dropped and counted. All are undefined, with the reason, for fewer than `MIN_ITEMS_HERE` items, infinite scores,
+        or constant full scores. Constant scores on a probe explain nothing: their squared correlation counts as 0,
+        while ``voice_r`` or ``words_r`` is undefined. The index is undefined where voice and words together explain
+        less than `LEAST_UNIQUE` apart.
+    """
+    kept, point = complete(full, voice_only, words_only)
+    reason = point.reason
+    if point.n < MIN_ITEMS_HERE:
+        reason = f"{point.n} items with all three scores; at least {MIN_ITEMS_HERE} needed"
+    elif reason is None and is_constant(full[kept]):
+        reason = "the judge scores are constant"
+    if reason is not None:
+        return dict.fromkeys(_PARTS, replace(point, reason=reason))
+    return estimates(_commonality, full, voice_only, words_only, resamples=resamples, reasons=_PARTS)
+
+
+def _commonality(full: np.ndarray, voice_only: np.ndarray, words_only: np.ndarray) -> list[float]:
+    """The values of `_PARTS`."""
+    if len(full) < MIN_ITEMS or is_constant(full):
+        return [np.nan] * len(_PARTS)
+    voice_r, words_r = pearson(full, voice_only), pearson(full, words_only)
+    voice, words, both = np.nan_to_num(
+        [voice_r, words_r, pearson(voice_only, words_only)]
+    )  # constant: explains nothing
+    most = max(voice**2, words**2)
+    # Two probes that say the same explain together what each explains
+    apart = 1 - both**2
+    explained = (voice**2 + words**2 - 2 * voice * words * both) / apart if apart > 1e-12 else most
+    explained = min(max(explained, most), 1.0)
+    by_voice, by_words = explained - words**2, explained - voice**2
+    index = by_voice / (by_voice + by_words) if by_voice + by_words >= LEAST_UNIQUE else np.nan
+    return [by_voice, by_words, voice**2 + words**2 - explained, 1 - explained, index, voice_r, words_r]

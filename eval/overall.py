@@ -11,10 +11,9 @@ would take them for independent and make the intervals too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -25,9 +24,8 @@ from .results import Report
 from .statistics.agreement import Statistic, as_report, spearman
 from .statistics.bootstrap import Interval, Resamples, difference, estimate, with_interval
 from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
-from .statistics.ranking import ALPHA, rank_tested
 from .statistics.reliability import affordable_draws
-from .statistics.significance import bootstrap_p
+from .statistics.significance import ALPHA, bootstrap_p, rank_judges
 
 
 def overall_report(
@@ -55,50 +53,50 @@ def overall_report(
         beside[judge] = over.beside_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
     p = {pair: bootstrap_p(over.draws.drawn(own.draws)) for pair, own in differences.items() if own.low is not None}
-    ranking = rank_tested(means, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
-    place = {judge: position for position, judge in enumerate(ranking.judges)}
+    ranking = rank_judges(means, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
     report: Report = {
         "n_dimensions": len(panels),
         "n_groups": over.draws.n_groups,
         "resamples": over.draws.resamples,
         "people": {
-            "spearman": as_report(over.mean([own.leave_one_rater_out for own in people])),
-            "panel_mean": as_report(over.mean([own.panel_mean for own in people])),
+            "spearman": over.mean([own.leave_one_rater_out for own in people]),
+            "panel_mean": over.mean([own.panel_mean for own in people]),
         },
         "judges": [
             {
                 "judge": judge,
-                "cluster": ranking.clusters[place[judge]] if judge in place else None,
+                "cluster": ranking.clusters.get(judge),
                 "n_dimensions": means[judge].n,
-                "spearman": as_report(means[judge]),
-                "share_of_panel_ceiling": as_report(shares[judge]),
-                "like_for_like": as_report(beside[judge]),
+                "spearman": means[judge],
+                "share_of_panel_ceiling": shares[judge],
+                "like_for_like": beside[judge],
                 "reason": ranking.unranked.get(judge),
             }
-            for judge in (*ranking.judges, *ranking.unranked)
+            for judge in (*ranking.clusters, *ranking.unranked)
         ],
         "comparisons": [
             {
-                "first": first,
-                "second": second,
+                "first": pair[0],
+                "second": pair[1],
                 "n_dimensions": own.n,
-                "difference": as_report(own),
-                "p": p.get((first, second)),
-                "p_adjusted": float(ranking.p[place[first], place[second]]) if (first, second) in p else None,
+                "difference": own,
+                "p": p.get(pair),
+                "p_adjusted": ranking.p.get(pair),
             }
-            for (first, second), own in differences.items()
+            for pair, own in differences.items()
         ],
         "text": [],
     }
+    report = as_report(report)
     ranked = [judge for judge in report["judges"] if judge["cluster"] is not None]
     against = [turned(report, ranked[0]["judge"], other["judge"]) for other in ranked[1:]]
-    clear = [own for own in against if _told_apart(own)]
-    unclear = [own for own in against if not _told_apart(own)]
+    clear = [own for own in against if told_apart(own)]
+    unclear = [own for own in against if not told_apart(own)]
     report["text"] = sentences("overall", report=report, ranked=ranked, clear=clear, unclear=unclear)
     return report
 
 
-def turned(report: Report, better: str, worse: str) -> Mapping[str, Any]:
+def turned(report: Report, better: str, worse: str) -> Report:
     """The comparison of two judges as difference of the better one from the worse one."""
     found = next(own for own in report["comparisons"] if {own["first"], own["second"]} == {better, worse})
     if found["first"] == better:
@@ -106,9 +104,10 @@ def turned(report: Report, better: str, worse: str) -> Mapping[str, Any]:
     return {**found, "first": better, "second": worse, "difference": negated(found["difference"])}
 
 
-def _told_apart(own: Mapping[str, Any]) -> bool:
-    value = own["difference"]["value"]
-    return own["p_adjusted"] is not None and own["p_adjusted"] < ALPHA and value is not None and value > 0
+def told_apart(comparison: Report) -> bool:
+    """Whether the first of two judges is clearly better."""
+    value, p = comparison["difference"]["value"], comparison["p_adjusted"]
+    return value is not None and value > 0 and p is not None and p < ALPHA
 
 
 @dataclass(frozen=True, eq=False)

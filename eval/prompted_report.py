@@ -1,25 +1,31 @@
 """What prompted judges tell beside their scores: requests, failures, cost, versions, repeats, orders.
 
 It stands in the column ``meta`` of their score tables; see `judges.prompted.judges.record`.
+
+Does such a judge stand by its answers? Answers to one question, asked several times, should agree with each other. A
+comparison, asked in both orders, should not depend on who comes first. Judges that are language models often have a
+position bias (Zheng et al., 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
 from .judges import OK
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate
-from .statistics.repeats import orders, repeats
+from .statistics.icc import icc
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +97,62 @@ def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamp
         return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
     change = np.array([own[second] - own[first] for own in means if first in own and second in own])
     return estimate(np.mean, change, resamples=resamples.select(both))
+
+
+def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[str, Statistic]:
+    """Agreement of repeated answers.
+
+    Args:
+        answers: Of each of n items, any number; finite. Items with fewer than two do not count.
+        resamples: Draws over the same n items.
+
+    Returns:
+        ``within_sd``: standard deviation of a single answer around the mean of its item, pooled over items: root of the
+        sum of squares over the sum of (answers - 1), in the unit of the answers. ``icc`` and ``icc_of_mean``: ICC(1,1)
+        and ICC(1,k), the share of the variance of single answers, or of the mean of an item's answers, that comes from
+        the items; one-way, as answers have no identity across items. Undefined, with the reason, without an item of two
+        answers; `n` counts those that have.
+    """
+    counts = np.array([len(own) for own in answers], dtype=np.intp)
+    kept = counts >= 2
+    if not kept.any():
+        none = Statistic(None, dropped=len(counts), reason="no item has two answers")
+        return dict.fromkeys(("within_sd", "icc", "icc_of_mean"), none)
+    items = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    scores = np.concatenate([np.asarray(own, dtype=np.float64) for own in answers])
+    names = tuple(f"answer {number + 1}" for number in range(counts.max()))
+    forms = icc(RatingTable(items, numbers, scores, len(counts), names), resamples)
+    squares = np.array([np.square(np.asarray(own) - np.mean(own)).sum() for own in answers if len(own) >= 2])
+
+    def pooled(own: np.ndarray, freedom: np.ndarray) -> float:
+        return math.sqrt(own.sum() / freedom.sum())
+
+    within = estimate(pooled, squares, counts[kept] - 1, resamples=resamples.select(kept))
+    within = replace(within, dropped=int((~kept).sum()))
+    return {"within_sd": within, "icc": forms["ICC(1,1)"], "icc_of_mean": forms["ICC(1,k)"]}
+
+
+def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
+    """What both orders of n comparisons tell.
+
+    Args:
+        verdicts: Shape (n, 2), of the one order and of the other, between -1 and 1: 1 = the response in the first place
+            is better, 0 = a tie.
+        resamples: Draws over the n comparisons.
+
+    Returns:
+        ``inconsistent``: share of comparisons whose two orders do not prefer the same response; a preference and a tie
+        are not the same. ``first_preferred``: share of verdicts that prefer the first place, ties half: 0.5 = no
+        position bias.
+    """
+    if len(verdicts) == 0:
+        return dict.fromkeys(("inconsistent", "first_preferred"), Statistic(None, reason="0 comparisons"))
+    one, other = np.sign(verdicts).T
+    return {
+        "inconsistent": estimate(np.mean, one != -other, resamples=resamples),
+        "first_preferred": estimate(np.mean, (2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples=resamples),
+    }
 
 
 def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:

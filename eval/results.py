@@ -30,22 +30,22 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
     of the judge; ``failed``: status -> rated pairs; ``out_of_scale``: scored outside the scale (they count)
   - ``ceiling``: how well raters agree on the same items (`reliability`): ``spearman`` (leave-one-out human agreement),
     ``panel_mean`` (noise ceiling), ``split_half, panel_reliability, krippendorff_alpha``, ``raters`` (one by one)
-  - ``mean_of_k_raters``: list of ``k, expected, measured`` (`mean_of_raters`)
+  - ``mean_of_k_raters``: list of ``k, expected, measured`` (`reliability.raters_ceiling`)
   - ``uncertainty`` (null where the judge states none): ``standard_error`` (``mean, sd``), ``error_ratio`` (root mean
     square of error / standard error; 1 = as large as stated), ``intervals`` (level in percent -> ``level``, ``covered``
     = share of mean ratings inside, mean ``width`` in rating points), ``surest_half`` (items with the smallest standard
     errors: ``spearman``, and ``gain`` over all items), ``abstained`` (items)
   - ``length``: by ``seconds`` and ``words``: Spearman with the length of the responses of the ``judge``, of the
     ``human`` means, and the ``difference`` (above 0: the judge follows length more than people do)
-  - ``asked`` (null for others): ``repeats`` and ``orders`` (`repeats`), ``drift``: every two versions of the model,
-    ``first, second``, and the mean ``difference`` of scores of the pairs that both answered
+  - ``asked`` (null for others): ``repeats`` and ``orders`` (`prompted_report`), ``drift``: every two versions of the
+    model, ``first, second``, and the mean ``difference`` of scores of the pairs that both answered
 
 - ``checks``: listening check -> dimension -> ``expects`` (`probes.probe.Expects`), ``tolerance`` (95 % of the scores
   may move by so many ``judge_sd``; null where that is not asked), ``spearman`` with the human scores over the ``n``
   items scored in both runs, ``drop`` below the full Spearman of the same items, ``mean_change`` (mean absolute
   difference of scores), ``p95_change``, ``judge_sd`` (of the unchanged pairs; null where constant), ``failed`` (status
   -> items without a score)
-- ``voice_and_words``: dimension -> `commonality.VoiceAndWords`, where the two probes were run
+- ``voice_and_words``: dimension -> `listening.voice_and_words`, where the two probes were run
 - ``slices``: column -> value -> dimension -> ``n_items, n_groups, spearman, mae, bias``, ``checks`` (check ->
   ``expects, n, spearman, drop``), ``intervals`` as above; for columns with two values or more
 
@@ -61,19 +61,19 @@ A judge on a dimension, there and in tables (`agreement_table`):
 - ``like_for_like``: judge and one rater against the same people (`like_for_like.LikeForLike`)
 - ``item_pairs``: ``concordance`` (0.5 = chance), ``accuracy`` of pairs ordered or tied as by people, where scores less
   than ``epsilon`` rating points apart are tied, for an ``epsilon_reason`` (`pairwise`)
-- ``within_group``: ``spearman, kendall, top_1``: means over groups (`group_level.GroupLevel`)
+- ``within_group``: ``spearman, kendall, top_1``: means over groups (`pairwise.GroupLevel`)
 - ``scale_use``, ``calibration`` (`calibration`): ``error`` (expected calibration error), ``slope`` and ``intercept`` of
   human on judge score, ``curve`` (bins), ``mapped``: by mapping (``linear, isotonic``) ``mae, rmse, error`` after one
   that was fitted on other groups
 - ``system_level``: ``n_systems``, its statistics (``n`` counts systems), ``pairwise_accuracy``,
   ``soft_pairwise_accuracy`` (`systems`), ``systems`` (``system_id, n_items``, mean scores ``human`` and ``judge``)
-- ``verdict``: ``kind`` for machines (`verdict.Kind`), ``tone``, ``text`` for people
+- ``verdict``: ``kind`` for machines (`judge_report.verdict`), ``tone``, ``text`` for people
 
 Judges against each other (``ranking``): ``judges``, best first: ``judge``, significance ``cluster`` (1 = best; null
 where its agreement is undefined, for a ``reason``), ``spearman``; ``comparisons`` over the ``n_items`` that both
 scored: ``first, second, n_groups``, ``difference`` (first minus second, interval of the paired cluster bootstrap),
 ``p`` (paired permutation test, ``permutations``), ``p_adjusted`` (Holm), ``bootstrap_p, williams_p, steiger_p`` (the
-last two take items for independent), and `ranking.Power`.
+last two take items for independent), and `significance.Power`.
 
 Judges over all dimensions (``overall``; statistics count dimensions as ``n``): ``n_dimensions, n_groups, resamples``;
 ``people``: means of ``spearman`` and ``panel_mean``; ``judges``: ``judge, cluster, n_dimensions, spearman``,
@@ -90,7 +90,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -108,37 +108,14 @@ Report = dict[str, Any]
 """A report, or a part of it, as it stands in JSON."""
 
 
-class Row(NamedTuple):
-    """A statistic.
-
-    Attributes:
-        judge: Whose; ``FIRST against SECOND`` where two judges are compared.
-        dimension: On which dimension.
-        slice: On which part of the items, ``COLUMN=VALUE``; None = all.
-        check: After which listening check; None = of the unchanged pairs.
-        statistic: Its name, joined by dots to what it is part of: ``ceiling.panel_mean``.
-        value: None = undefined.
-        low: Lower end of the 95 % interval; None = there is none.
-        high: Upper end.
-        n: What it stands on, mostly items.
-        reason: Why value or interval is missing.
-        signature: Of the report that it stands in.
-    """
-
-    judge: str
-    dimension: str
-    slice: str | None
-    check: str | None
-    statistic: str
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    reason: str | None
-    signature: str
-
-
-COLUMNS = Row._fields
+COLUMNS = (
+    "judge", "dimension", "slice", "check", "statistic", "value", "low", "high", "n", "reason", "signature",
+)  # fmt: skip
+"""Of a table of results, in which a row is a statistic: whose it is (``FIRST against SECOND`` where two judges are
+compared); on which dimension and part of the items (``COLUMN=VALUE``; None = all); after which listening check (None =
+of the unchanged pairs); its name, joined by dots to what it is part of (``ceiling.panel_mean``); its value (None =
+undefined) and the ends of its 95 % interval (None = there is none); what it stands on, mostly items; why value or
+interval is missing; the signature of the report that it stands in."""
 _STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
 
 
@@ -190,9 +167,12 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     Returns:
         With `COLUMNS`.
     """
-    shared = joined([report["signature"] for report in reports]) if reports else ""
-    rankings_rows = (row._replace(signature=shared) for row in _of_rankings(rankings or {}))
-    rows = [*_of_judges(reports), *rankings_rows]
+    rows = [(report["judge"], *row, report["signature"]) for report in reports for row in _of_judge(report)]
+    for dimension, ranking in (rankings or {}).items():
+        shared = joined([report["signature"] for report in reports])
+        for own in ranking["comparisons"]:
+            (difference,) = _statistics({"difference": own["difference"]})
+            rows.append((f"{own['first']} against {own['second']}", dimension, None, None, *difference, shared))
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
@@ -245,15 +225,7 @@ def signature(
 ) -> str:
     """All that figures of agreement depend on, in one line, as sacreBLEU has it (Post, 2018).
 
-    Args:
-        judge: From `identified`; so are data and split.
-        data: Pairs and ratings.
-        split: Which of them.
-        cluster: What the bootstrap draws whole.
-        interval: Kind of its intervals.
-        resamples: How many.
-        seed: Of all that is drawn.
-        ceiling: What judges are beside: the noise ceiling with the panel mean, or none.
+    The first three come from `identified`. Judges stand beside the noise ceiling with the panel mean, or none.
     """
     drawn = f"cluster={cluster},n={resamples},seed={seed},interval={interval}"
     return f"judge:{judge}|data:{data}|split:{split}|ceiling:{ceiling}|boot:{drawn}|version:{__version__}"
@@ -262,22 +234,13 @@ def signature(
 def signature_on(
     judge: Judge, dataset: PairDataset, split: str | None, provenance: Mapping[str, Any] | None, **drawn: Any
 ) -> str:
-    """The `signature` of a judge at work on a split of a dataset.
-
-    Args:
-        judge: What scores.
-        dataset: Pairs and ratings.
-        split: Which of them; None = all.
-        provenance: What else is known of the judge.
-        drawn: The other arguments of `signature`.
-    """
+    """The `signature` of a judge at work on a split of a dataset; `drawn` are its other arguments."""
     left_out = (provenance or {}).get("raters_left_out", ())
+    without = {"without": "+".join(left_out)} if left_out else {}
     record = getattr(judge, "record", None) or provenance  # judges of users may have no record
     return signature(
         identified(judge.name, getattr(judge, "identity", record)),
-        identified(
-            dataset.card.name, dataset.card.content_hash, **({"without": "+".join(left_out)} if left_out else {})
-        ),
+        identified(dataset.card.name, dataset.card.content_hash, **without),
         identified(split or "all", dataset.split_hash() if split else None),
         **drawn,
     )
@@ -296,51 +259,27 @@ def measured_apart(one: str, other: str) -> list[str]:
     return [first.get(name, f"{name}: unknown") for name in apart]
 
 
-def _of_judges(reports: Sequence[Report]) -> Iterator[Row]:
-    for report in reports:
-        yield from (row._replace(signature=report["signature"]) for row in _of_judge(report))
-
-
-def _of_judge(report: Report) -> Iterator[Row]:
-    judge = report["judge"]
+def _of_judge(report: Report) -> Iterator[tuple[Any, ...]]:
+    """Rows of `COLUMNS` without judge and signature."""
     for dimension, own in report["dimensions"].items():
-        yield from _rows(own, judge, dimension)
-        for raters in own["mean_of_k_raters"]:
-            yield from _rows(raters, judge, dimension, prefix=f"mean_of_k_raters.{raters['k']}.")
-        for check, found in report["checks"].items():
-            yield from _rows(found[dimension], judge, dimension, check=check)
-        parts = report["voice_and_words"].get(dimension, {})
-        yield from _rows(parts, judge, dimension, prefix="voice_and_words.")
+        panels = {str(raters["k"]): raters for raters in own["mean_of_k_raters"]}
+        trees: list[tuple[str | None, str | None, Report]] = [(None, None, own)]
+        trees.append((None, None, {"mean_of_k_raters": panels}))
+        trees += [(None, check, found[dimension]) for check, found in report["checks"].items()]
+        trees.append((None, None, {"voice_and_words": report["voice_and_words"].get(dimension, {})}))
         for column, values in report["slices"].items():
             for value, found in values.items():
-                yield from _rows(_without_checks(found[dimension]), judge, dimension, f"{column}={value}")
-                for check, left in found[dimension]["checks"].items():
-                    yield from _rows(left, judge, dimension, f"{column}={value}", check)
+                part = f"{column}={value}"
+                trees.append((part, None, found[dimension] | {"checks": None}))
+                trees += [(part, check, left) for check, left in found[dimension]["checks"].items()]
+        for part, check, tree in trees:
+            yield from ((dimension, part, check, *row) for row in _statistics(tree))
 
 
-def _of_rankings(rankings: Mapping[str, Report]) -> Iterator[Row]:
-    for dimension, ranking in rankings.items():
-        for own in ranking["comparisons"]:
-            yield from _rows({"difference": own["difference"]}, f"{own['first']} against {own['second']}", dimension)
-
-
-def _without_checks(found: Report) -> Report:
-    return {name: own for name, own in found.items() if name != "checks"}
-
-
-def _rows(
-    tree: Mapping[str, Any],
-    judge: str,
-    dimension: str,
-    part: str | None = None,
-    check: str | None = None,
-    prefix: str = "",
-) -> Iterator[Row]:
+def _statistics(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Any, ...]]:
     """The statistics that stand in a report, at whatever depth."""
-    for name, branch in tree.items():
-        if isinstance(branch, Mapping):
-            if set(branch) == _STATISTIC:
-                ends = branch["value"], branch["low"], branch["high"]
-                yield Row(judge, dimension, part, check, f"{prefix}{name}", *ends, branch["n"], branch["reason"], "")
-            else:
-                yield from _rows(branch, judge, dimension, part, check, f"{prefix}{name}.")
+    for name, own in tree.items():
+        if isinstance(own, Mapping) and set(own) == _STATISTIC:
+            yield f"{prefix}{name}", own["value"], own["low"], own["high"], own["n"], own["reason"]
+        elif isinstance(own, Mapping):
+            yield from _statistics(own, f"{prefix}{name}.")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
+from .listening import listening_sentence
 from .overall import turned
 from .probes import PROBES
 from .rendering import (
@@ -35,12 +35,6 @@ from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
-_MARKS = {
-    "better than one rater": "+",
-    "not told apart from one rater": "=",
-    "worse than one rater": "−",
-    "too few items to tell": "?",
-}
 
 # ---------------------------------------------------------------- rows that all views share
 
@@ -58,13 +52,9 @@ def panel_levels(own: Report) -> dict[str, Report]:
 
 def panel_rows(own: Report) -> list[list[str]]:
     """A row of `PANEL_HEAD` for each level."""
+    numbers = ("icc_a1", "icc_c1", "bias")
     return [
-        [
-            level,
-            str(found["icc_a1"]["n"]),
-            *(ranged(found[name]) for name in ("icc_a1", "icc_c1", "bias")),
-            _limits(found),
-        ]
+        [level, str(found["icc_a1"]["n"]), *(ranged(found[name]) for name in numbers), _limits(found)]
         for level, found in panel_levels(own).items()
     ]
 
@@ -74,33 +64,14 @@ def _limits(found: Report) -> str:
     return NONE if lower is None else f"{signed(lower)} to {signed(upper)}"
 
 
-class PromptedRow(NamedTuple):
-    """A judge on a dimension in a table of what prompted judges took."""
-
-    judge: str
-    dimension: str
-    cost: str
-    seconds: str
-    failures: str
-    repeats: str
-    inconsistent: str
-    first: str
-
-
-PROMPTED_HEAD = PromptedRow(
-    "judge",
-    "dimension",
-    "$ per 1,000 pairs",
-    "seconds per pair",
-    "failures",
-    "ICC of repeats",
-    "orders disagree",
+PROMPTED_HEAD = (
+    "judge", "dimension", "$ per 1,000 pairs", "seconds per pair", "failures", "ICC of repeats", "orders disagree",
     "prefers the first",
-)
+)  # fmt: skip
 
 
-def prompted_rows(reports: Sequence[Report]) -> list[PromptedRow]:
-    """Of every judge and dimension; none where no judge is prompted."""
+def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
+    """A row of `PROMPTED_HEAD` for every judge and dimension; none where no judge is prompted."""
     rows = []
     for report in reports if any(report["asking"] for report in reports) else ():
         for name, own in report["dimensions"].items():
@@ -111,22 +82,17 @@ def prompted_rows(reports: Sequence[Report]) -> list[PromptedRow]:
                 orders = (percent_ranged(asked["orders"][key]) for key in ("inconsistent", "first_preferred"))
                 answers = [ranged(asked["repeats"]["icc"]), *orders]
             time = seconds(report["effort"]["seconds_per_pair"])
-            rows.append(PromptedRow(report["judge"], name, cost, time, failures, *answers))
+            rows.append([report["judge"], name, cost, time, failures, *answers])
     return rows
 
 
 def notes(report: Report) -> list[str]:
     """How many pairs were read in windows, what prompting took and gave, and length bias."""
     several = len(report["dimensions"]) > 1
-    return [
-        *sentences("in_windows", report=report),
-        *sentences("prompted", report=report),
-        *(
-            f"{name}: {sentence}" if several else sentence
-            for name, own in report["dimensions"].items()
-            for sentence in sentences("length", length=own["length"])
-        ),
-    ]
+    found = sentences("in_windows", report=report) + sentences("prompted", report=report)
+    for name, own in report["dimensions"].items():
+        found += [f"{name}: {said}" if several else said for said in sentences("length", length=own["length"])]
+    return found
 
 
 def split_name(report: Report) -> str:
@@ -138,7 +104,7 @@ def split_name(report: Report) -> str:
 
 
 def evaluation_views(report: Report) -> Iterator[Table | str]:
-    """What ``evaluate`` prints: one column per dimension, the judge as a rater, notes."""
+    """What ``evaluate`` prints: verdicts, a table with one column per dimension, the judge as a rater, notes."""
     title = f"{report['judge']} on {report['dataset']['name']}, {split_name(report)}"
     if report["dataset"]["synthetic"]:
         title += " (synthetic ratings)"
@@ -164,11 +130,20 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         table.add_row(
             "90 % intervals cover", *("" if own is None else percent_ranged(own["covered"]) for own in stated)
         )
+    impossible: dict[str, list[str]] = {}  # reason -> checks
     for check, results in report["checks"].items():
-        label = f"{PROBES[check].title.lower()}: Spearman"
-        table.add_row(label, *(Text(ranged(results[name]["spearman"])) for name in report["dimensions"]))
+        found = [results[name]["spearman"] for name in report["dimensions"]]
+        if any(own["value"] is not None for own in found):
+            table.add_row(f"{PROBES[check].title.lower()}: Spearman", *(Text(ranged(own)) for own in found))
+        else:
+            impossible.setdefault(found[0]["reason"], []).append(PROBES[check].title.lower())
     yield table
+    yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
     yield panel_table((name, report["judge"], own) for name, own in report["dimensions"].items())
+    for name, own in report["dimensions"].items():
+        checks = {check: results[name] for check, results in report["checks"].items()}
+        said = f"{own['verdict']['text']} {listening_sentence(checks, own['spearman']).text}"
+        yield f"{name}: {said}" if len(dimensions) > 1 else said
     yield from notes(report)
     yield report["signature"]
 
@@ -180,25 +155,29 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
         reports: One per judge.
         rankings: Dimension -> its judges against each other.
     """
-    judged: dict[str, list[tuple[str, Report]]] = {}
+    sections: dict[str, list[Sequence[str | Text]]] = {}
+    ceilings = {}
     for report in reports:
         for name, own in report["dimensions"].items():
-            judged.setdefault(name, []).append((report["judge"], own))
-
-    def beside_ceiling(judges: Sequence[tuple[str, Report]]) -> Iterator[Sequence[str | Text]]:
-        for judge, own in judges:
             beside = own["like_for_like"]
-            share = percent(own["share_of_panel_ceiling"]["value"])
-            effective = effective_raters(beside["effective_raters"])
-            yield judge, ranged(own["spearman"]), share, signed_ranged(beside["difference"]), effective
-        yield bold("noise ceiling"), bold(ranged(judges[0][1]["ceiling"]["panel_mean"])), "", "", ""
-
+            row = (
+                report["judge"],
+                ranged(own["spearman"]),
+                percent(own["share_of_panel_ceiling"]["value"]),
+                signed_ranged(beside["difference"]),
+                effective_raters(beside["effective_raters"]),
+            )
+            sections.setdefault(name, []).append(row)
+            ceilings.setdefault(name, own["ceiling"]["panel_mean"])  # of the items of the first judge
+    for name, ceiling in ceilings.items():
+        sections[name].append((bold("noise ceiling"), bold(ranged(ceiling)), "", "", ""))
     head = (
-        "judge", "Spearman\n(95 %)", "share of the\nnoise ceiling", "difference from\none rater (95 %)",
+        "judge", "Spearman\n(95 %)", "share of\nceiling", "difference from\none rater (95 %)",
         "effective\nnumber\nof raters",
     )  # fmt: skip
-    yield filled_table("judges and people", head, ((name, beside_ceiling(own)) for name, own in judged.items()))
-    yield panel_table((name, judge, own) for name, judges in judged.items() for judge, own in judges)
+    yield filled_table("judges and people", head, sections.items(), min_width=12)
+    measured = [(name, one["judge"], one["dimensions"].get(name)) for name in sections for one in reports]
+    yield panel_table(own for own in measured if own[2] is not None)
     if rankings:
         yield _ranking_table(rankings)
         yield from _unranked(rankings)
@@ -243,24 +222,28 @@ def panel_table(judges: Iterable[tuple[str, str, Report]]) -> Table:
     return filled_table("judge and panel mean as two raters; bias and limits in rating points", head, sections.items())
 
 
+def _beside_next(ranking: Report) -> Iterator[tuple[Report, str, Report | None]]:
+    """Judges, their cluster, and the comparison of each with the next one."""
+    judges = ranking["judges"]
+    following = dict(pairwise(judge["judge"] for judge in judges if judge["cluster"] is not None))
+    for judge in judges:
+        name, cluster = judge["judge"], "none" if judge["cluster"] is None else str(judge["cluster"])
+        yield judge, cluster, turned(ranking, name, following[name]) if name in following else None
+
+
 def _ranking_table(rankings: Mapping[str, Report]) -> Table:
     """Judges in significance clusters, each with what separates it from the next one."""
-
-    def rows(ranking: Report) -> Iterator[Sequence[str]]:
-        following = dict(pairwise(judge["judge"] for judge in ranking["judges"] if judge["cluster"] is not None))
-        for judge in ranking["judges"]:
-            name = judge["judge"]
+    sections: dict[str, list[Sequence[str]]] = {name: [] for name in rankings}
+    for name, ranking in rankings.items():
+        for judge, cluster, own in _beside_next(ranking):
             gap = ["", "", ""]
-            if name in following:
-                own = turned(ranking, name, following[name])
+            if own is not None:
                 needed = own["groups_needed"]
                 p = NONE if own["p_adjusted"] is None else f"{own['p_adjusted']:.4f}"
                 gap = [ranged(own["difference"]), p, NONE if needed is None else f"{needed} ({own['n_groups']} now)"]
-            cluster = "none" if judge["cluster"] is None else str(judge["cluster"])
-            yield name, cluster, number(judge["spearman"]), *gap
-
+            sections[name].append((judge["judge"], cluster, number(judge["spearman"]), *gap))
     head = ("judge", "cluster", "Spearman", "ahead of the\nnext by (95 %)", "p (Holm)", "groups to\nseparate them")
-    return filled_table("judge against judge", head, ((name, rows(own)) for name, own in rankings.items()))
+    return filled_table("judge against judge", head, sections.items())
 
 
 def _unranked(rankings: Mapping[str, Report]) -> Iterator[str]:
@@ -283,26 +266,33 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     """
     dimensions = {_name(one): one for one in found["dimensions"]}
     judged = [(name, judge, own) for name, one in dimensions.items() for judge, own in one["judges"].items()]
-    people = (
-        (
-            name,
-            str(one["people"]["n_items"]),
-            str(one["people"]["n_raters"]),
-            number(one["people"]["alpha"][alpha]["value"]),
-            number(one["people"]["icc"]["ICC(A,1)"]["value"]),
-            ranged(one["people"]["spearman"]),
-            number(one["people"]["panel_mean"]["value"]),
-        )
-        for name, one in dimensions.items()
-    )
+
+    def by_judge(title: str, head: Sequence[str], row: Callable[[Report], Sequence[str]]) -> Table:
+        named = {name: [(judge, *row(own)) for at, judge, own in judged if at == name] for name in dimensions}
+        return filled_table(title, head, named.items())
+
+    def people(name: str, one: Report) -> Sequence[str]:
+        alone, together = ranged(one["spearman"]), number(one["panel_mean"]["value"])
+        within = (number(own["value"]) for own in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
+        return name, str(one["n_items"]), str(one["n_raters"]), *within, alone, together
+
+    def of_systems(own: Report) -> Sequence[str]:
+        level = own["system_level"]
+        others = (number(level[name]["value"]) for name in ("pearson", "kendall"))
+        return str(level["n_systems"]), ranged(level["spearman"]), *others
+
+    def of_pair(pair: Report) -> Sequence[str]:
+        others = (number(pair[key]["value"]) for key in ("pearson", "kendall", "quadratic_kappa"))
+        return f"{pair['first']}, {pair['second']}", str(pair["n_items"]), ranged(pair["spearman"]), *others
+
     head = (
         "dimension", "n", "people", f"alpha\n({alpha})", "ICC\n(A,1)", "leave-one-out\nagreement (95 %)",
         "noise\nceiling",
     )  # fmt: skip
-    yield filled_table(f"people: {', '.join(found['people'])}", head, [("", people)])
+    rows = [people(name, one["people"]) for name, one in dimensions.items()]
+    yield filled_table(f"people: {', '.join(found['people'])}", head, [("", rows)])
     if found["judges"]:
-        head = ("judge", "n", "Spearman (95 %)", "difference from\none person (95 %)", "verdict")
-        yield _by_judge("judges with the mean of the people", head, dimensions, _beside_person)
+        yield _beside_people(found)
         yield panel_table(judged)
     if found["overall"] is not None:
         yield _overall_table(found["overall"])
@@ -311,79 +301,40 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     if rankings:
         yield _ranking_table(rankings)
     if any(own["system_level"] for _, _, own in judged):
-        head = ("judge", "systems", "Spearman (95 %)", "Pearson", "Kendall")
-        yield _by_judge("system level", head, dimensions, _of_systems)
+        yield by_judge("system level", ("judge", "systems", "Spearman (95 %)", "Pearson", "Kendall"), of_systems)
     if any("pairs" in one for one in dimensions.values()):
         head = ("pair", "n", "Spearman (95 %)", "Pearson", "Kendall", f"quadratic kappa\n({found['kappa_weights']})")
-        rows = (
-            (
-                name,
-                [
-                    (
-                        f"{pair['first']}, {pair['second']}",
-                        str(pair["n_items"]),
-                        ranged(pair["spearman"]),
-                        *(number(pair[key]["value"]) for key in ("pearson", "kendall", "quadratic_kappa")),
-                    )
-                    for pair in one["pairs"]
-                ],
-            )
-            for name, one in dimensions.items()
-        )
-        yield filled_table("pairs", head, rows)
+        yield filled_table("pairs", head, ((name, map(of_pair, one["pairs"])) for name, one in dimensions.items()))
     for name, judge, own in judged:
         if own["verdict"]["kind"] in _EXPLAINED:
             yield f"{name}, {judge}: {own['verdict']['text']}"
-    reasons = list(dict.fromkeys(_reasons(dimensions, rankings)))
+    reasons = list(dict.fromkeys(_reasons(dimensions, judged, rankings)))
     yield from reasons[:_REASONS_SHOWN]
     if len(reasons) > _REASONS_SHOWN:
         yield f"... and {len(reasons) - _REASONS_SHOWN} more values or intervals that are missing (see --json)"
     yield found["signature"]
 
 
-def _by_judge(
-    title: str, head: Sequence[str], dimensions: Mapping[str, Report], row: Callable[[Report], Sequence[str]]
-) -> Table:
-    sections = (
-        (name, [(judge, *row(own)) for judge, own in one["judges"].items()]) for name, one in dimensions.items()
-    )
-    return filled_table(title, head, sections)
-
-
-def _beside_person(own: Report) -> Sequence[str]:
-    beside = signed_ranged(own["like_for_like"]["difference"])
-    return str(own["n_items"]), ranged(own["spearman"]), beside, own["verdict"]["kind"].replace("_", " ")
-
-
-def _of_systems(own: Report) -> Sequence[str]:
-    level = own["system_level"]
-    others = (number(level[name]["value"]) for name in ("pearson", "kendall"))
-    return str(level["n_systems"]), ranged(level["spearman"]), *others
-
-
-def _reasons(dimensions: Mapping[str, Report], rankings: Mapping[str, Report]) -> Iterator[str]:
+def _reasons(
+    dimensions: Mapping[str, Report], judged: Sequence[tuple[str, str, Report]], rankings: Mapping[str, Report]
+) -> Iterator[str]:
     """Why values or intervals of the tables are missing."""
+
+    def of(where: str, *statistics: Report) -> Iterator[str]:
+        yield from (f"{where}: {own['reason']}" for own in statistics if own["reason"] is not None)
+
     for name, one in dimensions.items():
-        for key in ("panel_mean", "spearman"):
-            yield from _reason(f"{name}, people", one["people"][key])
-    for name, one in dimensions.items():
-        for judge, own in one["judges"].items():
-            for statistic in (own["spearman"], own["like_for_like"]["difference"]):
-                yield from _reason(f"{name}, {judge}", statistic)
-            yield from sentences("few_raters", found=own["like_for_like"])
+        yield from of(f"{name}, people", one["people"]["panel_mean"], one["people"]["spearman"])
+    for name, judge, own in judged:
+        yield from of(f"{name}, {judge}", own["spearman"], own["like_for_like"]["difference"])
+        yield from sentences("few_raters", found=own["like_for_like"])
     yield from _unranked(rankings)
-    for name, one in dimensions.items():
-        for judge, own in one["judges"].items():
-            if own["system_level"]:
-                yield from _reason(f"{name}, {judge}, system level", own["system_level"]["spearman"])
+    for name, judge, own in judged:
+        if own["system_level"]:
+            yield from of(f"{name}, {judge}, system level", own["system_level"]["spearman"])
     for name, one in dimensions.items():
         for pair in one.get("pairs", ()):
-            yield from _reason(f"{name}, {pair['first']}, {pair['second']}", pair["spearman"])
-
-
-def _reason(where: str, statistic: Report) -> Iterator[str]:
-    if statistic["reason"] is not None:
-        yield f"{where}: {statistic['reason']}"
+            yield from of(f"{name}, {pair['first']}, {pair['second']}", pair["spearman"])
 
 
 def table_comparison_views(found: Report) -> Iterator[Table | str]:
@@ -399,43 +350,38 @@ def table_comparison_views(found: Report) -> Iterator[Table | str]:
         beside = (judge["like_for_like"] for judge in overall["judges"])
         yield from dict.fromkeys(few for own in beside for few in sentences("few_raters", found=own))
         yield ""
-    sections: dict[str, list[Sequence[str]]] = {}
-    for one in found["dimensions"]:
-        own = (one["judges"].get(judge) for judge in found["judges"])
-        cells = (
-            NONE if judged is None else f"{ranged(judged['spearman'])} {_MARKS[judged['like_for_like']['verdict']]}"
-            for judged in own
-        )
-        row = (one["dimension"], str(one["people"]["n_items"]), number(one["people"]["panel_mean"]["value"]), *cells)
-        sections.setdefault(one["dataset"] or "", []).append(row)
-    marks = ", ".join(f"{mark} {verdict.replace('rater', 'person')}" for verdict, mark in _MARKS.items())
-    title = f"Spearman with the mean of {', '.join(found['people'])} ({marks})"
-    head = ("dimension", "items", "noise\nceiling", *found["judges"])
-    yield filled_table(title, head, sections.items(), min_width=14)
+    yield _beside_people(found)
     yield panel_table((_name(one), judge, own) for one in found["dimensions"] for judge, own in one["judges"].items())
     if overall is None:
-        for judge, judged in found["dimensions"][0]["judges"].items():
-            yield f"{judge}: {judged['verdict']['text']}"
+        for judge, own in found["dimensions"][0]["judges"].items():
+            yield f"{judge}: {own['verdict']['text']}"
     yield found["signature"]
+
+
+def _beside_people(found: Report) -> Table:
+    """Judges of each dimension with the mean of the people and beside one of them; the noise ceiling below."""
+    sections: dict[str, list[Sequence[str | Text]]] = {}
+    for one in found["dimensions"]:
+        rows = sections.setdefault(_name(one), [])
+        for judge, own in one["judges"].items():
+            verdict = own["verdict"]["kind"].replace("_", " ")
+            verdict = verdict.removesuffix(" than one rater").removesuffix(" from one rater").removesuffix(" to tell")
+            beside = signed_ranged(own["like_for_like"]["difference"])
+            rows.append((judge, str(own["n_items"]), ranged(own["spearman"]), beside, verdict))
+        ceiling = number(one["people"]["panel_mean"]["value"])
+        rows.append((bold("noise ceiling"), "", bold(ceiling), "", ""))
+    head = ("judge", "n", "Spearman\n(95 %)", "difference from\none person (95 %)", "verdict")
+    return filled_table(f"judges with the mean of {', '.join(found['people'])}", head, sections.items(), min_width=14)
 
 
 def _overall_table(overall: Report) -> Table:
     """Judges over all dimensions, best first, and the noise ceiling below them."""
-    following = dict(pairwise(judge["judge"] for judge in overall["judges"] if judge["cluster"] is not None))
     rows: list[Sequence[str | Text]] = []
-    for judge in overall["judges"]:
-        name = judge["judge"]
-        p = turned(overall, name, following[name])["p_adjusted"] if name in following else None
-        rows.append(
-            (
-                name,
-                "none" if judge["cluster"] is None else str(judge["cluster"]),
-                ranged(judge["spearman"]),
-                signed_ranged(judge["like_for_like"]["difference"]),
-                percent_ranged(judge["share_of_panel_ceiling"]),
-                "" if p is None else f"{p:.3f}",
-            )
-        )
+    for judge, cluster, own in _beside_next(overall):
+        beside, share = judge["like_for_like"]["difference"], judge["share_of_panel_ceiling"]
+        p = "" if own is None or own["p_adjusted"] is None else f"{own['p_adjusted']:.3f}"
+        spearman = ranged(judge["spearman"])
+        rows.append((judge["judge"], cluster, spearman, signed_ranged(beside), percent_ranged(share), p))
     rows.append((bold("noise ceiling"), "", bold(ranged(overall["people"]["panel_mean"])), "", "", ""))
     title = f"judges over {overall['n_dimensions']} dimensions ({overall['n_groups']} groups)"
     head = (

@@ -21,7 +21,7 @@ from .backbones.deferred import finish, seen_as_float32
 
 LoraMethod = Literal["lora", "rslora", "dora"]
 TrainedDtype = Literal["float32", "backbone"]
-JOINER: PartName = "joiner"
+FUSION: PartName = "fusion"
 """Has no pre-trained weights: where there is one, it is fully trained."""
 MOST_RANK = 4_096
 OTHER = "other"
@@ -78,7 +78,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
             raise UserError(
                 f"train {name!r}: backbone {backbone.name} has no such part; expected {', '.join(backbone.parts)}"
             )
-    if both := set(settings.parts) & {*settings.full_parts, JOINER}:
+    if both := set(settings.parts) & {*settings.full_parts, FUSION}:
         raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
@@ -94,7 +94,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
 
 def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
     """Parts whose weights are all trained: those that the settings name, and cross-attention fusion."""
-    return [name for name in backbone.parts if name in settings.full_parts or name == JOINER]
+    return [name for name in backbone.parts if name in settings.full_parts or name == FUSION]
 
 
 def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:

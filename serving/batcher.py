@@ -1,16 +1,16 @@
-"""The micro-batcher: requests that wait together are scored together."""
+"""The micro-batcher: pairs that wait together are scored together, and clients take turns."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from ..data_modules.audio import Clip
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
@@ -20,7 +20,29 @@ LONG_TEXT = 1_000
 """Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
 MANY_WINDOWS = 4
 """Windows of a pair beyond which it is scored alone: others would wait for as many pairs as it has windows."""
-_OLD_SHARE = 0.8  # of what was known before in the running mean of seconds per pair
+_OLD_SHARE = 0.8  # of what was known before in the running mean of seconds for a unit of work
+
+
+def work_of(windows: int, situation: str) -> int:
+    """Work of a pair: its windows, each with the whole text; 1 = a pair of short clips and a short text."""
+    return windows * (1 + len(situation.encode()) // LONG_TEXT)
+
+
+def has_place(held: Mapping[str, int], client: str, more: int, total: int) -> bool:
+    """Whether a client may hold more of the places that all share.
+
+    Whoever holds none gets in while there are any. With `n` others, nobody gets more than one in `n + 2` of them, so
+    that a place is left for who comes next.
+
+    Args:
+        held: Places by client.
+        client: Who wants them.
+        more: So many.
+        total: Of all places.
+    """
+    own = held.get(client, 0)
+    others = len(held) - (own > 0)
+    return sum(held.values()) + more <= total and (own == 0 or own + more <= total // (others + 2))
 
 
 @dataclass(eq=False)
@@ -30,69 +52,115 @@ class Job:
     Attributes:
         pair: What is scored.
         level: Of its intervals.
+        client: Who wants it.
         windows: In how many it is read.
         future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
         entered: When it began to wait (`time.monotonic`).
+        turn: Its place among the others: what its client had been given when it came (`_Lane`).
         batch: Pairs that were scored together with it, itself included; 0 = not yet.
         waited: Seconds before its batch began.
     """
 
     pair: Pair
     level: float
+    client: str = ""
     windows: int = 1
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
+    turn: int = 0
     batch: int = 0
     waited: float = 0.0
 
     @property
+    def work(self) -> int:
+        """See `work_of`."""
+        return work_of(self.windows, self.pair.situation or "")
+
+    @property
     def is_long(self) -> bool:
         """It is scored alone."""
-        return self.windows > MANY_WINDOWS or len((self.pair.situation or "").encode()) > LONG_TEXT
+        return self.windows > MANY_WINDOWS or self.work > self.windows
 
 
 class Full(Exception):
     """There is no place left."""
 
 
+class _Lane:
+    """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996).
+
+    Attributes:
+        jobs: That wait, next one first.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._now, self._given = 0, Counter[str]()
+
+    def add(self, job: Job) -> None:
+        job.turn = max(self._now, self._given[job.client])
+        self._given[job.client] = job.turn + job.work
+        insort(self.jobs, job, key=attrgetter("turn"))
+
+    def take(self, count: int) -> list[Job]:
+        some, self.jobs = self.jobs[:count], self.jobs[count:]
+        self._now = some[0].turn
+        self._given = Counter({client: given for client, given in self._given.items() if given > self._now})
+        return some
+
+
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's, by turns with single pairs of long texts or of many windows,
-    so that nobody waits for all of those. As long as others are on their way (`announce`) it waits a moment for them,
-    but never longer than `max_wait`: a client that is alone never waits.
+    It takes what waits, at most a batch of the scorer's. Pairs of long texts or of many windows are scored one by one
+    and get at most half of the time while others wait, so that nobody waits for all of those. As long as others are on
+    their way (`announce`) it waits a moment for them, but never longer than `max_wait`: a client that is alone never
+    waits.
 
     Args:
         scorer: The judge.
-        max_queue: Pairs that may wait.
+        max_queue: Work that may wait, see `work_of`.
         max_wait: Seconds.
         on_batch: Told how many pairs were scored together, and in how many seconds.
+        patience: Seconds; nothing is let in while what waits would take longer.
     """
 
-    def __init__(self, scorer: Scorer, max_queue: int, max_wait: float, on_batch: Callable[[int, float], None]) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        max_queue: int,
+        max_wait: float,
+        on_batch: Callable[[int, float], None],
+        patience: float = float("inf"),
+    ) -> None:
         self._scorer, self._max_queue, self._max_wait, self._on_batch = scorer, max_queue, max_wait, on_batch
-        self._waiting: deque[Job] = deque()
+        self._patience = patience
+        self._short, self._long = _Lane(), _Lane()
+        self._owed = 0.0  # seconds for short pairs before the next long one
         self._changed = threading.Condition()
         self._coming = 0
-        self._takes_long = False
         self._closed = False
-        self._seconds_per_pair = 0.05
+        self._begun: Sequence[Job] = ()
+        self._seconds_of_work = 0.05
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
     @property
-    def waiting(self) -> int:
-        """Pairs in the queue."""
-        return len(self._waiting)
+    def jobs(self) -> list[Job]:
+        """What waits."""
+        return self._short.jobs + self._long.jobs
 
     @property
-    def is_full(self) -> bool:
-        """No place is left."""
-        return len(self._waiting) >= self._max_queue
+    def seconds(self) -> float:
+        """How long what waits and what is being scored will take."""
+        return self._seconds_of_work * sum(job.work for job in [*self.jobs, *self._begun])
 
-    def retry_after(self) -> int:
-        """Seconds after which what waits now should be done, 1 to 60."""
-        return int(min(60, max(1, self.waiting * self._seconds_per_pair + 0.5)))
+    def has_place(self, client: str, work: int = 1) -> bool:
+        """Whether a client may let so much work wait."""
+        held = Counter[str]()
+        for job in self.jobs:
+            held[job.client] += job.work
+        return has_place(held, client, work, self._max_queue) and self.seconds <= self._patience
 
     def announce(self, change: int) -> None:
         """So many pairs more (or fewer) are on their way."""
@@ -100,43 +168,37 @@ class Batcher:
             self._coming += change
             self._changed.notify()
 
-    def submit(self, pairs: Sequence[Pair], level: float) -> list[Job]:
-        """Let pairs wait, all of them or none.
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Let jobs of a client wait, all of them or none.
 
         Raises:
             Full: If there are not so many places.
         """
         with self._changed:
-            if len(self._waiting) + len(pairs) > self._max_queue:
+            if not self.has_place(jobs[0].client, sum(job.work for job in jobs)):
                 raise Full
-            jobs = [Job(pair, level, self.windows(pair)) for pair in pairs]
-            self._waiting.extend(jobs)
+            for job in jobs:
+                (self._long if job.is_long else self._short).add(job)
             self._changed.notify()
-        return jobs
-
-    def windows(self, pair: Pair) -> int:
-        """In how many windows a pair of decoded clips is read."""
-        clips = [turn.audio for turn in pair.context] + [pair.response]
-        hears = self._scorer.max_seconds
-        return math.prod(math.ceil(len(clip.samples) / (clip.rate * hears)) for clip in clips if isinstance(clip, Clip))
 
     def drop(self, jobs: Iterable[Job]) -> None:
         """Nobody wants these any more: what was not begun never will be."""
         with self._changed:
             for job in jobs:
                 job.future.cancel()
-            self._waiting = deque(job for job in self._waiting if not job.future.cancelled())
+            for lane in (self._short, self._long):
+                lane.jobs = [job for job in lane.jobs if not job.future.cancelled()]
 
-    def close(self) -> None:
-        """Score what waits, then end the thread."""
+    def close(self, seconds: float | None = None) -> None:
+        """Score what waits, then end the thread; it is waited for so long, None = until it has."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while jobs := self._next():
-            begun = time.monotonic()
+            begun, self._begun = time.monotonic(), jobs
             for job in jobs:
                 job.batch, job.waited = len(jobs), begun - job.entered
             waiting = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
@@ -153,7 +215,10 @@ class Batcher:
                 for job, outcome in zip(some, found, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - begun
-            self._seconds_per_pair += (1 - _OLD_SHARE) * (seconds / len(jobs) - self._seconds_per_pair)
+            self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
+            of_one = seconds / sum(job.work for job in jobs)
+            self._seconds_of_work += (1 - _OLD_SHARE) * (of_one - self._seconds_of_work)
+            self._begun = ()
             self._on_batch(len(jobs), seconds)
 
     def _next(self) -> list[Job]:
@@ -161,11 +226,11 @@ class Batcher:
         size = self._scorer.batch_size
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if self._waiting:
-                    left = self._waiting[0].entered + self._max_wait - time.monotonic()
+                self._changed.wait_for(lambda: self.jobs or self._closed)
+                if waiting := self.jobs:
+                    left = min(job.entered for job in waiting) + self._max_wait - time.monotonic()
                     self._changed.wait_for(
-                        lambda: len(self._waiting) >= size or not self._coming or self._closed, max(0.0, left)
+                        lambda: len(self.jobs) >= size or not self._coming or self._closed, max(0.0, left)
                     )
                 taken, closed = self._take(size), self._closed
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
@@ -173,8 +238,7 @@ class Batcher:
                 return jobs
 
     def _take(self, size: int) -> list[Job]:
-        kinds = {job.is_long for job in self._waiting}
-        self._takes_long = kinds == {True} or (len(kinds) == 2 and not self._takes_long)
-        some = [job for job in self._waiting if job.is_long == self._takes_long][: 1 if self._takes_long else size]
-        self._waiting = deque(job for job in self._waiting if job not in some)
-        return some
+        short, long = self._short, self._long
+        if long.jobs and (self._owed <= 0 or not short.jobs):
+            return long.take(1)
+        return short.take(size) if short.jobs else []

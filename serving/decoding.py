@@ -26,13 +26,12 @@ from ..data_modules.errors import AudioError
 
 MAX_CHANNELS = 8
 """Accepted; a few kilobytes of Vorbis may claim 255."""
-MAX_SAMPLES = 2**26
-"""Accepted before channels are averaged; a few megabytes of FLAC may hold far more."""
+MAX_SAMPLES = 2**25
+"""Accepted before channels are averaged: 100 s at 192 kHz in mono. A few megabytes of FLAC may hold far more."""
 MAX_MEMORY = 2**30
 """Bytes of data that a process may have; beyond, a clip is refused."""
 _PIPE_BYTES = 2**20
 _START_SECONDS = 120.0
-_RESAMPLERS = 2  # threads; each has threads of torch's below it
 
 
 class Decoders:
@@ -53,8 +52,8 @@ class Decoders:
         self._on_restart = on_restart
         self._free: asyncio.Queue[_Worker] = asyncio.Queue()
         self._workers = [_Worker() for _ in range(count)]
-        self._under_way: set[asyncio.Task[Clip]] = set()
-        self._threads = ThreadPoolExecutor(_RESAMPLERS, thread_name_prefix="resampling")
+        self._under_way: set[asyncio.Task[tuple[Clip, float]]] = set()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="resampling")
 
     async def start(self) -> None:
         """Start the processes."""
@@ -67,7 +66,7 @@ class Decoders:
         for worker in self._workers:
             await worker.kill()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        self._threads.shutdown()
+        self._threads.shutdown(wait=False)
 
     async def decode(self, data: bytes, name: str) -> tuple[Clip, float]:
         """A clip at the judge's rate, and its duration in seconds.
@@ -84,24 +83,22 @@ class Decoders:
         task = asyncio.create_task(self._exchange(worker, data, name))
         self._under_way.add(task)
         task.add_done_callback(self._forget)
-        clip = await asyncio.shield(task)
-        seconds = clip.seconds
-        if clip.rate != self._rate:
-            loop = asyncio.get_running_loop()
-            samples = await loop.run_in_executor(self._threads, decode, clip, self._rate)
-            clip = Clip(samples, self._rate, name)
-        return clip, seconds
+        return await asyncio.shield(task)
 
-    def _forget(self, task: asyncio.Task[Clip]) -> None:
+    def _forget(self, task: asyncio.Task[tuple[Clip, float]]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
             task.exception()  # nobody may be waiting for it any more
 
-    async def _exchange(self, worker: _Worker, data: bytes, name: str) -> Clip:
+    async def _exchange(self, worker: _Worker, data: bytes, name: str) -> tuple[Clip, float]:
         try:
             await worker.start()
             async with asyncio.timeout(self._seconds):
-                return await worker.decode(data, name, self._max_seconds)
+                clip = await worker.decode(data, name, self._max_seconds)
+            # here, so that there are never more clips at their own rate than processes
+            loop = asyncio.get_running_loop()
+            samples = await loop.run_in_executor(self._threads, decode, clip, self._rate)
+            return Clip(samples, self._rate, name), clip.seconds
         except TimeoutError:
             await self._replace(worker)
             raise AudioError(f"{name}: decoding took longer than {self._seconds:g} s") from None

@@ -6,7 +6,7 @@ The text of a form is checked here, before a clip of it is decoded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, TypeVar
 
@@ -123,21 +123,23 @@ def check_head(request: Request, settings: Settings) -> None:
         raise Problem("not_multipart", "Content-Encoding; expected none, send the form as it is")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > settings.max_bytes:
-        raise _too_large(settings)
+        raise too_large(settings)
 
 
-async def receive(request: Request, form: type[FormT], settings: Settings) -> tuple[FormT, int]:
+async def receive(request: Request, form: type[FormT], settings: Settings, count: Callable[[int], None]) -> FormT:
     """Read a form, in memory: nothing is written to disk.
 
-    Returns:
-        The form, and the bytes of the body.
+    Args:
+        request: What is read.
+        form: Its kind.
+        settings: Limits of time.
+        count: Told how many bytes have come; raises where they are too many.
 
     Raises:
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    chunks = _Chunks(request, settings)
-    parser = _Parser(request.headers, chunks.read(), form, settings.max_bytes)
+    parser = _Parser(request.headers, _chunks(request, settings, count), form, settings.max_bytes)
     try:
         sent = await parser.parse()
     except MultiPartException as error:
@@ -162,45 +164,36 @@ async def receive(request: Request, form: type[FormT], settings: Settings) -> tu
             except UnicodeDecodeError:
                 raise Problem("invalid", f"{name}: not UTF-8; expected text") from None
     try:
-        return form.model_validate(values), chunks.size
+        return form.model_validate(values)
     except ValidationError as error:
         name, reason = reason_of(error)
         raise Problem("invalid", f"{name}: {reason}") from None
 
 
-def _too_large(settings: Settings) -> Problem:
+def too_large(settings: Settings) -> Problem:
+    """The refusal of a body."""
     return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
 
 
-class _Chunks:
-    """The body of a request as it comes, within limits of size and time.
+async def _chunks(request: Request, settings: Settings, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+    """The body of a request as it comes, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.
-
-    Attributes:
-        size: Bytes so far.
     """
-
-    def __init__(self, request: Request, settings: Settings) -> None:
-        self._request, self._settings, self.size = request, settings, 0
-
-    async def read(self) -> AsyncGenerator[bytes, None]:
-        clock, settings = asyncio.get_running_loop().time, self._settings
-        end, more = clock() + settings.body_seconds, True
-        while more:
-            try:
-                async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
-                    message = await self._request.receive()
-            except TimeoutError:
-                limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
-                raise Problem("body_timeout", f"the body came too slowly; expected at most {limits}") from None
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            self.size += len(chunk)
-            if self.size > settings.max_bytes:
-                raise _too_large(settings)
-            yield chunk
+    clock, more = asyncio.get_running_loop().time, True
+    end = clock() + settings.body_seconds
+    while more:
+        try:
+            async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
+                message = await request.receive()
+        except TimeoutError:
+            limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
+            raise Problem("body_timeout", f"the body came too slowly; expected at most {limits}") from None
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        count(len(chunk))
+        yield chunk
 
 
 class _Parser(MultiPartParser):

@@ -32,6 +32,7 @@ CLIENT_GONE = 499
 _KEY = "empathy_judge.record"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PACKAGE_FRAMES = 6
+_KIND = 60  # characters of a warning that say what it is about
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128)
 _HEADERS = {
@@ -43,7 +44,7 @@ _HEADERS = {
 _LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Record:
     """What is known of a request.
 
@@ -51,6 +52,7 @@ class Record:
         id: Of the client, if it sent a sensible one in `X-Request-ID`.
         method: Of HTTP.
         route: Path if it is one of `ROUTES`, else ``other``: what strangers ask for is not written down.
+        client: Address, which is never written down.
         begun: `time.monotonic`.
         status: Of the answer.
         code: Of `schemas.Code`; empty = no error.
@@ -61,6 +63,7 @@ class Record:
     id: str
     method: str
     route: str
+    client: str = ""
     begun: float = field(default_factory=time.monotonic)
     status: int = 0
     code: str = ""
@@ -86,7 +89,8 @@ def record_of(scope: Scope) -> Record:
         asked = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         route = scope["path"] if scope["path"] in ROUTES else "other"
-        scope[_KEY] = Record(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route)
+        client, _ = scope["client"] or ("", 0)
+        scope[_KEY] = Record(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route, client)
     return scope[_KEY]
 
 
@@ -110,10 +114,29 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class OncePerSecond(logging.Filter):
+    """Of a warning that comes again and again, such as one for each of many connections, a line a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Requests and bugs are always written."""
+        if record.levelno != logging.WARNING and record.name == LOGGER.name:
+            return True
+        kind, now = f"{record.name} {record.msg}"[:_KIND], time.monotonic()
+        if now - self._last.get(kind, -1.0) < 1.0:
+            return False
+        self._last = {own: last for own, last in self._last.items() if now - last < 1.0} | {kind: now}
+        return True
+
+
 def log_json() -> None:
     """Write the log as lines of JSON to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    handler.addFilter(OncePerSecond())
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
     LOGGER.setLevel(logging.INFO)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -18,23 +20,26 @@ import numpy as np
 from fastapi import FastAPI, Request
 
 from ..audio_inputs import make_pair
-from ..data_modules.audio import Clip
+from ..data_modules.audio import AudioSource, Clip
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full, Job
+from .batcher import Batcher, Full, Job, has_place, work_of
 from .decoding import Decoders
-from .forms import Form, FormT, RankForm, check_head, receive
+from .forms import Form, FormT, RankForm, check_head, receive, too_large
 from .records import LOGGER, Metrics, Record, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import Settings
 
 _WINDOWS = 10
 """Clips may be so many times as long as one window, unless the settings say otherwise."""
-_WINDOWS_OF_A_PAIR = 2 * _WINDOWS
-"""Those of its clips multiplied: each is as much work as a short pair, and the others wait meanwhile."""
+_WORK_OF_A_PAIR, _WORK_OF_A_REQUEST = 2 * _WINDOWS, 64
+"""Windows of its clips multiplied (`batcher.work_of`): each is as much work as a short pair, and the others wait
+meanwhile."""
+_UPLOADS_IN_MEMORY = 16
+"""Bodies of the largest size that are received at once; while there are more, only small ones go on."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +92,17 @@ class Service:
         is_stopping: New requests are not let in any more.
         let_in: Requests so far.
         under_way: Requests that were let in and have no answer yet.
+        lost: Requests that were let in and got none before the service ended.
     """
 
     def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
         self._source, self.settings = source, settings
-        self.metrics = Metrics(lambda: self._judge.batcher.waiting if self._judge else 0)
+        self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
         self.starting: asyncio.Task[None] | None = None
         self._judge: Judge | None = None
         self.is_stopping = False
-        self.let_in = self.under_way = self._uploads = 0
+        self.let_in = self.under_way = self.lost = 0
+        self._uploads: dict[Record, int] = {}  # bytes so far
 
     @property
     def state(self) -> Literal["loading", "ready", "stopping"]:
@@ -127,7 +134,7 @@ class Service:
         self.is_stopping = True
         self.starting.cancel()
         if self._judge is not None:
-            await asyncio.to_thread(self._judge.batcher.close)
+            self._judge.batcher.close(0 if self.lost else None)
             await self._judge.decoders.stop()
 
     async def _start(self) -> None:
@@ -141,18 +148,18 @@ class Service:
             scorer = await _in_daemon_thread(scorer)
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
+        patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that who is let in has an answer
         judge = Judge(
             scorer,
             JudgeId(name=settings.name, version=version),
             max_seconds,
             Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored),
+            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, patience),
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
-        (trial,) = judge.batcher.submit(
-            [make_pair("trial", None, Clip(samples.astype(np.float32), rate))], DEFAULT_LEVEL
-        )
+        trial = Job(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
+        judge.batcher.submit([trial])
         await asyncio.wrap_future(trial.future)
         self._judge = judge
         LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
@@ -169,33 +176,34 @@ class Service:
         check_head(request, settings)
         judge = self._admit(record)
         with ExitStack() as upload:
-            upload.enter_context(self._uploading())
-            form, size = await receive(request, kind, settings)
+            upload.enter_context(self._uploading(record))
+            form = await receive(request, kind, settings, functools.partial(self._received, record))
             self._stage(record, "receive", record.seconds)
-            record.facts["bytes"] = size
+            record.facts["bytes"] = self._uploads[record]
             if "level" in form.model_fields_set and judge.scorer.calibration is None:
                 raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
             if isinstance(form, RankForm):
-                ranked_by(judge, form)  # before any work
+                ranked_by(judge, form)
+            # the last check before any work
+            judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
             async with _patient(request, settings):
-                clips = await self._decode(judge, form, record)
+                jobs, seconds = await self._decode(judge, form, record)
                 upload.close()
-                jobs = _submit(judge, form, [clip for clip, _ in clips], record.id)
                 try:
+                    judge.batcher.submit(jobs)
                     found = [await asyncio.wrap_future(job.future) for job in jobs]
+                except Full:
+                    raise _busy(judge) from None
                 finally:
                     judge.batcher.drop(jobs)  # does nothing to those that are done
-        assessments = []
         for outcome in found:
             if isinstance(outcome, AudioError):
                 raise outcome
-            assessments.append(outcome)
         self._stage(record, "wait", max(job.waited for job in jobs))
         self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
         record.facts["batch"] = max(job.batch for job in jobs)
-        self.metrics.audio_seconds.inc(sum(seconds for _, seconds in clips))
-        seconds, turns = [round(seconds, 3) for _, seconds in clips], len(form.context)
-        return Heard(judge, form, assessments, Seconds(context=seconds[:turns], responses=seconds[turns:]))
+        self.metrics.audio_seconds.inc(sum(seconds.context + seconds.responses))
+        return Heard(judge, form, [own for own in found if isinstance(own, Assessment)], seconds)
 
     def _admit(self, record: Record) -> Judge:
         """Let a request in, if there is a place for it.
@@ -204,7 +212,10 @@ class Service:
             Problem: If there is none.
         """
         judge = self.judge
-        if judge.batcher.is_full or self._uploads >= self.settings.concurrency:
+        held = Counter(other.client for other in self._uploads)
+        if not (
+            has_place(held, record.client, 1, self.settings.concurrency) and judge.batcher.has_place(record.client)
+        ):
             raise _busy(judge)
         record.admitted = True
         self.under_way += 1
@@ -213,32 +224,58 @@ class Service:
         return judge
 
     @contextmanager
-    def _uploading(self) -> Iterator[None]:
+    def _uploading(self, record: Record) -> Iterator[None]:
         """Holds a place among the requests that are received and decoded."""
-        self._uploads += 1
+        self._uploads[record] = 0
         self.metrics.uploads.inc()
         try:
             yield
         finally:
-            self._uploads -= 1
+            del self._uploads[record]
             self.metrics.uploads.dec()
 
-    async def _decode(self, judge: Judge, form: Form, record: Record) -> list[tuple[Clip, float]]:
-        """The clips of a request, context first, each with its seconds."""
-        begun, files = time.monotonic(), {"context": form.context, "response": form.responses}
+    def _received(self, record: Record, count: int) -> None:
+        """More bytes of a request came.
+
+        Raises:
+            Problem: If it is too large, or together with the others.
+        """
+        self._uploads[record] += count
+        if self._uploads[record] > self.settings.max_bytes:
+            raise too_large(self.settings)
+        most = _UPLOADS_IN_MEMORY * self.settings.max_bytes
+        if sum(self._uploads.values()) > most and self._uploads[record] > most / self.settings.concurrency:
+            raise _busy(self.judge)
+
+    async def _decode(self, judge: Judge, form: Form, record: Record) -> tuple[list[Job], Seconds]:
+        """A job for each response, and the durations of all clips.
+
+        Raises:
+            AudioError: If a clip cannot be used, or there are too many windows.
+        """
+        begun, hears, clips, jobs, windows = time.monotonic(), judge.scorer.max_seconds, [], [], 1
+        seconds = Seconds(context=[], responses=[])
         judge.batcher.announce(len(form.responses))
         try:
-            clips = [
-                await judge.decoders.decode(data, name if len(own) == 1 else f"{name} {number}")
-                for name, own in files.items()
-                for number, data in enumerate(own, start=1)
-            ]
+            for number, data in enumerate(form.context, start=1):
+                name = "context" if len(form.context) == 1 else f"context {number}"
+                clip, lasts = await judge.decoders.decode(data, name)
+                clips.append(clip)
+                seconds.context.append(round(lasts, 3))
+                windows *= math.ceil(clip.seconds / hears)
+                _check_work(judge, form, windows)
+            for number, data in enumerate(form.responses, start=1):
+                name = "response" if len(form.responses) == 1 else f"response {number}"
+                clip, lasts = await judge.decoders.decode(data, name)
+                seconds.responses.append(round(lasts, 3))
+                pair = _pair(record, form, clips, clip)
+                jobs.append(Job(pair, form.level, record.client, windows * math.ceil(clip.seconds / hears)))
+                _check_work(judge, form, jobs[-1].windows, sum(job.windows for job in jobs))
         finally:
             judge.batcher.announce(-len(form.responses))
         self._stage(record, "decode", time.monotonic() - begun)
-        seconds = sum(seconds for _, seconds in clips)
-        record.facts["audio_seconds"] = round(seconds, 3)
-        return clips
+        record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
+        return jobs, seconds
 
     def _stage(self, record: Record, name: str, seconds: float) -> None:
         self.metrics.stages.labels(name).observe(seconds)
@@ -312,33 +349,37 @@ async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None,
         raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
 
 
-def _submit(judge: Judge, form: Form, clips: Sequence[Clip], request: str) -> list[Job]:
-    """Put a pair for each response into the queue. The last turn of the context is the user's, and speakers alternate.
+def _pair(record: Record, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
+    """A pair of a request. The last turn of the context is the user's, and speakers alternate."""
+    count = len(context)
+    turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(context))
+    return Pair(record.id, response, turns, situation=form.situation or None, group_id=record.id)
+
+
+def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> None:
+    """A pair, and all pairs of a request together, are not in too many windows.
 
     Raises:
-        AudioError: If a pair has too many windows.
-        Problem: If the queue is full.
+        AudioError: If they are.
     """
-    count = len(form.context)
-    turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(clips[:count]))
-    situation = form.situation or None
-    pairs = [Pair(request, clip, turns, situation=situation, group_id=request) for clip in clips[count:]]
-    hears = judge.scorer.max_seconds
-    most = max(_WINDOWS_OF_A_PAIR, math.ceil(judge.max_seconds / hears))
-    windows = max(map(judge.batcher.windows, pairs))
-    if windows > most:
+    hears, texts = judge.scorer.max_seconds, work_of(1, form.situation)
+    of_pair = max(_WORK_OF_A_PAIR, math.ceil(judge.max_seconds / hears)) // texts
+    of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
+    beside = " beside a situation of this length" if texts > 1 else ""
+    if windows > of_pair:
         raise AudioError(
-            f"context and response make {windows} windows of {hears:g} s; expected at most {most}", "too long"
+            f"context and response make {windows} windows of {hears:g} s; expected at most {of_pair}{beside}",
+            "too long",
         )
-    try:
-        return judge.batcher.submit(pairs, form.level)
-    except Full:
-        raise _busy(judge) from None
+    if together > of_request:
+        raise AudioError(
+            f"the responses make {together} windows of {hears:g} s; expected at most {of_request}{beside}", "too long"
+        )
 
 
 def _busy(judge: Judge) -> Problem:
     """The refusal of a full service."""
-    wait = str(judge.batcher.retry_after())
+    wait = f"{min(60, max(1, judge.batcher.seconds)):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 

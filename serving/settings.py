@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import socket
 import sys
 from typing import Any
 
@@ -42,6 +43,7 @@ class Settings(BaseModel):
         idle_seconds: Longest silence while a request is received.
         request_seconds: Longest time from the last byte of a request to its answer.
         drain_seconds: After SIGTERM at least so long requests are answered with 503, so that load balancers notice.
+        grace_seconds: After SIGTERM the service ends within this time, whoever still waits or does not read.
         token: What clients must send as a bearer token, printable ASCII; None = nothing.
         open_metrics: `/metrics` needs no token.
     """
@@ -54,13 +56,14 @@ class Settings(BaseModel):
     windows: bool = True
     max_queue: int = Field(default=128, ge=1, le=10**6)
     max_wait: float = Field(default=0.005, ge=0, le=60)
-    concurrency: int = Field(default=32, ge=1, le=10**4)
+    concurrency: int = Field(default=64, ge=1, le=10**4)
     decoders: int = Field(default=2, ge=1, le=256)
     decode_seconds: float = Field(default=10.0, gt=0, le=_DAY)
     body_seconds: float = Field(default=60.0, gt=0, le=_DAY)
     idle_seconds: float = Field(default=10.0, gt=0, le=_DAY)
     request_seconds: float = Field(default=60.0, gt=0, le=_DAY)
     drain_seconds: float = Field(default=2.0, ge=0, le=_DAY)
+    grace_seconds: float = Field(default=25.0, gt=0, le=_DAY)
     token: str | None = Field(default=None, repr=False)
     open_metrics: bool = False
 
@@ -93,6 +96,25 @@ def reason_of(error: ValidationError) -> tuple[str, str]:
     first = error.errors(include_input=False)[0]
     reason = re.sub(r"^\w+ should (have|be)", "expected", first["msg"].removeprefix("Value error, "))
     return str(first["loc"][0]), "missing" if first["type"] == "missing" else reason
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, before anything that takes time.
+
+    Args:
+        host: Address.
+        port: 0 = any that is free.
+
+    Raises:
+        UserError: If nothing can listen there.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--host {host} --port {port}: {error}; expected an address of this machine and a free port"
+        ) from None
 
 
 # of <malloc.h>

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -89,7 +91,12 @@ def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
     run = tmp_path / "run"
     assert main(["train", "--json", *train_arguments(run, trainer__max_epochs=1)]) == 0
     checkpoint = run / "checkpoints" / "best.ckpt"
-    assert json.loads(capsys.readouterr().out) == {"run": str(run), "best_checkpoint": str(checkpoint)}
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("run", "best_checkpoint")} == {
+        "run": str(run),
+        "best_checkpoint": str(checkpoint),
+    }
+    assert set(found["validation"]) == {"empathy", "warmth"}
     assert "json" not in (run / "config.yaml").read_text()
 
 
@@ -114,7 +121,7 @@ def test_train_has_help_with_an_example(capsys):
         (["evalute", "j"], "evalute: no such command (did you mean evaluate?); see empathy-judge --help"),
         (["split"], "the following arguments are required: data; see empathy-judge split --help"),
         (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
-        (["split", "d", "--seed", "two"], "argument --seed: invalid int value: 'two'"),
+        (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
         (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
         (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
         (["import", "table", "x", "--dimensoin", "a=1:5:1"], "--dimensoin: no such option (did you mean --dimension?)"),
@@ -156,6 +163,64 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
     assert "backbone 'no/such-backbone': expected 'nano', a hub id or a folder" in line
     assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
     assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
+
+
+# ---------------------------------------------------------------- what the machine refuses
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), 2, "a/b: No space left on device; free some room"),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; expected the right to"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator"), 2, "Cannot allocate memory"),
+        (MemoryError(), 2, "Cannot allocate memory; expected more memory, or a smaller --batch-size"),
+        (RecursionError("maximum recursion depth exceeded"), 2, "what was read is nested too deeply"),
+        ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),
+        (OSError("a model\nthat is not there"), 2, "a model that is not there; see what the system says"),
+        (KeyError("x"), 70, "KeyError: 'x': a mistake of this program; EMPATHY_JUDGE_DEBUG=1 shows where"),
+        (KeyboardInterrupt(), 130, None),
+        (BrokenPipeError(), 141, None),
+    ],
+)  # fmt: skip
+def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeypatch):
+    def run(options):
+        """Fail."""
+        raise error if isinstance(error, BaseException) else error()
+
+    monkeypatch.setitem(COMMANDS, "doctor", run)
+    monkeypatch.setattr("empathy_judge.cli._close_output", lambda: None)
+    assert main(["doctor"]) == code
+    said = capfd.readouterr().err
+    assert said.startswith(f"error: {line}") if line else said == ("interrupted\n" if code == 130 else "")
+    assert said.count("\n") == (code != 141)
+    monkeypatch.setenv("EMPATHY_JUDGE_DEBUG", "1")
+    assert main(["doctor"]) == code
+    assert ("Traceback" in capfd.readouterr().err) == (line is not None)
+
+
+@pytest.mark.parametrize(
+    ("output", "encoding", "code", "said"),
+    [
+        (">/dev/full", "utf-8", 2, "error: standard output: No space left on device; free some room and start"),
+        ("| true", "utf-8", 141, ""),
+        (">&-", "utf-8", 0, ""),
+        (">FILE", "ascii", 0, ""),
+        (">FILE", "latin-1", 0, ""),
+    ],
+)
+def test_scores_are_written_whatever_becomes_of_standard_output(output, encoding, code, said, tmp_path):
+    table = tmp_path / "scores.csv"
+    rows = [f"c{n},{who},wärme🙂,{(n * step) % 7}" for n in range(12) for who, step in (("ann", 1), ("ü", 3))]
+    table.write_text("\n".join(["item,annotator,dimension,score", *rows]), encoding="utf-8")
+    words = f"set -o pipefail; {sys.executable} -m empathy_judge.cli agreement {table} --resamples 20"
+    words = f"{words} {output.replace('FILE', str(tmp_path / 'out'))}"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(["bash", "-c", words], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr[: len(said)], done.stderr.count("\n")) == (code, said, bool(said))
+    if "FILE" in output:
+        printed = (tmp_path / "out").read_bytes().decode(encoding)
+        assert ("wärme\\U0001f642" if encoding == "latin-1" else "w\\xe4rme\\U0001f642") in printed
 
 
 # ---------------------------------------------------------------- inspect
@@ -275,9 +340,11 @@ def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys)
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
-    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, "score", str(judge_folder))
+    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(
+        capsys, "score", str(judge_folder)
+    )
     words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
-    assert "expected JUDGE CONTEXT RESPONSE, or JUDGE --manifest FILE" in failed(capsys, *words)
+    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(capsys, *words)
 
 
 def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):

@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import empathy_judge
 import pytest
 import torch
 import yaml
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("*.yaml"))
 SWEEPS = [path for path in FILES if path.stem.startswith("sweep_")]
 CONFIGS = [path for path in FILES if path not in SWEEPS]
+TENS = [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+BOMB = "\n".join(["expected_trainable:", "  a0: &a0 [1]", *TENS])  # 10^11 ones for whoever copies it
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,7 @@ def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_re
 
 
 def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")  # no name is broken, and what a recipe is ends with its sentence
     assert main(["recipes"]) == 0
     listed = capsys.readouterr().out
     assert all(re.search(rf"\b{path.stem}\b", listed) for path in FILES)
@@ -78,6 +81,7 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
         assert sum(line.startswith("# needs: ") for line in find_recipe(name).read_text().splitlines()) == 1, name
         assert re.match(r"no GPU; |one GPU of \d+ GB; |one or more GPUs of \d+ GB|several GPUs|what the ", own["needs"])
         assert own["command"].startswith("empathy-judge ")
+        assert own["about"].endswith(".")
         assert "`--dry-run`" in own["needs"] or "GiB" not in own["needs"]  # a figure says where it is from
     assert found["qwen2_audio"]["backbone"] == "Qwen/Qwen2-Audio-7B-Instruct"
     assert found["mixed"]["backbone"] is None
@@ -112,7 +116,10 @@ def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(c
     for words, message in (
         (["show"], "expected recipes show NAME"),
         (["show", "nano", "--json"], "expected recipes show NAME, without --json"),
-        (["show", "nanoo"], "recipes show nanoo: no such file or recipe; expected a YAML file or one of audioflam"),
+        (
+            ["show", "nanoo"],
+            "recipes show nanoo: no such file or recipe (did you mean nano?); see empathy-judge recipes",
+        ),
         (["nano"], "invalid choice: 'nano'"),
     ):
         assert main(["recipes", *words]) == 2
@@ -128,9 +135,7 @@ def test_recipes_are_found_by_name(capsys, tmp_path, monkeypatch):
     assert find_recipe("nano") == Path("nano")
     assert main(["train", "--config", "qwen_audio", "--run", "r"]) == 2
     line = capsys.readouterr().err
-    assert line.startswith(
-        "error: --config qwen_audio: no such file or recipe; expected a YAML file or one of audioflam"
-    )
+    assert line.startswith("error: --config qwen_audio: no such file or recipe (did you mean qwen2_audio?); see ")
     assert line.count("\n") == 1
 
 
@@ -199,6 +204,15 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, single"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
+        (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
+        (["--trainer.devices=1000"], "trainer.devices 1000; expected -1 to "),
+        (["--trainer.devices=1000", "--trainer.accelerator=gpu"], "trainer.devices 1000; expected -1 to "),
+        (["--seed=-1"], "seed -1; expected 0 to 4294967295"),
+        (["--data.batch_size=0"], "data.batch_size 0; expected 1 to 1000000"),
+        (["--data.num_workers=-1"], "data.num_workers -1; expected 0 to "),
+        (["--data.num_workers=1000000000"], "data.num_workers 1000000000; expected 0 to "),
+        (["--judge.lora.rank=1000000000"], "judge.lora.rank 1000000000; expected 1 to 4096"),
+        (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected "),
         (["--config", "absent.yaml"], "--config absent.yaml: no such file or recipe"),
         (["--config"], "--config without a value"),
         (["--data.batch_size"], "expected one argument"),
@@ -222,14 +236,28 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("[1, 2]\n", "expected settings and their values"),
         ("seed: [1\n", "not readable as YAML"),
         ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),
+        (BOMB, "those that aliases stand for included"),
+        ("seed: 1 # \xe4\n".encode("latin-1"), "not readable as YAML ('utf-8' codec"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
     path = tmp_path / "bad.yaml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as found:
         parser.parse(["--config", "nano", "--config", str(path), "--run", "r"])
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"])
+@pytest.mark.parametrize("value", ["abc", "", "-1"])
+def test_ranks_that_are_no_numbers_are_one_line(name, value, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    assert main(["train", "--config", "nano", "--run", "r"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {name}={value}: not a number; expected it as torchrun or srun sets it, or not at all (unset {name})\n"
+    )
+    with pytest.raises(UserError, match=f"{name}={value}: not a number"):
+        empathy_judge.train("nano", run="r")
 
 
 def test_run_and_data_are_required(tmp_path, monkeypatch, capsys):

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
+import torch
 import yaml
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser, source_parser
 from empathy_judge.data_modules import importers
+from empathy_judge.data_modules.audio import Clip
 
 from .pages import DOCS, PAGES, ROOT, blocks, commands, prose, python_blocks
 
 README = ROOT / "README.md"
 # Programs that are not ours, whose options no test of ours can know
-FOREIGN = ("curl", "docker", "git", "hf", "cd", "python3")
+FOREIGN = ("apptainer", "curl", "docker", "export", "git", "hf", "cd", "python3")
 
 
 def _name(page: Path) -> str:
@@ -139,10 +146,8 @@ def _hooks() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def command_page() -> str:
-    """The command reference as the pages have it, without the long help of `train`."""
-    hooks = _hooks()
-    hooks._train_section = lambda: "## train"
-    return hooks.commands_page()
+    """The command reference as the pages have it."""
+    return _hooks().commands_page()
 
 
 def test_command_reference_is_complete(command_page: str) -> None:
@@ -177,6 +182,59 @@ def test_links_lead_somewhere(page: Path, command_page: str) -> None:
             assert anchor in _anchors(there), target
     used = set(re.findall(r"(\[[\w -]+\])(?![\w(:\[])", re.sub(r"`[^`]*`", "", text)))
     assert used <= references
+
+
+def test_configuration_reference_has_every_key() -> None:
+    """Below its section with its help, values and default."""
+    page = _hooks().configuration_page()
+    assert "\n### judge.lora\n" in page
+    assert "\n| `rank` | Rank of the update. Default: `16`. |\n" in page
+    assert 'One of `lora`, `rslora`, `dora`. Default: `"lora"`. |' in page
+    assert re.search(r"^\| `resume` \| .* One of `true`, `false`, `auto`\. Default: `false`\. \|$", page, re.MULTILINE)
+    assert page.count("\n| `") > 100
+    assert "``" not in page
+
+
+def _example(page: str, package: str, number: int = 0) -> dict[str, Any]:
+    """What a Python block of a page defines, as if it stood in this package."""
+    found: dict[str, Any] = {"__package__": f"empathy_judge.{package}", "__name__": "example"}
+    exec(python_blocks(DOCS / "howto" / page)[number], found)
+    return found
+
+
+def test_the_importer_of_the_page_imports(tmp_path: Path) -> None:
+    for name in ("c1", "r1", "r2"):
+        soundfile.write(tmp_path / f"{name}.wav", np.full(8000, 0.1), 16_000)
+    rows = [
+        {"reply": f"r{n}.wav", "caller": "c1.wav", "model": model, "script": "s1", "warmth": ratings}
+        for n, model, ratings in ((1, "a", {"anna": 4, "ben": 5}), (2, "b", {"anna": 9}))
+    ]
+    (tmp_path / "sessions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    importer = _example("write-an-importer.md", "data_modules.importers")
+    options = argparse.ArgumentParser()
+    importer["add_arguments"](options)
+    found = importer["read"](tmp_path, options.parse_args([]))
+    assert [(pair["system_id"], pair["group_id"]) for pair in found.pairs] == [
+        ("a", found.pairs[0]["group_id"]),
+        ("b", found.pairs[0]["group_id"]),
+    ]
+    assert found.ratings[["rater_id", "score"]].values.tolist() == [["anna", 4.0], ["ben", 5.0]]
+    assert [one.reason for one in found.skipped] == ["value 9; expected a number from 1 to 5"]
+
+
+def test_the_loss_of_the_page_is_log_cosh() -> None:
+    log_cosh = _example("add-a-loss.md", "models")["log_cosh"]
+    prediction, target = torch.tensor([[0.2], [0.9], [0.5]]), torch.tensor([[0.5], [0.1], [torch.nan]])
+    mask = torch.tensor([[True], [True], [False]])
+    expected = 0.04 * torch.log(torch.cosh(torch.tensor([-1.5, 4.0]))).mean()
+    assert log_cosh(prediction, target, mask, 0.2).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_listening_check_of_the_page_slows_down() -> None:
+    clip = Clip(np.sin(np.arange(16_000) * 2 * np.pi * 200 / 16_000).astype(np.float32), 16_000)
+    changed = _example("add-a-listening-check.md", "eval.probes")["slower"](clip, np.random.default_rng(0))
+    assert len(changed.samples) == 17_600
+    assert np.abs(np.fft.rfft(changed.samples)).argmax() / 1.1 == pytest.approx(200 / 1.1, abs=1)
 
 
 def test_every_page_is_in_the_navigation() -> None:

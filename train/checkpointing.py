@@ -4,10 +4,12 @@ machine (preemption).
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,24 +27,78 @@ from ..data_modules.sampling import Position
 from ..models import LAST
 from ..models.weight_files import damage, read_checkpoint
 
+_LOCK = ".lock"
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+
+
+class CannotWrite(UserError):
+    """The run cannot be written, whatever is trained; once it can, the same run goes on."""
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """Within, no other process trains in this folder, which is made.
+
+    It is a lock of POSIX: the system lets it go when this process dies, and processes that began as a copy of it (data
+    loaders), which live on for seconds after a kill, do not hold it.
+
+    Raises:
+        UserError: If another process does.
+        CannotWrite: If the folder cannot be written, now or later.
+    """
+    path = run / _LOCK
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = open(path, "a")  # noqa: SIM115 it is held until the end
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                break
+            lock.close()  # who held it has deleted it meanwhile
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES) and os.access(path, os.W_OK):
+            raise UserError(
+                f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
+            ) from None
+        raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
+    try:
+        yield
+    except OSError as error:  # of a logger, whose errors name no file
+        if error.errno not in _REFUSED:
+            raise
+        raise CannotWrite(
+            f"{error.filename or run}: {error.strerror}; expected a folder that can be written and has room, then "
+            "--resume auto"
+        ) from None
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        lock.close()
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
     """Within, a signal ends the program at once with `ASKED_TO_STOP`; in training `PreemptionCheckpoints` saves first.
 
-    So whoever started it knows at any time that the run is to be started again.
+    So whoever started it knows at any time that the run is to be started again. Ctrl-C is a `KeyboardInterrupt`, as
+    anywhere in Python.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(ASKED_TO_STOP)
 
     before = listen(stop)
+    if before:  # Lightning ignores Ctrl-C once there was one
+        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield
     except SIGTERMException:  # of Lightning, where its handler was the one in force
         raise SystemExit(ASKED_TO_STOP) from None
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
+            raise KeyboardInterrupt from None
+        raise
     finally:
         restore(before)
 
@@ -121,7 +177,7 @@ class AtomicCheckpoints(CheckpointIO):
         """Write `checkpoint` to `path`.
 
         Raises:
-            UserError: If it cannot be written; what was there before stays.
+            CannotWrite: What was there before stays.
         """
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
@@ -137,7 +193,7 @@ class AtomicCheckpoints(CheckpointIO):
             if not isinstance(refused, OSError):
                 raise
             kept = "the one before it is whole" if path.exists() else "there is none before it"
-            raise UserError(
+            raise CannotWrite(
                 f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; expected a disk with room, "
                 "then --resume auto"
             ) from None

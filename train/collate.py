@@ -14,8 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
-from ..data_modules.comparisons import Comparison
-from ..data_modules.rated_pairs import RatedPair
+from ..data_modules.items import Comparison, RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.base import Inputs
 from ..models.heads import Prediction

@@ -125,7 +125,7 @@ class Features:
             missing = [item for item in items if item not in kept]
             own = missing[part::parts]
             steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
-            for step in progress(range(steps), f"computing once: batches of {what}", steps, quiet=rank > 0):
+            for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
                 compute(own[step * size : (step + 1) * size] or items[:1])
             _most(0)  # waits for all: what they wrote is there
 

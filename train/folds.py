@@ -22,8 +22,8 @@ from sklearn.model_selection import GroupKFold
 from ..data_modules.datamodule import Parts
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.kept_together import kept_together
 from ..data_modules.schema import Pair, PairDataset
+from ..data_modules.splits import kept_together
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
@@ -37,8 +37,8 @@ from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
+from .module import Task
 from .recipe import Recipe
-from .task import Task
 
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""

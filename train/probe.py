@@ -19,18 +19,17 @@ from rich.console import Console
 from torch import Tensor
 from torch import distributed as dist
 
-from ..data_modules.comparisons import directions
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.kept_together import kept_together
+from ..data_modules.items import directions
 from ..data_modules.schema import Pair
+from ..data_modules.splits import kept_together
 from ..models.backbones.base import Inputs
 from ..models.closed_form import WIDTHS, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision
-from .module import JudgeModule
+from .module import JudgeModule, Task
 from .strategies import ZeroStrategy, like
-from .task import Task
 
 
 class StartAtProbe(Callback):

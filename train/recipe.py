@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.datamodule import PairDataModule
@@ -21,7 +24,6 @@ from .features import CacheSettings
 from .objective import ObjectiveSettings
 from .optimization import OptimizerSettings
 from .shipped import find_recipe
-from .upgrade import new_name
 
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
@@ -36,6 +38,35 @@ Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
+_CORES = os.cpu_count() or 1
+_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "seed": (0, 2**32 - 1),  # of NumPy
+        "patience": (0, 10**9),
+        "checkpoint_steps": (0, 10**9),
+        "folds": (0, 10**6),
+        "clip_seconds": (0.1, 3_600),
+        "gpu_gib": (0.1, 10**6),
+        "judge.lora.rank": (1, 4_096),  # that of the largest backbones' matrices, beyond which there is nothing to gain
+        "judge.lora.dropout": (0, 1),
+        "objective.rater_embedding": (0, 4_096),
+        "optimizer.learning_rate": (0, 10**3),
+        "optimizer.head_learning_rate": (0, 10**3),
+        "optimizer.weight_decay": (0, 10**3),
+        "optimizer.warmup": (0, 1),
+        "data.batch_size": (1, 10**6),
+        "data.eval_batch_size": (1, 10**6),
+        "data.batch_tokens": (1, 10**9),
+        "data.num_workers": (0, max(64, 4 * _CORES)),
+        "trainer.num_nodes": (1, 10**4),
+        "trainer.devices": (-1, 1_024),
+        "trainer.max_epochs": (-1, 10**9),
+        "trainer.max_steps": (-1, 10**12),
+        "trainer.accumulate_grad_batches": (1, 10**6),
+        "trainer.log_every_n_steps": (0, 10**9),
+    }
+)
+"""Least and most of settings. Beyond, torch or Lightning would fail later, start to use up the machine, or hang."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +175,14 @@ class RecipeParser:
             config = ["--config", str(config)]
         try:
             if isinstance(config, Mapping):
-                return self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
-            return self.parser.parse_args(
-                self._words([*config, *(word for name, value in values.items() for word in (f"--{name}", value))])
-            )
+                found = self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
+            else:
+                more = [word for name, value in values.items() for word in (f"--{name}", value)]
+                found = self.parser.parse_args(self._words([*config, *more]))
         except ArgumentError as error:
             raise UserError(_in_one_line(error.message)) from None
+        _check_ranges(found, "")
+        return found
 
     def _tree(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A tree in Python, laid over the recipes that it names."""
@@ -185,9 +218,11 @@ class RecipeParser:
         for name in values:
             self._check_name(name, where)
         try:
-            return self.parser.parse_object(nested(values), base.clone(), None, False)
+            found = self.parser.parse_object(nested(values), base.clone(), None, False)
         except ArgumentError as error:
             raise UserError(f"{where}: {_in_one_line(error.message)}") from None
+        _check_ranges(found, f"{where}: ")
+        return found
 
     def recipe(self, parsed: Namespace) -> Recipe:
         """The values as objects."""
@@ -261,6 +296,8 @@ class RecipeParser:
         """Refuse what is no setting; below some, such as a logger, there are further ones."""
         if self._is_group(name) or any(name == known or name.startswith(f"{known}.") for known in self._names):
             return
+        from .upgrade import new_name
+
         at = "" if where == f"--{name}" else f"{where}: "
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")
@@ -270,6 +307,17 @@ class RecipeParser:
             near = ends[end]
         hint = "" if near is None else f" (did you mean {near}?)"
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
+
+
+def _check_ranges(found: Namespace, where: str) -> None:
+    for name, (least, most) in _RANGES.items():
+        value = found.get(name)
+        if name == "trainer.devices":
+            value = int(value) if str(value).removeprefix("-").isdecimal() else None  # "auto", "0,1" and [0, 1]
+            if found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available():
+                most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
+        if isinstance(value, int | float) and not least <= value <= most:  # NaN is refused, too
+            raise UserError(f"{where}{name} {value}; expected {least:g} to {most:.10g}")
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.storage import RemotePath
 from ..data_modules.targets import MAX_STEPS
-from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, LAST
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.feature_cache import DiskStore
@@ -41,19 +41,22 @@ from ..models.probe import without_adapters
 from ..models.scoring import Heard
 from ..models.weight_files import hash_of, read_checkpoint
 from ..third_party import hush
-from .checkpointing import AtomicCheckpoints, PreemptionCheckpoints, find_resumable, position_of, stopped_by_signals
+from .checkpointing import (
+    AtomicCheckpoints,
+    PreemptionCheckpoints,
+    alone_in,
+    find_resumable,
+    position_of,
+    stopped_by_signals,
+)
 from .collate import Collate
 from .features import Features, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule
-from .objective import Objective
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
-from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
-from .task import StopAfter, Task
 from .throughput import ProgressLines, Throughput
-from .upgrade import CONFIG_FILE
-from .validation_pictures import ValidationPictures
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -149,25 +152,30 @@ def train(
         return None
     _check_accelerator(recipe)
     folder = _run_folder(recipe)
+    with ExitStack() as until_the_end:
+        if _is_first():
+            until_the_end.enter_context(alone_in(folder))
 
-    def one(changed: Mapping[str, Any], task: Task) -> Run:
-        own = parser.overlaid(parsed, changed, "train")
-        # the run itself keeps the whole recipe, those below it keep theirs
-        return _train_one(parser.recipe(own), parser.text(own if "run" in changed else parsed), task, given, watching)
+        def one(changed: Mapping[str, Any], task: Task) -> Run:
+            own = parser.overlaid(parsed, changed, "train")
+            # the run itself keeps the whole recipe, those below it keep theirs
+            return _train_one(
+                parser.recipe(own), parser.text(own if "run" in changed else parsed), task, given, watching
+            )
 
-    if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
-        from .folds import train_several  # measures agreement, which a single run has no need of
+        if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
+            from .folds import train_several  # measures agreement, which a single run has no need of
 
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
-        train_several(recipe, folder, one)
-        return _finished(folder)
-    task = Task()
-    if recipe.refit:
-        from .folds import everything
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
+            train_several(recipe, folder, one)
+            return _finished(folder)
+        task = Task()
+        if recipe.refit:
+            from .folds import everything
 
-        task = Task(everything(recipe), refit=True)
-    return _train_one(recipe, parser.text(parsed), task, given, watching)
+            task = Task(everything(recipe), refit=True)
+        return _train_one(recipe, parser.text(parsed), task, given, watching)
 
 
 def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
@@ -197,7 +205,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:
             trainer = _trainer(recipe, folder, at_probe, task, watching)
-        except MisconfigurationException as error:  # such as more devices than there are
+        except (MisconfigurationException, TypeError, ValueError) as error:  # such as more devices than there are
             raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
         datamodule.setup("fit")
         if given is not None:
@@ -254,8 +262,6 @@ def _finished(folder: Path) -> Run:
 def _run_folder(recipe: Recipe) -> Path:
     if recipe.run is None:
         raise UserError("no --run; expected the folder of this run, such as --run runs/first")
-    if recipe.checkpoint_steps < 0:
-        raise UserError(f"--checkpoint-steps {recipe.checkpoint_steps}; expected 0 or more")
     return Path(recipe.run)
 
 
@@ -317,6 +323,11 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
     shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     best = ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False)
     # not strict: max_steps may end an epoch before its validation
+    pictures = []
+    if logger is not False:
+        from .validation_pictures import ValidationPictures  # draws with matplotlib
+
+        pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
     early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
     trainer = L.Trainer(
         **given,
@@ -330,9 +341,8 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
             start,
             *([CompileLayers()] if recipe.compile_layers else []),
             Throughput(),
-            ValidationPictures(recipe.log_audio),
+            *pictures,
             PreemptionCheckpoints(folder, recipe.checkpoint_steps),
-            *([LearningRateMonitor("step")] if logger is not False else []),
             *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
             *watching,
         ],

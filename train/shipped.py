@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, nearest
 from ..data_modules.folders import read_yaml
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -58,5 +58,7 @@ def find_recipe(name: str, option: str = "--config") -> Path:
         return path
     if path.name == name and shipped.is_file():
         return shipped
-    known = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {known}")
+    known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    if (near := nearest(name, known)) is not None:
+        raise UserError(f"{option} {name}: no such file or recipe (did you mean {near}?); see empathy-judge recipes")
+    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {', '.join(known)}")

@@ -35,7 +35,7 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     """Leave each process of the mesh its shard of every weight, in place.
 
     A group of weights for each layer of each part, one for pooling and one for head (float32, whatever the backbone
-    is), and one for what is left: embeddings, projector, joiner. The weights of a group may differ in dtype (frozen
+    is), and one for what is left: embeddings, projector, fusion. The weights of a group may differ in dtype (frozen
     bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that are trained have one.
 
     Args:

@@ -82,13 +82,13 @@ class Flops:
 
     Attributes:
         tower: FLOPs of the audio tower for an audio token.
-        projector: Of the projector (and of a joiner), for an audio token.
+        projector: Of the projector (and of cross-attention fusion), for an audio token.
         lower: Of the layers of the language model that no gradient reaches, for a token.
         upper: Of its other layers.
     """
 
     def __init__(self, judge: EmpathyJudge) -> None:
-        found = {"audio_tower": 0.0, "projector": 0.0, "joiner": 0.0, "language_model": 0.0}
+        found = {"audio_tower": 0.0, "projector": 0.0, "fusion": 0.0, "language_model": 0.0}
         self.lower, learns = 0.0, False
         layers = {name: module for name, module in judge.network.named_modules() if isinstance(module, nn.Linear)}
         experts = {
@@ -107,7 +107,7 @@ class Flops:
         for weight in experts.values():  # stacked, of which a token meets a few
             few = getattr(judge.backbone.network.config, "num_experts_per_tok", len(weight))
             found["language_model"] += (2 + 2 * learns) * weight[0].numel() * few
-        self.tower, self.projector = found["audio_tower"], found["projector"] + found["joiner"]
+        self.tower, self.projector = found["audio_tower"], found["projector"] + found["fusion"]
         self.upper = found["language_model"]
 
     def of(self, batch: Batch) -> tuple[float, float]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..data_modules.comparisons import Comparison, directions
-from ..data_modules.rated_pairs import RatedPairs
+from ..data_modules.items import Comparison, RatedPairs, directions
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import estimate

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path, PureWindowsPath
 
-from ..errors import AudioError, DataError, shown
+from ..errors import AudioError, DataError, os_reason, shown, system_errors
 from ..storage import path_version
 from ..tables import SourceTable, json_table
 
@@ -62,7 +62,7 @@ def read_file(file: SourceFile) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise AudioError(f"{file.name}: cannot be read ({error.strerror})") from None
+        raise AudioError(f"{file.name}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def archive_members(path: Path) -> list[ArchiveMember]:
 
 def _folder_files(root: Path) -> dict[str, SourceFile]:
     def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+        raise DataError(f"{error.filename}: cannot be read ({os_reason(error)})")
 
     found: dict[str, SourceFile] = {}
     archives: list[Path] = []
@@ -174,7 +174,7 @@ class _OpenArchive:
         try:
             self._zip = zipfile.ZipFile(path)
         except _DAMAGE as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            reason = os_reason(error) if isinstance(error, OSError) else error
             raise DataError(f"{path}: not readable as a zip archive ({reason})") from None
         try:
             self.members = _checked(self._zip.infolist(), path)
@@ -200,10 +200,8 @@ class _OpenArchive:
 
 def _opened(path: Path) -> _OpenArchive:
     """The archive, opened once per process: to parse a directory of 10,000 for each member would take 0.1 s each."""
-    try:
+    with system_errors(path, "read"):
         return _open(path, os.getpid(), path_version(path))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 @lru_cache(_OPEN_ARCHIVES)

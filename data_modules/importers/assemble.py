@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import pandas as pd
 
-from ..embedded import EmbeddedClip
 from ..errors import AudioError, DataError, UserError, shown
 from ..folders import staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
@@ -26,7 +25,7 @@ from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
 from ..storage import path_version
-from ..stored_clips import CONTEXT, RESPONSE, StoredClip
+from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 

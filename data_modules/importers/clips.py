@@ -13,11 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..audio import decode, probe
-from ..embedded import EmbeddedClip
 from ..errors import AudioError, DataError, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
-from ..stored_clips import StoredClip
+from ..stored_clips import EmbeddedClip, StoredClip
 from ..tables import Record
 from .archives import ArchiveMember, read_file
 

@@ -16,9 +16,9 @@ import pandas as pd
 
 from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
+from ..near_duplicates import components
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
-from ..stratified import components
 from ..tables import Record, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..embedded import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
+from ..parquet import Tables, parquet_tables
 from ..storage import path_version
+from ..stored_clips import EmbeddingTable
 from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported

@@ -293,7 +293,7 @@ def _score_columns(
         f"{table.path}: the header ({', '.join(map(shown, table.columns))}) fits "
         f"{' and '.join(fits) or 'no layout'} for ratings of {', '.join(dimensions)}; expected pair_id, "
         "rater_id, dimension, score; or pair_id, rater_id and a column per dimension; or pair_id and columns "
-        "DIMENSION:RATER; or, said to be wide, pair_id and a column per rater"
+        "DIMENSION:RATER; or, with --layout wide, pair_id and a column per rater"
     )
 
 

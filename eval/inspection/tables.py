@@ -61,7 +61,7 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
                 else f"{each.minimum:g} to {each.maximum:g}, median {each.median:g}",
                 "leave-one-out human agreement (Spearman)": ranged(panel["spearman"]),
                 "noise ceiling of the panel mean": ranged(panel["panel_mean"]),
-                "reliability of the panel mean (split halves)": ranged(panel["panel_reliability"]),
+                "reliability of the panel mean (split-half)": ranged(panel["panel_reliability"]),
                 **{form: ranged(panel["icc"][form]) for form in FORMS},
                 **{f"Krippendorff's alpha ({distance})": ranged(panel["alpha"][distance]) for distance in DISTANCES},
             }

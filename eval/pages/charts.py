@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from ..rendering import number
+
 # Placeholders that never occur as real colours -> variables of the page's style sheet.
 INK, MUTED, GRID, ACCENT, PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", ACCENT: "--accent", PALE: "--pale"}
@@ -119,11 +121,11 @@ def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> s
 def dots(
     rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str, boxes: Sequence[Box] = (), gap: float = 0.6
 ) -> str:
-    """A dot and its interval per row.
+    """A dot and its interval per row; arguments as for `bars`.
 
     Args:
         rows: From top to bottom.
-        lines: Reference lines: label and value; at most two.
+        lines: Reference lines.
         alt: The plot in words.
         boxes: Frames around rows.
         gap: Height of a row in inches.
@@ -134,20 +136,17 @@ def dots(
         for box in boxes:
             corner, height = (low, box.first - 0.44), box.last - box.first + 0.88
             axes.add_patch(Rectangle(corner, high - low, height, fill=False, edgecolor=MUTED, linewidth=1.2))
-            axes.annotate(
-                box.label,
-                (low, box.first - 0.44),
-                xytext=(3, -2),
-                textcoords="offset points",
-                va="top",
-                color=MUTED,
-                fontsize=8,
-            )
+            _note(axes, box.label, corner, (3, -2), va="top", fontsize=8)
         for position, row in enumerate(rows):
             _interval(axes, position, row, ACCENT)
             if row.value is not None:
                 axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
         return svg(figure, alt)
+
+
+def _note(axes: Axes, text: str, place: tuple[float, float], apart: tuple[float, float], **style: Any) -> None:
+    """Text so many points apart from a place."""
+    axes.annotate(text, place, xytext=apart, textcoords="offset points", **{"color": MUTED, **style})
 
 
 def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
@@ -170,21 +169,14 @@ def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 
         if len(lines) == 1 and value < 0.5:
             place = "left"
         axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.annotate(
-            f"{label} {_two(value)}",
-            (value, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4 if place == "left" else -4, 4),
-            textcoords="offset points",
-            ha=place,
-            color=MUTED,
-        )
+        apart = (4 if place == "left" else -4, 4)
+        _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=place)
     for position, row in enumerate(rows):
         if row.value is None:
             axes.text(max(lowest, 0.0) + 0.02, position, row.note, va="center", color=MUTED)
             continue
-        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-        axes.annotate(_two(row.value), (1.0, position), xytext=(10, 0), fontweight="bold", **beside)
+        beside = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
+        _note(axes, number(row.value), (1.0, position), (10, 0), **beside)
     axes.set_yticks(range(len(rows)), [shortened(row.label) for row in rows])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
@@ -195,10 +187,6 @@ def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 
 def _interval(axes: Axes, position: int, row: Bar, color: str) -> None:
     if row.value is not None and row.low is not None and row.high is not None:
         axes.plot([row.low, row.high], [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
-
-
-def _two(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:

@@ -1,12 +1,12 @@
-"""Writes the report of a judge: its numbers as JSON, CSV and Markdown, and its page.
+"""Writes the report of a judge, and the comparison of several: numbers as JSON, CSV and Markdown, and a page.
 
-What the page says lies in ``templates/report.html.j2``.
+What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.html.j2``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,17 @@ from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
+from ..overall import told_apart, turned
 from ..probes import PROBES
-from ..rendering import number, read, render
-from ..results import ITEMS_FILE, REPORT_FILE, Report, results_frame
-from ..views import PANEL_HEAD, notes, panel_rows, split_name
+from ..rendering import number, read, render, sentences
+from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame
+from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
-from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
+from .sound import EMBEDDED_RULE, disagreements
 
 TABLE_FILE = "agreement.md"
+COMPARISON_FILE = "comparison.json"
+COMPARISON_TABLE_FILE = "comparison.md"
 RESULTS_FILE = "results.csv"
 PAGE_FILE = "index.html"
 
@@ -51,14 +54,38 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
     Raises:
         ValueError: If the report holds NaN or infinity.
     """
-    files = {
-        REPORT_FILE: strict_json(report),
-        ITEMS_FILE: as_csv(items),
-        RESULTS_FILE: as_csv(results_frame([report])),
-        TABLE_FILE: markdown_report(report),
-        PAGE_FILE: render_page(report, items, dataset),
-    }
-    write_files(out, files)
+    _write_files(
+        out,
+        {
+            REPORT_FILE: strict_json(report),
+            ITEMS_FILE: _as_csv(items),
+            RESULTS_FILE: _as_csv(results_frame([report])),
+            TABLE_FILE: markdown_report(report),
+            PAGE_FILE: render_page(report, items, dataset),
+        },
+    )
+
+
+def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], out: Path) -> None:
+    """Writes `COMPARISON_FILE`, `RESULTS_FILE`, the table `COMPARISON_TABLE_FILE` and the page `PAGE_FILE` likewise.
+
+    Args:
+        reports: One per judge, on the same pairs; at least one.
+        rankings: Dimension -> its judges ranked, from `compare.compare`.
+        out: Folder; made if it does not exist.
+
+    Raises:
+        ValueError: If a report holds NaN or infinity.
+    """
+    _write_files(
+        out,
+        {
+            COMPARISON_FILE: strict_json({"reports": reports, "rankings": rankings}),
+            RESULTS_FILE: _as_csv(results_frame(reports, rankings)),
+            COMPARISON_TABLE_FILE: markdown_comparison(reports, rankings),
+            PAGE_FILE: render_comparison(reports, rankings),
+        },
+    )
 
 
 def strict_json(tree: Any) -> str:
@@ -70,12 +97,12 @@ def strict_json(tree: Any) -> str:
     return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_csv(table: pd.DataFrame) -> str:
+def _as_csv(table: pd.DataFrame) -> str:
     """The text of a file."""
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def write_files(out: Path, files: Mapping[str, str]) -> None:
+def _write_files(out: Path, files: Mapping[str, str]) -> None:
     """Writes texts into a folder, each complete or not at all."""
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -84,11 +111,22 @@ def write_files(out: Path, files: Mapping[str, str]) -> None:
 
 def markdown_report(report: Report) -> str:
     """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
-    return render_markdown("agreement.md", report=report, notes=notes(report))
+    return _render_markdown("agreement.md", report=report, notes=notes(report))
 
 
-def render_markdown(template: str, **values: Any) -> str:
-    """A text in Markdown that ends with one line break."""
+def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
+    """Judges per dimension in their significance clusters as a table; arguments as for `write_comparison`."""
+    return _render_markdown(
+        "comparison.md",
+        reports={report["judge"]: report for report in reports},
+        rankings=rankings,
+        dimensions=list(dict.fromkeys(name for report in reports for name in report["dimensions"])),
+        prompted=prompted_rows(reports),
+        prompted_head=PROMPTED_HEAD,
+    )
+
+
+def _render_markdown(template: str, **values: Any) -> str:
     titles = {name: probe.title for name, probe in PROBES.items()}
     shared = {"panel_head": PANEL_HEAD, "panel_rows": panel_rows, "listening": listening, "titles": titles}
     return render(template, **values, **shared, drawn_whole=drawn_whole, split_name=split_name).rstrip("\n") + "\n"
@@ -108,7 +146,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None
         difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
         worst = rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]].to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
-        heard = disagreements(worst, name, scale, dataset, EmbeddedClips()) if dataset is not None else []
+        heard = disagreements(worst, name, scale, dataset) if dataset is not None else []
         sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
     return render(
         "report",
@@ -132,23 +170,23 @@ def listening(report: Report, dimension: str) -> Listening:
     return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
 
 
-def bar(label: str, own: Report) -> charts.Bar:
+def _bar(label: str, own: Report) -> charts.Bar:
     """A statistic as a row of a plot."""
     return charts.Bar(label, own["value"], own["low"], own["high"], "undefined")
 
 
-def in_words(rows: list[charts.Bar]) -> str:
+def _in_words(rows: list[charts.Bar]) -> str:
     """A plot for readers who do not see it."""
     return "; ".join(f"{row.label} {number(row.value)}" for row in rows)
 
 
-def ceiling_lines(dimension: Report) -> list[tuple[str, float]]:
+def _ceiling_lines(dimension: Report) -> list[tuple[str, float]]:
     """The reference line of a plot of agreement with the panel mean."""
     ceiling = dimension["ceiling"]["panel_mean"]["value"]
     return [] if ceiling is None else [("noise ceiling", ceiling)]
 
 
-def origin_of(report: Report) -> dict[str, str]:
+def _origin_of(report: Report) -> dict[str, str]:
     """What was measured on, and how: a row of the table of provenance each."""
     data = report["dataset"]
     return {
@@ -167,7 +205,7 @@ def origin_of(report: Report) -> dict[str, str]:
 
 
 def _provenance(report: Report) -> list[tuple[str, str]]:
-    origin = origin_of(report)
+    origin = _origin_of(report)
     versions = origin.pop("versions")
     rows = {
         "judge": report["judge"],
@@ -202,10 +240,10 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
         }
         for probe, check in checks.items()
     ]
-    bars = [bar("Full input", own["spearman"])]
-    bars += [bar(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
-    alt = f"{name}, Spearman with people: {in_words(bars)}"
-    view["bars"] = Markup(charts.bars(bars, ceiling_lines(own), alt)) if checks else ""
+    bars = [_bar("Full input", own["spearman"])]
+    bars += [_bar(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
+    alt = f"{name}, Spearman with people: {_in_words(bars)}"
+    view["bars"] = Markup(charts.bars(bars, _ceiling_lines(own), alt)) if checks else ""
     view["scatter"] = view["calibration"] = ""
     if len(rows):
         alt = f"{name}: judge score against mean human score"
@@ -227,14 +265,84 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
     for value in shown:
         count = f", n = {values[value]['n_items']}"  # stays whole where the value is too long for a plot
         label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
-        rows.append(bar(label, values[value]["spearman"]))
+        rows.append(_bar(label, values[value]["spearman"]))
     overall = dimension["spearman"]["value"]
     lines = [] if overall is None else [("all items", overall)]
-    alt = f"{name}, Spearman with people by {column}: {in_words(rows)}"
+    alt = f"{name}, Spearman with people by {column}: {_in_words(rows)}"
     return {
         "column": column.removeprefix(TAG_PREFIX),
         "chart": Markup(charts.dots(rows, lines, alt, gap=0.42)),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
         "checks": [PROBES[check].title for check in next(iter(values.values()))["checks"]],
         "rows": values,
+    }
+
+
+# ---------------------------------------------------------------- several judges
+
+
+def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
+    """The page as HTML that needs no other file. Every value is escaped: names come from outside."""
+    first = reports[0]
+    provenance = {
+        "judges": "; ".join(report["judge"] for report in reports),
+        "raters left out, as they are judges here": ", ".join(first["provenance"].get("raters_left_out", [])),
+        **_origin_of(first),
+        "signature": joined([report["signature"] for report in reports]),
+    }
+    return render(
+        "compare",
+        read("compare.css"),
+        reports=reports,
+        scored=split_name(first),
+        drawn=drawn_whole(first),
+        dimensions=[_comparison_view(name, ranking, reports) for name, ranking in rankings.items()],
+        alone=[  # dimensions that only one judge scores
+            (name, report["judge"], own["verdict"]["text"])
+            for report in reports
+            for name, own in report["dimensions"].items()
+            if name not in rankings
+        ],
+        panel_head=PANEL_HEAD,
+        prompted=prompted_rows(reports),
+        prompted_head=PROMPTED_HEAD,
+        provenance=[(name, value) for name, value in provenance.items() if value],
+    )
+
+
+def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> dict[str, Any]:
+    """The section of one dimension."""
+    by_judge = {report["judge"]: report for report in reports if name in report["dimensions"]}
+    entries = [
+        {**own, "report": by_judge[judge]["dimensions"][name], "listening": listening(by_judge[judge], name)}
+        for own in ranking["judges"]
+        if (judge := own["judge"]) in by_judge
+    ]
+    ranked = {own["judge"]: own for own in entries if own["cluster"] is not None}
+    clusters: dict[int, list[Report]] = {}
+    for own in ranked.values():
+        clusters.setdefault(own["cluster"], []).append(own)
+    chart = ""
+    if ranked:
+        rows = [_bar(judge, own["report"]["spearman"]) for judge, own in ranked.items()]
+        ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
+        boxes = [
+            charts.Box(end - len(members), end - 1, f"cluster {cluster}")
+            for end, (cluster, members) in zip(ends, clusters.items(), strict=True)
+        ]
+        lines = _ceiling_lines(next(iter(ranked.values()))["report"])  # of the items of the best judge
+        chart = charts.dots(rows, lines, f"{name}, Spearman with people: {_in_words(rows)}", boxes)
+    better_first = [
+        turned(ranking, own["second"], own["first"]) if (own["difference"]["value"] or 0.0) < 0 else own
+        for own in ranking["comparisons"]
+        if {own["first"], own["second"]} <= set(ranked)
+    ]
+    return {
+        "name": name,
+        "words": " ".join(sentences("ranking", ranking=ranking)),
+        "clusters": clusters,
+        "unranked": [own for own in entries if own["cluster"] is None],
+        "chart": Markup(chart),
+        "panel": [(own["judge"], panel_rows(own["report"])) for own in entries],
+        "comparisons": [{**own, "told_apart": told_apart(own)} for own in better_first],
     }

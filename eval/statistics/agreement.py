@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy import stats
@@ -26,6 +26,9 @@ LIMIT_DEVIATIONS = 1.96
 """Standard deviations between the bias and a limit of agreement."""
 
 _FEW = 100  # items whose every two are compared: a tenth of the time that SciPy takes for the few of a context
+
+KappaDistance = Literal["scores", "ranks"]
+KAPPA_DISTANCES: tuple[KappaDistance, ...] = get_args(KappaDistance)
 
 Function = Callable[..., float]
 """A statistic of vectors of the same n items; NaN = undefined."""
@@ -132,6 +135,32 @@ def icc_c1(score: np.ndarray, human: np.ndarray) -> float:
     """
     _, covariance, variances = _moments(score, human)
     return _divided(2 * covariance, sum(variances))
+
+
+def weighted_kappa(
+    score: np.ndarray, human: np.ndarray, weights: Literal["linear", "quadratic"], distance: KappaDistance
+) -> float:
+    """Cohen's weighted kappa (1968): 1 - observed disagreement / disagreement expected by chance.
+
+    Two scores of an item disagree by their distance (linear weights) or its square (quadratic weights). Chance is every
+    score of one side beside every score of the other. What the distance is, is a convention. ``scores``: the difference
+    of the scores; with quadratic weights kappa is then `ccc`. ``ranks``: the difference of positions in the rising list
+    of the categories that occur on either side, as in scikit-learn's ``cohen_kappa_score`` without ``labels``. It is
+    the same for whole numbers without gaps; a scale point that nobody used, or a fractional score, changes it, and so
+    do scores that differ by rounding only. In a resample the categories are those that occur there.
+    """
+    if not _is_defined(score, human):
+        return math.nan
+    positions, codes = np.unique(np.concatenate([score, human]), return_inverse=True)
+    if distance == "ranks":
+        positions = np.arange(len(positions), dtype=np.float64)
+    first, second = np.split(positions[codes], 2)
+    if weights == "quadratic":
+        return ccc(first, second)
+    # Each step between neighbouring categories counts where one side lies below it and the other above
+    below = [np.cumsum(np.bincount(own, minlength=len(positions)))[:-1] / len(score) for own in np.split(codes, 2)]
+    by_chance = np.diff(positions) @ (below[0] * (1 - below[1]) + below[1] * (1 - below[0]))
+    return float(1 - np.abs(first - second).mean() / by_chance)
 
 
 def mae(score: np.ndarray, human: np.ndarray) -> float:

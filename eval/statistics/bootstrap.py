@@ -23,7 +23,7 @@ other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -143,6 +143,14 @@ class Resamples:
                 found[row] = function(items)
         return found
 
+    def of(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
+        """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
+        if function is spearman:
+            return spearman_draws(vectors[0][None], vectors[1], self.codes, self.counts)[0]
+        if function is kendall:
+            return kendall_draws(vectors[0], vectors[1], self.codes, self.counts)
+        return self.draws(lambda items: function(*(vector[items] for vector in vectors)))
+
 
 def _columns(groups: Sequence[str] | np.ndarray, strata: Sequence[str] | None) -> tuple[np.ndarray, list[int]]:
     """The column of the group of each item, those of a stratum side by side, and the number of groups per stratum."""
@@ -187,13 +195,34 @@ def estimate(
     if resamples is None:
         return point
     seen = resamples.select(kept)
-    if function is spearman:
-        draws = spearman_draws(own[0][None], own[1], seen.codes, seen.counts)[0]
-    elif function is kendall:
-        draws = kendall_draws(own[0], own[1], seen.codes, seen.counts)
-    else:
-        draws = seen.draws(lambda items: function(*(vector[items] for vector in own)))
-    return with_interval(point, draws, seen, correlation=function in CORRELATIONS)
+    return with_interval(point, seen.of(function, *own), seen, correlation=function in CORRELATIONS)
+
+
+def estimates(
+    function: Callable[..., Sequence[float] | np.ndarray],
+    *vectors: np.ndarray,
+    resamples: Resamples,
+    reasons: Mapping[str, str],
+) -> dict[str, Statistic]:
+    """Several statistics that are computed together, by their names; each as `estimate` returns it.
+
+    Args:
+        function: Takes `vectors`, or some of their items, and returns one value per name; NaN = undefined.
+        vectors: As for `estimate`.
+        resamples: Draws over the same n items.
+        reasons: Name of each -> the reason where its value is NaN.
+    """
+    kept, point = complete(*vectors)
+    if point.reason is not None:
+        return dict.fromkeys(reasons, point)
+    own, seen = [np.asarray(vector, dtype=np.float64)[kept] for vector in vectors], resamples.select(kept)
+    draws = seen.draws(lambda items: function(*(vector[items] for vector in own))).reshape(-1, len(reasons))
+    return {
+        name: replace(point, reason=reasons[name])
+        if math.isnan(value)
+        else with_interval(replace(point, value=float(value)), draws[:, column], seen)
+        for column, (name, value) in enumerate(zip(reasons, function(*own), strict=True))
+    }
 
 
 def complete(*vectors: np.ndarray) -> tuple[np.ndarray, Statistic]:

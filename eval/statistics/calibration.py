@@ -10,15 +10,14 @@ scores are mapped to human rating points, and whether intervals that it states h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
 from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
-from .bootstrap import Resamples, complete, estimate
+from .bootstrap import Resamples, complete, estimate, estimates
 
 BINS = 10
 """Bins of a curve, at most."""
@@ -96,25 +95,23 @@ def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: 
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
 
 
-def calibration_slope(score: np.ndarray, human: np.ndarray) -> float:
-    """Slope of the least squares line of human on judge score; below 1 the judge exaggerates differences.
+def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float]:
+    """Slope and intercept (rating points) of the least squares line of human on judge score; 1 and 0 are perfect.
+
+    With a slope below 1 the judge exaggerates differences.
 
     Args:
         score: Shape (n,), judge, finite.
         human: Shape (n,), the same items.
 
     Returns:
-        NaN for a constant judge, as `calibration_intercept`.
+        NaN for a constant judge.
     """
     if is_constant(score):
-        return math.nan
-    centred = score - score.mean()
-    return float(centred @ human / (centred @ centred))
-
-
-def calibration_intercept(score: np.ndarray, human: np.ndarray) -> float:
-    """Intercept of the line of `calibration_slope`, rating points; slope 1 and intercept 0 are perfect."""
-    return float(human.mean() - calibration_slope(score, human) * score.mean())
+        return math.nan, math.nan
+    centred, mean = score - score.mean(), score.mean()
+    slope = float(centred @ human / (centred @ centred))
+    return slope, float(human.mean() - slope * mean)
 
 
 def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
@@ -145,52 +142,24 @@ QUANTILES = (0.05, 0.95)
 """Between these lies the part of the scale that counts as used: single extreme scores do not."""
 
 
-@dataclass(frozen=True)
-class SideScaleUse:
-    """How one side uses the scale, over the items that both sides scored.
-
-    Attributes:
-        mean: In rating points.
-        sd: Standard deviation over n, in rating points.
-        range_used: The distance between the `QUANTILES` (linear interpolation) over the length of the scale; it
-            passes 1 where scores lie outside.
-        outside: Share of scores below the minimum or above the maximum.
-    """
-
-    mean: Statistic
-    sd: Statistic
-    range_used: Statistic
-    outside: Statistic
-
-
-@dataclass(frozen=True)
-class ScaleUse:
-    """How judge and people use the scale.
-
-    Attributes:
-        judge: The judge's scores.
-        human: The human scores. Means over raters vary less than single ratings.
-        sd_ratio: Standard deviation of the judge over that of people: below 1 the judge keeps to the middle.
-    """
-
-    judge: SideScaleUse
-    human: SideScaleUse
-    sd_ratio: Statistic
-
-
-def scale_use(score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples) -> ScaleUse:
-    """Means, spread and range of both sides, with bootstrap intervals.
+def scale_use(
+    score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples
+) -> dict[str, Any]:
+    """How judge and people use the rating scale, over the items that both scored.
 
     Args:
         score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items.
+        human: Shape (n,), the same items. Means over raters vary less than single ratings.
         minimum: Lowest point of the scale.
         maximum: Highest point of the scale.
         resamples: Draws over the same n items.
 
     Returns:
-        Defined from one item on; the ratio is undefined where people's scores are constant. Scores of a judge that are
-        constant have the standard deviation and the ratio 0.
+        Of ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points, ``range_used``: the distance between
+        the `QUANTILES` (linear interpolation) over the length of the scale, above 1 where scores lie outside, and
+        ``outside``: share of scores below the minimum or above the maximum. ``sd_ratio``: judge over people; below 1
+        the judge keeps to the middle. Defined from one item on; the ratio is undefined where people's scores are
+        constant. Constant scores of a judge have the standard deviation and the ratio 0.
 
     Raises:
         ValueError: If shapes differ or the scale has no length.
@@ -198,31 +167,26 @@ def scale_use(score: np.ndarray, human: np.ndarray, minimum: float, maximum: flo
     if not minimum < maximum:
         raise ValueError(f"a scale from {minimum} to {maximum}; expected a minimum below the maximum")
 
-    def outside(values: np.ndarray) -> float:
-        return float(((values < minimum) | (values > maximum)).mean())
-
-    def range_used(values: np.ndarray) -> float:
+    def side(values: np.ndarray) -> list[float]:
         low, high = np.quantile(values, QUANTILES)
-        return float(high - low) / (maximum - minimum)
+        outside = ((values < minimum) | (values > maximum)).mean()
+        return [values.mean(), _sd(values), (high - low) / (maximum - minimum), outside]
 
-    def side(place: int) -> SideScaleUse:
-        found = (
-            estimate(lambda *both, of=of: of(both[place]), score, human, resamples=resamples)
-            for of in (np.mean, _sd, range_used, outside)
-        )
-        return SideScaleUse(*found)
+    def both(score: np.ndarray, human: np.ndarray) -> list[float]:
+        ratio = math.nan if is_constant(human) else _sd(score) / _sd(human)
+        return [*side(score), *side(human), ratio]
 
-    ratio = estimate(_sd_ratio, score, human, resamples=resamples, undefined="the human scores are constant")
-    return ScaleUse(side(0), side(1), ratio)
+    names = ("mean", "sd", "range_used", "outside")
+    reasons = {f"{who} {name}": "" for who in ("judge", "human") for name in names}
+    reasons["sd_ratio"] = "the human scores are constant"
+    found = estimates(both, score, human, resamples=resamples, reasons=reasons)
+    sides = {who: {name: found[f"{who} {name}"] for name in names} for who in ("judge", "human")}
+    return {**sides, "sd_ratio": found["sd_ratio"]}
 
 
 def _sd(values: np.ndarray) -> float:
     """Standard deviation over n; exactly 0 for equal values."""
     return float((values - values[0]).std())
-
-
-def _sd_ratio(score: np.ndarray, human: np.ndarray) -> float:
-    return math.nan if is_constant(human) else _sd(score) / _sd(human)
 
 
 Mapping = Literal["linear", "isotonic"]
@@ -231,42 +195,28 @@ MAPPINGS: tuple[Mapping, ...] = get_args(Mapping)
 FOLDS = 5
 
 
-@dataclass(frozen=True, eq=False)
-class MappedScores:
-    """A judge's errors once its scores are human rating points.
-
-    Attributes:
-        mae: Mean absolute error of the mapped scores.
-        rmse: Their root mean squared error.
-        error: Their `calibration_error`.
-    """
-
-    mae: Statistic
-    rmse: Statistic
-    error: Statistic
-
-
 def mapped_errors(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, resamples: Resamples, seed: int = 0
-) -> MappedScores:
-    """Errors of the `mapped_scores`; arguments and errors as there, and draws over the n items.
+) -> dict[str, Statistic]:
+    """A judge's errors once its scores are human rating points; arguments and errors as for `mapped_scores`.
 
     Intervals draw the errors of these mapped scores: they leave out that the mappings themselves would differ.
 
     Returns:
-        Undefined, with the reason, with fewer than two groups.
+        ``mae``, ``rmse`` and ``error`` (`calibration_error`) of the mapped scores. Undefined, with the reason, with
+        fewer than two groups.
     """
     kept, point = complete(score, human)
     if point.reason is None and len(np.unique(groups[kept])) < 2:
         point = replace(point, reason="1 group: no other one to fit a mapping on")
     if point.reason is not None:
-        return MappedScores(point, point, point)
+        return dict.fromkeys(("mae", "rmse", "error"), point)
     mapped = mapped_scores(score, human, groups, mapping, seed)
-    return MappedScores(
-        estimate(mae, mapped, human, resamples=resamples),
-        estimate(rmse, mapped, human, resamples=resamples),
-        expected_calibration_error(mapped, human, resamples),
-    )
+    return {
+        "mae": estimate(mae, mapped, human, resamples=resamples),
+        "rmse": estimate(rmse, mapped, human, resamples=resamples),
+        "error": expected_calibration_error(mapped, human, resamples),
+    }
 
 
 def mapped_scores(
@@ -298,25 +248,20 @@ def mapped_scores(
     own = np.empty(len(codes))
     for number in range(folds):
         held_out = fold == number
-        fitted = _FITS[mapping](x[~held_out], y[~held_out])
-        own[held_out] = fitted(x[held_out])
+        own[held_out] = _mapped(mapping, x[~held_out], y[~held_out], x[held_out])
     mapped = np.full(len(kept), np.nan)
     mapped[kept] = own
     return mapped
 
 
-def _linear(x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    slope = 0.0 if is_constant(x) else calibration_slope(x, y)
-    return lambda score: y.mean() + slope * (score - x.mean())
-
-
-def _isotonic(x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _mapped(mapping: Mapping, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """New scores by the mapping that is fitted on judge scores x and human scores y."""
+    if mapping == "linear":
+        slope = 0.0 if is_constant(x) else calibration_line(x, y)[0]
+        return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
-    rising = isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x
-    return lambda score: np.interp(score, distinct, rising)
+    return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
-
-_FITS = {"linear": _linear, "isotonic": _isotonic}
 
 _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 

@@ -12,15 +12,15 @@ Two things make a judge that is one differ from them: the items, and that raters
 
 - Items: groups are drawn with replacement, raters stay. A resample in which a rater counted twice would put this rater
   against itself. The covariance of judge and raters over the draws is multiplied by g / (g - 1), g being the groups.
-- Raters: how much judge - rater genuinely differs between raters is its covariance over raters between two halves of
-  the groups, over random halvings, at least 0: what is chance in one half is not in the other. Times 1 + 1 / raters it
+- Raters: how much judge - rater genuinely differs between raters is its covariance over raters between two parts of
+  the groups, over random halvings, at least 0: what is chance in one part is not in the other. Times 1 + 1 / raters it
   is the variance for a further rater and the mean, as in the prediction interval of random effects (Higgins, Thompson
   and Spiegelhalter, 2009).
 
 The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The variance from raters is what
 their spread has beyond chance; where that comes out as 0 it is no better known than the spread is. In the degrees of
 freedom it counts as half of the spread at least, up to half of the whole variance. (Counted as it is, a judge that is
-one more rater beside 3 is told apart in 7.6 % where noise differs by 20 %; so in 6 %. The halves were found by
+one more rater beside 3 is told apart in 7.6 % where noise differs by 20 %; so in 6 %. Both limits were found by
 simulation.) The ratio has the interval of Fieller (1954): all t for which the same test does not reject judge = t x
 rater. It holds 1 exactly where the interval of the difference holds 0, and p is 0.05 or more.
 
@@ -67,7 +67,7 @@ _LEVEL = 0.95
 class HeldOut:
     """Judge and raters against the mean of the other raters, one row for each rater that can be compared.
 
-    The first column is what was observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two halves.
+    The first column is what was observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two parts.
 
     Attributes:
         raters: The raters, K of them.
@@ -154,7 +154,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     targets = table.others_mean()
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
     whole = np.ones((1, resamples.counts.shape[1]), np.float32)
-    counts = np.concatenate([whole, resamples.counts, halves(resamples)])
+    counts = np.concatenate([whole, resamples.counts, halvings(resamples)])
     raters, left_out, used = [], {}, []
     rows = [np.empty((0, 3, len(counts)))]
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
@@ -180,7 +180,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     return HeldOut(tuple(raters), judge, rater, weights, left_out, items, len(items), one_over_others)
 
 
-def halves(resamples: Resamples) -> np.ndarray:
+def halvings(resamples: Resamples) -> np.ndarray:
     """Shape (2 x HALVINGS, groups), 1 = the group is in this half; two rows are one halving."""
     rng, groups = np.random.default_rng(0), resamples.counts.shape[1]
     first = np.stack([rng.permutation(groups) % 2 for _ in range(HALVINGS)])

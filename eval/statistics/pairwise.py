@@ -1,4 +1,4 @@
-"""How often a judge orders two items as people do.
+"""How often a judge orders two items as people do, over all items and within the groups of one context.
 
 Two statistics over all pairs of items, which differ in what ties do:
 
@@ -11,17 +11,24 @@ Two statistics over all pairs of items, which differ in what ties do:
 Scores are tied when they are equal as float64. In a bootstrap resample a pair counts as often as both of its items were
 drawn. An item and its own copy are never a pair; counted as the tie that they are, they would raise the accuracy of
 every resample. A resample in which the judge's scores are constant counts by the rule for ties.
+
+**Within groups**: does the judge tell apart the responses to one context, or only the contexts? A correlation over all
+items mixes both. Here every group (items of one context or script) has a value of its own, and the statistic is their
+mean: all groups count the same. In a bootstrap resample, a group that lies in one resampled cluster is drawn with it
+and counts as often. A group that spans clusters is measured anew on its drawn items and counts once, where it has a
+value there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
-from .agreement import Statistic, is_constant
+from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, is_constant, kendall, spearman
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums
 
@@ -111,10 +118,9 @@ def concordance_index(score: np.ndarray, human: np.ndarray) -> float:
     Returns:
         NaN where people tie all pairs.
     """
-    counts = count_pairs(score, human)
-    ordered = counts.pairs - counts.human_tied
-    halves = 2 * counts.concordant + counts.judge_tied - counts.both_tied
-    return halves / 2 / ordered if ordered else math.nan
+    pairs, concordant, judge_tied, human_tied, both_tied = count_pairs(score, human)
+    ordered = pairs - human_tied
+    return (2 * concordant + judge_tied - both_tied) / 2 / ordered if ordered else math.nan
 
 
 def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> float:
@@ -133,36 +139,20 @@ def pairwise_accuracy(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon {epsilon}; expected 0 or more")
-    counts = count_pairs(score, human, epsilon)
-    return (counts.concordant + counts.both_tied) / counts.pairs if counts.pairs else math.nan
+    pairs, concordant, _, _, both_tied = count_pairs(score, human, epsilon)
+    return (concordant + both_tied) / pairs if pairs else math.nan
 
 
-@dataclass(frozen=True)
-class PairCounts:
-    """Numbers of pairs.
-
-    Attributes:
-        pairs: All of them.
-        concordant: Ordered by both sides, and alike.
-        judge_tied: Tied by the judge, whatever people say.
-        human_tied: Tied by people, whatever the judge says.
-        both_tied: Tied by both.
-    """
-
-    pairs: int
-    concordant: int
-    judge_tied: int
-    human_tied: int
-    both_tied: int
-
-
-def count_pairs(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> PairCounts:
+def count_pairs(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> tuple[int, int, int, int, int]:
     """Counts the pairs without looking at them one by one, in O(n log^2 n).
 
     Args:
         score: Shape (n,), finite.
         human: Shape (n,), finite.
         epsilon: The judge ties items whose scores differ by at most this.
+
+    Returns:
+        All pairs; those ordered by both sides, and alike; tied by the judge; tied by people; tied by both.
     """
     order = np.argsort(score, kind="stable")
     score = score[order]
@@ -172,7 +162,7 @@ def count_pairs(score: np.ndarray, human: np.ndarray, epsilon: float = 0.0) -> P
     tied_apart = int(_count_below(level, ends, level + 1).sum()) - concordant
     n = len(score)
     pairs, apart, human_tied = n * (n - 1) // 2, int(ends.sum()), int((equal * (equal - 1) // 2).sum())
-    return PairCounts(pairs, concordant, pairs - apart, human_tied, human_tied - tied_apart)
+    return pairs, concordant, pairs - apart, human_tied, human_tied - tied_apart
 
 
 def _lower_scored(score: np.ndarray, epsilon: float) -> np.ndarray:
@@ -293,3 +283,125 @@ def _deciding_pairs(score: np.ndarray, human: np.ndarray) -> Iterator[tuple[np.n
 def _bins(difference: np.ndarray, largest: float) -> np.ndarray:
     # The number never falls as differences rise, because rounding never does
     return (difference / largest * (_BINS - 1)).astype(np.int32)
+
+
+# ---------------------------------------------------------------- within groups
+
+GroupCorrelation = Literal["spearman", "kendall"]
+GROUP_CORRELATIONS: tuple[GroupCorrelation, ...] = get_args(GroupCorrelation)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupLevel:
+    """The mean of a statistic of single groups.
+
+    Attributes:
+        mean: The mean over `groups` groups, with its interval. Its ``n`` counts their items.
+        groups: Groups that have a value.
+        too_small: Groups left out because they have too few items.
+        constant: Groups left out because judge or people (for `top_1`: people) give all their items the same score.
+        chance: What a judge that knows nothing can expect: 0 for correlations; None where there is no value.
+    """
+
+    mean: Statistic
+    groups: int
+    too_small: int
+    constant: int
+    chance: float | None
+
+
+def group_correlation(
+    name: GroupCorrelation, score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples
+) -> GroupLevel:
+    """Mean over groups of the correlation within the group.
+
+    Groups with fewer than `MIN_ITEMS` items, and those in which either side is constant, are left out and counted.
+
+    Args:
+        name: Spearman or Kendall (tau-b).
+        score: Shape (n,), judge; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        groups: Shape (n,), the group of each item, names or numbers.
+        resamples: Draws over the same n items.
+
+    Returns:
+        Undefined, with the reason, where no group is left.
+
+    Raises:
+        ValueError: If shapes differ.
+    """
+    function = {"spearman": spearman, "kendall": kendall}[name]
+    return _mean_over_groups(function, MIN_ITEMS, lambda _: 0.0, score, human, groups, resamples)
+
+
+def top_1(score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples) -> GroupLevel:
+    """Share of groups in which the judge's best item is one that people find best.
+
+    Where the judge ties several items for the best, the group counts with the share of these that people find best:
+    the chance of a random choice among them. Groups with one item, and those whose items people all tie, are left out
+    and counted. The highest score is the best; where the lowest is, give both sides negated. Arguments and errors are
+    those of `group_correlation`.
+
+    Returns:
+        ``chance`` is the mean share of items that people find best. Undefined, with the reason, where no group is left.
+    """
+
+    def share(x: np.ndarray, y: np.ndarray) -> float:
+        return math.nan if _best(y).all() else float(_best(y)[_best(x)].mean())
+
+    return _mean_over_groups(share, 2, lambda y: _best(y).mean(), score, human, groups, resamples)
+
+
+def _best(values: np.ndarray) -> np.ndarray:
+    """Which items have the highest value up to rounding."""
+    highest = values.max()
+    return values >= highest - CONSTANT_TOLERANCE * abs(highest)
+
+
+def _mean_over_groups(
+    function: Function,
+    fewest: int,
+    chance: Callable[[np.ndarray], float],
+    score: np.ndarray,
+    human: np.ndarray,
+    groups: np.ndarray,
+    resamples: Resamples,
+) -> GroupLevel:
+    """Of groups with the fewest items or more in which the function is no NaN; chance takes a group's human scores."""
+    kept, point = complete(score, human)
+    if np.shape(groups) != kept.shape:
+        raise ValueError(f"groups of shape {np.shape(groups)} for {len(kept)} items; expected one per item")
+    items = np.flatnonzero(kept) if point.reason is None else np.empty(0, dtype=np.intp)
+    codes = np.unique(groups[items], return_inverse=True)[1]
+    order = items[np.argsort(codes, kind="stable")]
+    used, values, chances, too_small, constant = [], [], [], 0, 0
+    total, weight = np.zeros((2, len(resamples.counts)))
+    for own in np.split(order, np.cumsum(np.bincount(codes))[:-1]) if len(items) else []:
+        x, y = score[own], human[own]
+        if len(own) < fewest:
+            too_small += 1
+            continue
+        value = function(x, y)
+        if math.isnan(value):
+            constant += 1
+            continue
+        used.append(own)
+        values.append(value)
+        chances.append(chance(y))
+        seen = resamples.select(own)
+        if (seen.codes == seen.codes[0]).all():
+            times = seen.counts[:, seen.codes[0]].astype(np.float64)
+            total += times * value
+            weight += times
+        else:
+            drawn = seen.of(function, x, y)
+            total += np.nan_to_num(drawn)
+            weight += ~np.isnan(drawn)
+    if not used:
+        reason = point.reason or f"no group is left: {too_small} too small, {constant} constant"
+        return GroupLevel(replace(point, reason=reason), 0, too_small, constant, None)
+    members = np.concatenate(used)
+    point = replace(point, value=float(np.mean(values)), n=len(members))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = with_interval(point, total / weight, resamples.select(members))
+    return GroupLevel(mean, len(used), too_small, constant, float(np.mean(chances)))

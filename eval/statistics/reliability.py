@@ -12,20 +12,26 @@ Two ceilings, both for Spearman's correlation:
   0.05 off), raters of whom some rate at random in an incomplete panel (0.12 too low to 0.16 too high), and a few with
   large biases who each rate part of the items (0.02 too low).
 
-The reliability of the panel mean comes from split halves, stepped up by the Spearman-Brown formula for parts of
-any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
-equal halves of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
+The reliability of the panel mean comes from split-half correlations, stepped up by the Spearman-Brown formula for
+parts of any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
+equal parts of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
 
 Each halving divides the raters, and only where that leaves an item lopsided are raters of this item moved over
 at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its raters'
-biases cancel between items, but between such halves they would count as noise, and the ceiling would come out
+biases cancel between items, but between such parts they would count as noise, and the ceiling would come out
 too low.
+
+What the mean of k raters reaches against the mean of the others is classical test theory, too (Lord and Novick, 1968):
+with rel_1 the reliability of a single rating, the mean of k ratings has the reliability rel_k = k rel_1 / (1 + (k - 1)
+rel_1) (Spearman, 1910; Brown, 1910) and correlates with the true scores by sqrt(rel_k).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -36,7 +42,6 @@ from .agreement import MIN_ITEMS, Statistic, as_report, spearman
 from .bootstrap import Interval, Resamples, estimate, with_interval
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
-from .rank_draws import spearman_draws
 
 MIN_RATER_ITEMS = 10
 """A rater who shares fewer items with others is not compared: the correlation would be noise."""
@@ -51,19 +56,6 @@ _DRAWN_VALUES = 10_000_000  # resamples x groups
 
 
 @dataclass(frozen=True, eq=False)
-class LeaveOneRaterOut:
-    """Spearman of raters with the mean of the others.
-
-    Attributes:
-        together: Mean over raters, weighted by items.
-        raters: Rater id -> the Spearman of this rater, and the items that it stands on.
-    """
-
-    together: Statistic
-    raters: Mapping[str, Statistic]
-
-
-@dataclass(frozen=True, eq=False)
 class Reliability:
     """Agreement of the raters of one dimension with each other.
 
@@ -71,7 +63,7 @@ class Reliability:
         leave_one_rater_out: Spearman of a rater with the mean of the others, averaged over raters weighted by
             items.
         panel_mean: Highest Spearman that a judge can be expected to reach with the panel mean.
-        split_half: Mean Spearman between the means of two random halves of the panel.
+        split_half: Mean Spearman between the means of two random parts of the panel.
         panel_reliability: Reliability of the panel mean over all rated items: `split_half` after Spearman-Brown.
         krippendorff_alpha: Krippendorff's alpha of single ratings, interval distance.
         raters: Per rater the Spearman with the mean of the others, and the items that it stands on.
@@ -119,7 +111,7 @@ def reliability(
     Returns:
         ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
         the fields of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
-        (`krippendorff.DISTANCES`). ``split_half_by_item`` halves the raters of each item anew: a figure often
+        (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: a figure often
         published, too low where raters with biases rate many items.
     """
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
@@ -184,20 +176,24 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
         resamples: Draws over the items of `table`.
         seed: Of the halvings.
     """
-    single = leave_one_rater_out(table, resamples)
+    single, raters = leave_one_rater_out(table, resamples)
     half = _split_half(table, resamples, seed, by_item=False)
     whole = _stepped_up(half, table)
     panel = _transformed(whole, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
-    return Reliability(single.together, panel, half, whole, alpha, single.raters)
+    return Reliability(single, panel, half, whole, alpha, raters)
 
 
-def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRaterOut:
-    """Each rater against the mean of the others; raters with fewer than `MIN_RATER_ITEMS` shared items are left out.
+def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Statistic, dict[str, Statistic]]:
+    """Spearman of each rater with the mean of the others.
 
     Args:
         table: The ratings.
         resamples: Draws over the items of `table`.
+
+    Returns:
+        The mean over raters, weighted by items, and rater id -> the Spearman of this rater, and the items that it
+        stands on; raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
     """
     others_mean = table.others_mean()
     compared = ~np.isnan(others_mean)
@@ -224,13 +220,13 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> LeaveOneRat
         weights += np.where(np.isnan(found.draws), 0.0, drawn)
     if not used:
         reason = f"no rater varies and shares at least {MIN_RATER_ITEMS} items with other raters"
-        return LeaveOneRaterOut(Statistic(None, reason=reason), raters)
+        return Statistic(None, reason=reason), raters
     ratings = np.concatenate(used)
     items = np.unique(ratings)
     point = Statistic(total / len(ratings), n=len(items))
     with np.errstate(invalid="ignore"):
         together = with_interval(point, draws / weights, resamples.select(items), correlation=True)
-    return LeaveOneRaterOut(together, raters)
+    return together, raters
 
 
 def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
@@ -239,7 +235,7 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item:
         reason = f"{len(shared)} items with at least two raters, at least {MIN_ITEMS} needed"
         return Statistic(None, n=len(shared), reason=reason)
     rng = np.random.default_rng(seed)
-    halvings = (_halves(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
+    halvings = (_halved(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
     return mean_spearman(halvings, resamples.select(shared))
 
 
@@ -257,7 +253,7 @@ def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples:
     for first, second in divisions:
         values.append(spearman(first, second))
         if len(resampled) < HALVINGS_IN_RESAMPLES:
-            resampled.append(spearman_draws(first[None], second, resamples.codes, resamples.counts)[0])
+            resampled.append(resamples.of(spearman, first, second))
     point = Statistic(None, n=len(resamples.codes))
     if np.isnan(values).all():
         return replace(point, reason="the ratings are constant")
@@ -267,7 +263,7 @@ def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples:
     return with_interval(replace(point, value=float(np.nanmean(values))), draws, resamples, correlation=True)
 
 
-def _halves(
+def _halved(
     table: RatingTable, shared: np.ndarray, rng: np.random.Generator, *, by_item: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean rating of the shared items by either half of the panel, each of shape (shared items,).
@@ -279,31 +275,37 @@ def _halves(
         side = rng.integers(0, 2, len(table.raters))
     else:
         side = (rng.permutation(len(table.rater_ids)) % 2)[table.raters]
-    key = side + rng.random(len(table.raters))
-    order = np.argsort(2.0 * table.items + key)
-    items = table.items[order]
     counts = table.counts
-    starts = np.cumsum(counts) - counts
-    position = np.arange(len(items)) - starts[items]
     on_first = np.bincount(table.items, weights=side == 0, minlength=table.n_items)
-    first_size = counts // 2 + (counts % 2) * (on_first > counts / 2)
-    in_first = position < first_size[items]
-    first_sum = np.bincount(items, weights=table.scores[order] * in_first, minlength=table.n_items)
-    second_sum = np.bincount(items, weights=table.scores[order] * ~in_first, minlength=table.n_items)
-    return first_sum[shared] / first_size[shared], second_sum[shared] / (counts - first_size)[shared]
+    size = counts // 2 + (counts % 2) * (on_first > counts / 2)
+    first, second = _part_means(table, side + rng.random(len(side)), size)
+    return first[shared], second[shared]
+
+
+def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per item the mean of its ratings with the lowest keys, so many as `size` says, and of the rest, each (items,)."""
+    rows = np.lexsort((key, table.items))
+    items, scores = table.items[rows], table.scores[rows]
+    position = np.arange(len(items)) - (np.cumsum(table.counts) - table.counts)[items]
+    sums = [
+        np.bincount(items, weights=scores * part, minlength=table.n_items)
+        for part in (position < size[items], position >= size[items])
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums[0] / size, sums[1] / (table.counts - size)
 
 
 def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
     """Reliability of the panel mean over all rated items (Horst, 1951).
 
     With l the noise variance of one rating over the variance of the true scores, and a, b and c the mean of 1 / ratings
-    in the smaller halves, the larger halves and the whole items, the halves correlate by r = 1 / sqrt((1 + l a) (1 +
+    in the smaller parts, the larger parts and the whole items, the parts correlate by r = 1 / sqrt((1 + l a) (1 +
     l b)) and the means have the reliability 1 / (1 + l c).
     """
     if half.value is None:
         return half
     if half.value <= 0:
-        return Statistic(None, n=half.n, reason=f"the halves of the panel do not agree (Spearman {half.value:.3f})")
+        return Statistic(None, n=half.n, reason=f"the two parts of the panel do not agree (Spearman {half.value:.3f})")
     rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
     a, b, c = (1 / (shared // 2)).mean(), (1 / (shared - shared // 2)).mean(), (1 / rated).mean()
 
@@ -320,3 +322,85 @@ def _transformed(old: Statistic, rising: Callable[[Any], Any]) -> Statistic:
     """Value, interval and draws through a rising function."""
     value, low, high = (None if x is None else float(rising(x)) for x in (old.value, old.low, old.high))
     return replace(old, value=value, low=low, high=high, draws=rising(old.draws))
+
+
+# ---------------------------------------------------------------- the mean of several raters
+
+CHOICES = 100
+"""Most choices of k raters whose correlations are averaged; where there are not more in all, each is made once."""
+
+
+def single_reliability(panel_reliability: Statistic, table: RatingTable, resamples: Resamples) -> Statistic:
+    """Reliability of a single rating, from that of the panel mean over all rated items (Spearman-Brown, backwards).
+
+    Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
+    scores and c the mean of 1 / ratings, the panel mean has the reliability 1 / (1 + l c), and a rating 1 / (1 + l).
+
+    Args:
+        panel_reliability: Of `table`, by `measure`.
+        table: The ratings.
+        resamples: Draws over the items of `table`, those of `panel_reliability`.
+    """
+    whole = panel_reliability
+    if whole.value is None:
+        return whole
+    c = float((1 / table.counts[table.counts > 0]).mean())
+    return with_interval(Statistic(_of_part(whole.value, c), n=whole.n), _of_part(whole.draws, c), resamples)
+
+
+def raters_ceiling(
+    table: RatingTable, panel_reliability: Statistic, resamples: Resamples, k: int, seed: int
+) -> dict[str, Statistic]:
+    """Spearman of the mean of k randomly chosen raters with the mean of the others, for the items with more than k.
+
+    Chosen are k raters of the panel, the same ones for all items; an item that they did not all rate gets others, in a
+    random order that is the same for all items.
+
+    Args:
+        table: The ratings.
+        panel_reliability: Of `table`, by `measure`.
+        resamples: Draws over the items of `table`, those of `panel_reliability`.
+        k: Raters, at least 1.
+        seed: Of the choices.
+
+    Returns:
+        ``expected``: what classical test theory predicts, sqrt(rel_k rel_others). ``measured``: the mean over choices
+        of k raters. Undefined, with the reason, where fewer than `MIN_RATER_ITEMS` items have more than k raters.
+    """
+    items = np.flatnonzero(table.counts > k)
+    if len(items) < MIN_RATER_ITEMS:
+        raters = "1 rater" if k == 1 else f"{k} raters"
+        reason = f"{len(items)} items with more than {raters}, at least {MIN_RATER_ITEMS} needed"
+        return dict.fromkeys(("expected", "measured"), Statistic(None, n=len(items), reason=reason))
+    seen, others = resamples.select(items), float((1 / (table.counts[items] - k)).mean())
+    expected = single_reliability(panel_reliability, table, resamples)
+    if expected.value is not None:
+        value, draws = (
+            np.sqrt(_of_mean(single, 1 / k) * _of_mean(single, others)) for single in (expected.value, expected.draws)
+        )
+        expected = with_interval(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
+    choices = _choices(len(table.rater_ids), k, np.random.default_rng(seed))
+    size = np.minimum(table.counts, k)
+    divisions = (_part_means(table, order[table.raters], size) for order in choices)
+    measured = mean_spearman(((one[items], other[items]) for one, other in divisions), seen)
+    return {"expected": expected, "measured": measured}
+
+
+def _of_part(whole: Any, c: float) -> Any:
+    """Reliability of a single rating where that of means with c as the mean of 1 / ratings is `whole`."""
+    return whole * c / (1 - whole + whole * c)
+
+
+def _of_mean(single: Any, c: float) -> Any:
+    """The inverse of `_of_part`."""
+    return single / (single + (1 - single) * c)
+
+
+def _choices(n_raters: int, k: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Shape (raters,), each rater's place in line; the k chosen ones stand in front."""
+    every = list(combinations(range(n_raters), k)) if math.comb(n_raters, k) <= CHOICES else None
+    for number in rng.permutation(CHOICES if every is None else len(every)):
+        order = rng.permutation(n_raters)
+        if every is not None:
+            order[list(every[number])] -= n_raters
+        yield order

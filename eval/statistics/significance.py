@@ -1,4 +1,4 @@
-"""Judge against judge: do two judges agree differently with the same people?
+"""Judge against judge: do two judges agree differently with the same people, and who is better than whom?
 
 Four tests of the difference of two correlations with the same human scores. The first two keep groups whole and are
 the ones to report; Williams and Steiger assume independent items and stand beside them because papers quote them.
@@ -18,6 +18,22 @@ the ones to report; Williams and Steiger assume independent items and stand besi
   the smaller share of draws on one side of 0, so that p < 0.05 where the 95 % interval leaves 0 out.
 - **Williams' t** (1959) and **Steiger's Z** (1980): closed formulas for dependent correlations that share a variable.
   In the simulation above they reject 12 % and 9 % of the time.
+
+With many judges some pair differs by chance. Holm (1979) bounds the probability of one false difference or more,
+whatever the dependence between the tests: of judges tested on the same items, neither independence nor the sign of the
+dependence is known. The clusters stand on Holm's p values of the paired permutation tests.
+
+Clusters are those of the WMT shared tasks: judges are sorted by agreement, and a new cluster begins where every judge
+above is significantly better than every judge below. Judges of one cluster may still differ pairwise.
+
+How many groups it takes to tell two judges apart: the standard error of the difference comes from the cluster bootstrap
+and shrinks with the root of the number of groups; items come in groups, because more items of a group add less than new
+groups do. Power is that of a two-sided test of a normally distributed difference.
+
+Both numbers take the observed difference for the true one. `groups_needed` answers "if the judges differ by as much as
+it seems, how large must the next study be?"; its range comes from the ends of the difference's interval. Power at the
+observed difference says nothing that its p value does not say (Hoenig and Heisey, 2001); `detectable_difference`
+needs no observed difference and is the better description of the data at hand.
 """
 
 from __future__ import annotations
@@ -35,15 +51,7 @@ from .bootstrap import Resamples, complete, estimate, with_interval
 
 _BLOCK_VALUES = 1 << 20  # permutations x groups at a time: 8 MB
 _ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class PermutationTest:
-    """Two-sided p value, the number of permutations behind it, and whether these are all there are."""
-
-    p: float
-    permutations: int
-    exact: bool
+_NOTHING = 1e-9  # a difference, or its standard error, that is none
 
 
 @dataclass(frozen=True)
@@ -51,27 +59,25 @@ class Comparison:
     """The difference of two judges' agreement with the same people, over the items that both scored.
 
     Attributes:
-        first: The first judge's, on these items.
-        second: The second judge's.
         difference: First minus second, with the interval of the paired cluster bootstrap. `n` counts the items and
             `dropped` those left out because a judge or the people did not score them.
-        standard_error: Standard deviation of the difference over the resamples; None where there is no interval.
         n_groups: Groups of the items.
-        permutation: The paired permutation test, whose p value is the one to report; None without a difference.
+        standard_error: Standard deviation of the difference over the resamples; None where there is no interval.
+        p: Of the paired permutation test: the one to report; None without a difference.
+        permutations: How many are behind it.
         bootstrap_p: Of the paired cluster bootstrap; None where there is no interval.
         williams_p: Of Williams' t, which takes items for independent; None where it is undefined.
         steiger_p: Of Steiger's Z, likewise.
     """
 
-    first: Statistic
-    second: Statistic
     difference: Statistic
-    standard_error: float | None
     n_groups: int
-    permutation: PermutationTest | None
-    bootstrap_p: float | None
-    williams_p: float | None
-    steiger_p: float | None
+    standard_error: float | None = None
+    p: float | None = None
+    permutations: int | None = None
+    bootstrap_p: float | None = None
+    williams_p: float | None = None
+    steiger_p: float | None = None
 
 
 def compare_all(
@@ -103,14 +109,13 @@ def compare_all(
     def agreement(name: str, kept: np.ndarray) -> Statistic:
         key = name, kept.tobytes()
         if key not in known:
-            score, people = np.asarray(scores[name])[kept], np.asarray(human)[kept]
-            known[key] = estimate(spearman, score, people, resamples=resamples.select(kept))
+            known[key] = estimate(spearman, scores[name][kept], human[kept], resamples=resamples.select(kept))
         return known[key]
 
     found = {}
     for one, other in combinations(scores, 2):
         kept, _ = complete(scores[one], scores[other], human)
-        first, second, people = (np.asarray(values)[kept] for values in (scores[one], scores[other], human))
+        first, second, people = scores[one][kept], scores[other][kept], human[kept]
         own, others, seen = agreement(one, kept), agreement(other, kept), resamples.select(kept)
         point = Statistic(None, n=own.n, dropped=int((~kept).sum()))
         if own.value is None or others.value is None:
@@ -118,20 +123,17 @@ def compare_all(
             reason = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
             if own.reason == others.reason:  # it is about the items or the people
                 reason = own.reason
-            point = replace(point, reason=reason)
-            found[one, other] = Comparison(own, others, point, None, seen.n_groups, None, None, None, None)
+            found[one, other] = Comparison(replace(point, reason=reason), seen.n_groups)
             continue
         draws = own.draws - others.draws
         point = with_interval(replace(point, value=own.value - others.value), draws, seen)
         draws = None if point.low is None else seen.drawn(draws)
         three = own.value, others.value, spearman(first, second)
         found[one, other] = Comparison(
-            own,
-            others,
             point,
-            None if draws is None else float(np.nanstd(draws, ddof=1)),
             seen.n_groups,
-            permutation_test(first, second, people, seen.codes, permutations=permutations, seed=seed),
+            None if draws is None else float(np.nanstd(draws, ddof=1)),
+            *permutation_test(first, second, people, seen.codes, permutations=permutations, seed=seed),
             None if draws is None else bootstrap_p(draws),
             williams(*three, len(people)),
             steiger(*three, len(people)),
@@ -147,7 +149,7 @@ def permutation_test(
     *,
     permutations: int = 10_000,
     seed: int = 0,
-) -> PermutationTest:
+) -> tuple[float, int]:
     """Exchanges the two judges' scores of whole units; the method is described above.
 
     Every sum that the correlations need is linear in the exchanges, so that a permutation costs the number of units and
@@ -162,6 +164,9 @@ def permutation_test(
         units: Shape (n,), what is exchanged as a whole.
         permutations: Random ones, at least 1.
         seed: Of the permutations.
+
+    Returns:
+        Two-sided p, and the number of permutations behind it.
     """
     if permutations < 1:
         raise ValueError(f"permutations {permutations}; expected 1 or more")
@@ -183,8 +188,7 @@ def permutation_test(
             )
         extreme += int((~(np.abs(r_first - r_second) < observed - _ROUNDING)).sum())
         looked_at += len(block)
-    p = extreme / looked_at if exact else (extreme + 1) / (looked_at + 1)
-    return PermutationTest(p, looked_at, exact)
+    return (extreme / looked_at if exact else (extreme + 1) / (looked_at + 1)), looked_at
 
 
 def williams(first: float, second: float, between: float, n: int) -> float | None:
@@ -265,3 +269,169 @@ def _random_swaps(n_units: int, permutations: int, seed: int) -> Iterator[np.nda
     for start in range(0, permutations, step):
         rows = min(step, permutations - start)
         yield rng.integers(0, 2, (rows, n_units), dtype=np.int8).astype(np.float64)
+
+
+# ---------------------------------------------------------------- rankings
+
+ALPHA = 0.05
+"""Level of the clusters, and of the test whose power is stated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Judges from the best to the worst, in clusters.
+
+    Attributes:
+        clusters: Judge with a defined agreement -> its cluster, from 1 = best; highest agreement first, equal ones in
+            the order given.
+        p: Two ranked judges that were tested -> their adjusted two-sided p value.
+        unranked: The other judges, in the order given -> why they have no agreement.
+    """
+
+    clusters: Mapping[str, int]
+    p: Mapping[tuple[str, str], float]
+    unranked: Mapping[str, str]
+
+
+def rank_judges(
+    agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]], alpha: float = ALPHA
+) -> Ranking:
+    """Sorts judges and divides them into significance clusters.
+
+    Args:
+        agreement: Judge -> its agreement with people, the higher the better.
+        tested: Two judges -> the difference of their agreement on the items that both scored, first minus second, and
+            its p value; these are corrected together.
+        alpha: Level.
+
+    Returns:
+        Two judges whose difference on the items that both scored has another sign than that of their agreement are not
+        told apart: their scores are missing for different items.
+    """
+    values = {name: found.value for name, found in agreement.items() if found.value is not None}
+    judges = sorted(values, key=lambda name: -values[name])
+    adjusted = holm(np.array([p for _, p in tested.values()])).tolist()
+    p = {pair: own for pair, own in zip(tested, adjusted, strict=True) if set(pair) <= set(judges)}
+    better = np.zeros((len(judges), len(judges)), dtype=bool)
+    for pair, own in p.items():
+        (i, j), (difference, _) = map(judges.index, pair), tested[pair]
+        better[i, j], better[j, i] = own < alpha and difference > 0, own < alpha and difference < 0
+    unranked = {name: found.reason or "undefined" for name, found in agreement.items() if name not in values}
+    return Ranking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
+
+
+def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
+    """Number of the cluster of each judge, from 1.
+
+    Args:
+        better: Shape (judges, judges), best judge first: whether the judge of the row is significantly better than that
+            of the column. What cannot be compared is not better.
+    """
+    judges = len(better)
+    begins = [first > 0 and bool(better[:first, first:].all()) for first in range(judges)]
+    return tuple(int(number) for number in 1 + np.cumsum(begins, dtype=np.int64))
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Adjusted p values of the step-down procedure of Holm (1979).
+
+    Args:
+        p: Shape (tests,). NaN = not tested: stays NaN and does not count.
+
+    Returns:
+        Shape (tests,), at most 1, in the order of `p`; at a level, those below it are rejected.
+
+    Raises:
+        ValueError: If a value lies outside 0 to 1.
+    """
+    p = np.asarray(p, dtype=np.float64)
+    tested = np.flatnonzero(~np.isnan(p))
+    if len(outside := p[tested][(p[tested] < 0) | (p[tested] > 1)]):
+        raise ValueError(f"p value {outside[0]:g}; expected 0 to 1, or NaN")
+    order = tested[np.argsort(p[tested], kind="stable")]
+    adjusted = np.full_like(p, np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
+    return adjusted
+
+
+POWER = 0.8
+
+FEWEST_GROUPS = 6
+"""With 5 groups there are 16 permutations, and no p value of the permutation test is below 1 / 16."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """What it takes to separate two judges at a level of `ALPHA` with a power of `POWER`.
+
+    Attributes:
+        power: Probability that as many groups as there are show a difference as large as the observed one.
+        detectable_difference: The smallest true difference that they show with a power of `POWER`.
+        groups_needed: Groups in all, at the observed difference.
+        groups_low: The same at the end of the difference's interval that is farther from 0.
+        groups_high: The same at the end nearer to 0; None where the interval reaches 0 and no number is enough.
+        items_needed: Items in these `groups_needed` groups, with as many per group as now.
+        reason: Why a field is None.
+    """
+
+    power: float | None = None
+    detectable_difference: float | None = None
+    groups_needed: int | None = None
+    groups_low: int | None = None
+    groups_high: int | None = None
+    items_needed: int | None = None
+    reason: str | None = None
+
+
+def separation(comparison: Comparison) -> Power:
+    """Power and numbers of groups for two judges; the formulas are those of `power` and `groups_needed`."""
+    difference, error, groups = comparison.difference, comparison.standard_error, comparison.n_groups
+    if difference.value is None or difference.low is None or difference.high is None or error is None:
+        return Power(reason=difference.reason or "no standard error of the difference: no resamples")
+    if error <= _NOTHING:
+        return Power(reason="the difference is the same in all resamples")
+    now, detectable = power(difference.value, error), _distance() * error
+    if abs(difference.value) <= _NOTHING:
+        return Power(now, detectable, reason="no difference was observed: no number of groups would show it")
+    needed = groups_needed(difference.value, error, groups)
+    near, far = sorted((abs(difference.low), abs(difference.high)))
+    reaches_zero = difference.low <= 0 <= difference.high or near <= _NOTHING
+    return Power(
+        now,
+        detectable,
+        needed,
+        groups_needed(far, error, groups),
+        None if reaches_zero else groups_needed(near, error, groups),
+        math.ceil(needed * difference.n / groups),
+        "no largest number of groups: the interval of the difference reaches 0" if reaches_zero else None,
+    )
+
+
+def power(difference: float, standard_error: float) -> float:
+    """Probability that a two-sided normal test at `ALPHA` rejects.
+
+    Args:
+        difference: The true one.
+        standard_error: Of its estimate, above 0.
+    """
+    critical, shift = stats.norm.isf(ALPHA / 2), abs(difference) / standard_error
+    return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
+
+
+def groups_needed(difference: float, standard_error: float, n_groups: int) -> int:
+    """Smallest number of groups in all with a power of at least `POWER`, at least `FEWEST_GROUPS`.
+
+    n_groups ((z_{1 - alpha / 2} + z_{power}) standard_error / difference)^2: as for a mean (Cohen, 1988, 2.4), the
+    other tail being negligible at this power.
+
+    Args:
+        difference: The true one, not 0.
+        standard_error: Of its estimate from `n_groups` groups.
+        n_groups: Groups behind the standard error.
+    """
+    return max(FEWEST_GROUPS, math.ceil(n_groups * (_distance() * standard_error / difference) ** 2))
+
+
+def _distance() -> float:
+    """Standard errors between 0 and a difference that is shown with a power of `POWER`."""
+    return float(stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +35,38 @@ SYSTEM_STATISTICS = ("spearman", "pearson", "kendall", "icc_a1", "icc_c1", "bias
 """The statistics of `agreement.STATISTICS` that are given at system level."""
 
 
-def system_means(systems: Sequence[str], values: np.ndarray) -> dict[str, float]:
-    """Mean of the values (shape (n,)) of each system, by name."""
-    names = np.asarray(systems, dtype=str)
-    return {str(name): float(values[names == name].mean()) for name in np.unique(names)}
+def system_level(
+    systems: Sequence[str],
+    groups: Sequence[str],
+    score: np.ndarray,
+    human: np.ndarray,
+    resamples: Resamples,
+    seed: int,
+) -> dict[str, Any]:
+    """Everything about the means of systems.
+
+    Args:
+        systems: Length n, the system of each item.
+        groups: Length n, what it answered.
+        score: Shape (n,), finite, rating points.
+        human: Shape (n,), finite, rating points.
+        resamples: Draws over the same n items.
+        seed: Of permutations.
+
+    Returns:
+        ``n_systems``, the `SYSTEM_STATISTICS`, ``pairwise_accuracy``, ``soft_pairwise_accuracy``, and ``systems``: of
+        each ``system_id, n_items``, and the means ``human`` and ``judge``.
+    """
+    names, codes, counts = np.unique(np.asarray(systems, dtype=str), return_inverse=True, return_counts=True)
+    means = _means(codes, len(names), human, score)
+    rows = zip(names.tolist(), counts.tolist(), *means.tolist(), strict=True)
+    return {
+        "n_systems": len(names),
+        **system_agreement(systems, score, human, resamples),
+        "pairwise_accuracy": system_pairwise_accuracy(systems, score, human, resamples),
+        "soft_pairwise_accuracy": soft_pairwise_accuracy(systems, groups, score, human, seed=seed),
+        "systems": [dict(zip(("system_id", "n_items", "human", "judge"), row, strict=True)) for row in rows],
+    }
 
 
 def system_agreement(
@@ -53,15 +82,19 @@ def system_agreement(
     95 %, and what infinitely many would give, which is more, in 85 %; with 60 items each in 94 % and 92 %.
 
     Args:
-        systems: Length n, the system of each item; at least `MIN_SYSTEMS` distinct ones.
+        systems: Length n, the system of each item.
         score: Shape (n,), finite, rating points.
         human: Shape (n,), finite, rating points.
         resamples: Draws over the same n items.
 
     Returns:
-        A statistic per name in `SYSTEM_STATISTICS`; its `n` counts systems.
+        A statistic per name in `SYSTEM_STATISTICS`; its `n` counts systems. Undefined, with the reason, with fewer than
+        `MIN_SYSTEMS` systems.
     """
     names, codes = np.unique(np.asarray(systems, dtype=str), return_inverse=True)
+    if len(names) < MIN_SYSTEMS:
+        reason = f"{len(names)} systems, at least {MIN_SYSTEMS} needed"
+        return dict.fromkeys(SYSTEM_STATISTICS, Statistic(None, n=len(names), reason=reason))
 
     def means(items: np.ndarray) -> np.ndarray:
         return _means(codes[items], len(names), score[items], human[items])

@@ -11,7 +11,7 @@ All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
 
 - other raters, the same items: the variance is that of the jackknife over raters.
 - other items and other raters: the variance of the bootstrap over groups, which already holds what is chance in single
-  ratings, and of the jackknife what two halves of the groups have in common, over random halvings and at least 0: what
+  ratings, and of the jackknife what two parts of the groups have in common, over random halvings and at least 0: what
   raters differ in on any items. Degrees of freedom of Satterthwaite (1946).
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, estimate, fisher_z, t_interval, z_variance
-from .like_for_like import HALVINGS, halves
+from .like_for_like import HALVINGS, halvings
 from .rank_draws import spearman_draws
 
 MIN_RATERS = 3
@@ -69,7 +69,7 @@ def for_other_items_and_raters(
         return own
     groups = resamples.n_groups
     items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
-    moved = _left_out(score, table, resamples.codes, halves(resamples))
+    moved = _left_out(score, table, resamples.codes, halvings(resamples))
     shared = [_jackknife(moved[:, half], moved[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
     defined = [one for one in shared if not np.isnan(one)]
     raters = max(0.0, float(np.mean(defined))) if defined else 0.0

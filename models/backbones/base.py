@@ -22,9 +22,8 @@ Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
 WeightForm = Literal["none", "nf4", "int8"]
 """As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
-PartName = Literal["language_model", "projector", "audio_tower", "joiner"]
-"""`joiner`: cross-attention fusion of context and response where there is no language model, without pre-trained
-weights; the name is that of stored weights."""
+PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
+"""`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 
 
 @dataclass(frozen=True)

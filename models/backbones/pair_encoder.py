@@ -19,6 +19,9 @@ from .padding import without_padding
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token is part of: nothing, a context turn of the user, a context turn of anybody else, the response."""
 
+FUSION = "joiner"
+"""Where the fusion is in the network. Judges that exist have stored its weights under this name."""
+
 WIDTH = 256
 _HEADS = 4
 MAX_SECONDS = 30.0
@@ -97,8 +100,8 @@ class PairEncoder(Backbone):
         self.audio_size = layers * tower.config.hidden_size
         self.layer_sizes = layers, tower.config.hidden_size
         fusion = CrossAttentionFusion(layers, tower.config.hidden_size).to(tower.device)
-        self.network = nn.ModuleDict({"encoder": tower, "joiner": fusion})
-        self.parts = {"audio_tower": Part("encoder", self.linears, self.list_of_layers), "joiner": Part("joiner", ())}
+        self.network = nn.ModuleDict({"encoder": tower, FUSION: fusion})
+        self.parts = {"audio_tower": Part("encoder", self.linears, self.list_of_layers), "fusion": Part(FUSION, ())}
 
     @property
     def tower(self) -> Any:
@@ -123,7 +126,7 @@ class PairEncoder(Backbone):
         if states is None:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
-        fusion: Any = self.network["joiner"]  # pyright: ignore[reportIndexIssue]
+        fusion: Any = self.network[FUSION]  # pyright: ignore[reportIndexIssue]
         projected = fusion.project(states)
         zeros = projected.new_zeros(inputs.input_ids.numel(), WIDTH)
         audio = zeros.index_copy(0, inputs.audio_positions, projected[inputs.audio_index])

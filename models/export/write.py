@@ -20,7 +20,7 @@ from ..backbones import load_backbone, read_config
 from ..backbones.base import Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
-from ..lora import trained_in_full
+from ..lora import FUSION, part_of, trained_in_full
 from ..model_card import render_card
 from ..weight_files import fingerprints, weights_hash, write_weights
 from .backbone_folder import hashes, write_backbone
@@ -164,7 +164,7 @@ def merge_adapter(judge: EmpathyJudge) -> None:
     kept = (getattr(module, "_keep_in_fp32_modules_strict", None) or () for module in judge.network.modules())
     in_float32 = {part for parts in kept for part in parts}
     for name, weight in judge.trained_in_full().items():
-        if not name.startswith("joiner.") and in_float32.isdisjoint(name.split(".")):
+        if part_of(judge.backbone, name) != FUSION and in_float32.isdisjoint(name.split(".")):
             weight.data = weight.data.to(dtype)
     for name, module in list(judge.network.named_modules()):
         if isinstance(module, LoraLayer):

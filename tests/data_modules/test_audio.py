@@ -25,7 +25,10 @@ def write(path: Path, samples: np.ndarray, rate: int = 16_000, subtype: str | No
 
 def encoded(samples: np.ndarray, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
     stream = io.BytesIO()
-    soundfile.write(stream, samples, rate, subtype, format=kind)
+    channels = 1 if samples.ndim == 1 else samples.shape[1]
+    with soundfile.SoundFile(stream, "w", rate, channels, subtype, format=kind) as file:
+        for start in range(0, max(len(samples), 1), 100_000):  # libsndfile wants the stack for all of it at once
+            file.write(samples[start : start + 100_000])
     return stream.getvalue()
 
 
@@ -113,37 +116,50 @@ ENCODED = {
     "FLAC": encoded(sine(1.0, 16_000), kind="FLAC"),
     "Vorbis": encoded(sine(1.0, 16_000), kind="OGG"),
     "Opus": encoded(sine(1.0, 16_000), kind="OGG", subtype="OPUS"),
+    **{kind: encoded(sine(1.0, 16_000), kind=kind) for kind in ("WAV", "AIFF", "AU", "CAF", "RF64", "W64")},
 }
+ID3 = b"ID3\x04\x00\x00\x00\x00\x01\x00" + b"\xff\xfb\x90\x00" * 32
 
 
 def with_flac_total(data: bytes, samples: int) -> bytes:
     return data[:21] + bytes([data[21] & 0xF0]) + samples.to_bytes(4, "big") + data[26:]
 
 
-def with_granules(data: bytes, most: int) -> bytes:
-    """An Ogg file whose pages declare less; the checksum of each page is made anew."""
-    pages = []
-    for page in data.split(b"OggS")[1:]:
-        granule = min(int.from_bytes(page[2:10], "little"), most)
-        body = bytearray(b"OggS" + page[:2] + granule.to_bytes(8, "little") + page[10:18] + bytes(4) + page[22:])
-        checksum = 0
-        for byte in body:
-            checksum ^= byte << 24
-            for _ in range(8):
-                checksum = (checksum << 1 ^ (0x104C11DB7 if checksum >> 31 else 0)) & 0xFFFFFFFF
-        body[22:26] = checksum.to_bytes(4, "little")
-        pages.append(bytes(body))
-    return b"".join(pages)
+def crc(data: bytes) -> int:
+    """Of an Ogg page (RFC 3533)."""
+    checksum = 0
+    for byte in data:
+        checksum ^= byte << 24
+        for _ in range(8):
+            checksum = (checksum << 1 ^ (0x104C11DB7 if checksum >> 31 else 0)) & 0xFFFFFFFF
+    return checksum
 
 
-@pytest.mark.parametrize("count", [2, 50])
+def with_granules(data: bytes, most: int, last: bool = False) -> bytes:
+    """An Ogg file whose pages, or the last of them, declare less; the checksum of each such page is made anew."""
+    pages = data.split(b"OggS")[1:]
+    for number, page in enumerate(pages):
+        granule = int.from_bytes(page[2:10], "little")
+        if granule > most and (not last or number == len(pages) - 1):
+            body = b"OggS" + page[:2] + most.to_bytes(8, "little") + page[10:18] + bytes(4) + page[22:]
+            pages[number] = body[4:22] + crc(body).to_bytes(4, "little") + body[26:]
+    return b"".join(b"OggS" + page for page in pages)
+
+
+@pytest.mark.parametrize("count", [2, 50, 200])
 @pytest.mark.parametrize("kind", list(ENCODED))
 def test_joined_files_are_not_read_in_part(tmp_path: Path, kind: str, count: int) -> None:
     path = tmp_path / "joined"
     path.write_bytes(ENCODED[kind] * count)
     for source in (path, path.read_bytes()):
-        with pytest.raises(AudioError, match="the file holds several recordings one after the other"):
+        with pytest.raises(AudioError, match=r"several recordings one after the other|bytes follow the samples that"):
             decode(source, 16_000, name="joined")
+
+
+def test_joined_behind_a_tag() -> None:
+    assert len(decode(ID3 + ENCODED["FLAC"], 16_000)) == 16_000
+    with pytest.raises(AudioError, match="several recordings"):
+        decode(ID3 + ENCODED["FLAC"] * 2, 16_000)
 
 
 def test_a_chain_of_unlike_parts() -> None:
@@ -152,19 +168,62 @@ def test_a_chain_of_unlike_parts() -> None:
             decode(ENCODED["Vorbis"] + other, 16_000)
 
 
-@pytest.mark.parametrize("kind", ["MP3", "FLAC", "Vorbis", "Opus"])
-def test_a_header_that_says_less_than_there_is(kind: str) -> None:
-    """A long file of which the decoder would read the first samples."""
-    subtype = "OPUS" if kind == "Opus" else None
-    container = "OGG" if kind in ("Vorbis", "Opus") else kind
-    data = encoded(np.random.default_rng(0).normal(0, 0.1, 160_000), kind=container, subtype=subtype)
-    if kind == "MP3":
-        start = data.index(b"Xing") + 8
-        data = data[:start] + (10).to_bytes(4, "big") + data[start + 4 :]
-    else:
-        data = with_flac_total(data, 100) if kind == "FLAC" else with_granules(data, 4_000)
-    with pytest.raises(AudioError, match=r"the file (holds|declares) \d+ samples.*expected"):
-        decode(data, 16_000)
+@pytest.fixture(scope="module")
+def ten_minutes() -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 0.1, 600 * 8_000).astype(np.float32)
+
+
+def test_ten_minutes_of_mp3_that_claim_a_hundred_frames(ten_minutes: np.ndarray) -> None:
+    data = encoded(ten_minutes, 8_000, "MP3")
+    start = data.index(b"Xing") + 8
+    lying = data[:start] + (100).to_bytes(4, "big") + data[start + 4 :]
+    with pytest.raises(AudioError, match=r"the file holds 480\d{4} samples, of which \d+ can be read"):
+        decode(lying, 8_000)
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "Vorbis", "Opus"])
+def test_minutes_that_claim_less(ten_minutes: np.ndarray, kind: str) -> None:
+    """The decoder would read the first samples: of what the header, all pages or the last page say."""
+    samples = ten_minutes if kind == "FLAC" else ten_minutes[: 60 * 8_000]
+    container = "FLAC" if kind == "FLAC" else "OGG"
+    data = encoded(samples, 8_000, container, "OPUS" if kind == "Opus" else None)
+    lies = (
+        [with_flac_total(data, claimed) for claimed in (100, 28_000, len(samples) - 10_000)]
+        if kind == "FLAC"
+        else [
+            with_granules(data, claimed * (6 if kind == "Opus" else 1), last)
+            for last in (True, False)
+            for claimed in (28_000, len(samples) - 10_000)
+        ]
+    )
+    for lying in lies:
+        with pytest.raises(AudioError, match=r"the file declares \d+ samples and holds (at least )?\d+; expected"):
+            decode(lying, 8_000)
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100])
+@pytest.mark.parametrize("compression", [0.1, 0.9])
+def test_vorbis_is_counted_to_the_last_blocks(rate: int, compression: float) -> None:
+    """Loud and quiet stretches: long blocks and short ones."""
+    times = np.arange(5 * rate)
+    samples = 0.2 * np.sin(times / 20) * (times % 9_000 < 2_000) + 0.5 * (times % 4_000 == 0)
+    stream = io.BytesIO()
+    soundfile.write(stream, samples, rate, "VORBIS", format="OGG", compression_level=compression)
+    assert len(decode(stream.getvalue(), rate)) == 5 * rate
+    with pytest.raises(AudioError, match="the file declares"):
+        decode(with_granules(stream.getvalue(), 5 * rate - 6_000, last=True), rate)
+
+
+def test_a_wav_header_that_says_less_than_there_is() -> None:
+    data = bytearray(encoded(0.2 * np.random.default_rng(0).standard_normal(16_000)))
+    start = data.index(b"data") + 4
+    data[start : start + 4] = struct.pack("<I", 8_000)
+    with pytest.raises(AudioError, match="24000 bytes follow the samples that the header declares"):
+        decode(bytes(data), 16_000)
+    whole = encoded(sine(0.5, 16_000))
+    chunk = b"LIST" + struct.pack("<I", 4_000) + b"INFO" + bytes(3_996)
+    for tail in (b"TAG" + bytes(125), chunk):  # no samples
+        assert len(decode(whole + tail, 16_000)) == 8_000
 
 
 @pytest.mark.parametrize(("rate", "compression"), [(16_000, 0.5), (16_000, 0.99), (24_000, 0.9)])
@@ -184,11 +243,11 @@ def test_mp3_that_was_joined_without_its_headers() -> None:
         decode(data + data[second:] * 3, 16_000)
 
 
-@pytest.mark.parametrize("tag", [b"TAG" + bytes(125), b"ID3\x04\x00\x00\x00\x00\x01\x00" + b"\xff\xfb\x90\x00" * 32])
+@pytest.mark.parametrize("tag", [b"TAG" + bytes(125), ID3])
 def test_mp3_with_tags(tag: bytes) -> None:
     decoded = decode(ENCODED["MP3"], 16_000)
     np.testing.assert_array_equal(decode(ENCODED["MP3"] + tag, 16_000), decoded)
-    if tag.startswith(b"ID3"):
+    if tag == ID3:
         np.testing.assert_array_equal(decode(tag + ENCODED["MP3"], 16_000), decoded)
 
 
@@ -263,10 +322,38 @@ def test_too_short_and_too_long(tmp_path: Path) -> None:
     assert len(decode(long, 16_000, max_seconds=300)) == 300 * 16_000
 
 
-def test_a_rate_of_one_hertz_does_not_fill_the_memory(tmp_path: Path) -> None:
-    path = write(tmp_path / "slow.wav", sine(1.0, 16_000), 1)
-    with pytest.raises(AudioError, match="sample rate 1 Hz; expected 2000 to 768000 Hz"):
+@pytest.mark.parametrize("rate", [1, 3_999, 384_001, 655_350])
+def test_rates_that_no_microphone_has(tmp_path: Path, rate: int) -> None:
+    path = write(tmp_path / "a.wav", sine(0.5, 8_000), rate)
+    with pytest.raises(AudioError, match=f"sample rate {rate} Hz; expected 4000 to 384000 Hz"):
         decode(path, 16_000)
+
+
+@pytest.mark.parametrize(
+    ("samples", "most", "text"),
+    [
+        (80_001, 10, "lasts 10.0001 s; expected at most 10 s"),
+        (80_010, 10, "lasts 10.001 s"),
+        (96_000, 10, "lasts 12.0 s"),
+    ],
+)
+def test_a_length_is_shown_with_as_many_digits_as_it_takes(samples: int, most: float, text: str) -> None:
+    with pytest.raises(AudioError, match=text.replace(".", r"\.")):
+        decode(Clip(np.zeros(samples, np.float32), 8_000), 8_000, max_seconds=most)
+
+
+def test_what_may_not_be_read_is_said_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with pytest.raises(AudioError, match=r"cannot be read \(File name too long\)") as long:
+        decode(tmp_path / f"{'a' * 300}.wav", 16_000)
+    with pytest.raises(AudioError, match=r"cannot be read \(embedded null byte\)"):
+        decode("a\0b.wav", 16_000)
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(AudioError, match=r"a\.wav: cannot be read \(Permission denied\)") as denied:
+        decode("a.wav", 16_000)
+    assert denied.value.kind == long.value.kind == "cannot be read"
 
 
 def test_given_name_is_shown() -> None:

@@ -18,7 +18,7 @@ from empathy_judge.data_modules.augmentation import (
     impulse_response,
 )
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.rated_pairs import RatedPairs
+from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.sampling import EpochBatches, EpochSampler, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from torch.utils.data import DataLoader

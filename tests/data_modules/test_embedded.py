@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from empathy_judge.data_modules import embedded
+from empathy_judge.data_modules import stored_clips
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.embedded import EmbeddedClip
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.importers import hugging_face, sdiareward
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.stored_clips import EmbeddedClip
 from empathy_judge.data_modules.tables import read_table
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -137,8 +137,8 @@ def test_what_is_read_holds_no_audio(
 
 
 def test_clips_in_any_order(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_KEPT_BYTES", 10**6)
-    monkeypatch.setattr(embedded, "_KEPT_ROWS", 8)
+    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
+    monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
     responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
     order = list(range(PAIRS))
     random.Random(0).shuffle(order)
@@ -149,8 +149,8 @@ def test_clips_in_any_order(parquet: Path, clips: list[bytes], monkeypatch: pyte
 def test_only_a_part_is_kept(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     # By itself pyarrow writes pages and dictionaries of 1024 values, however long these are; who reads holds a page.
     pq.write_table(columns(clips), parquet, write_batch_size=8, use_dictionary=False)
-    monkeypatch.setattr(embedded, "_KEPT_BYTES", 10**6)
-    monkeypatch.setattr(embedded, "_KEPT_ROWS", 8)
+    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
+    monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
     opened = []
     parquet_file = pq.ParquetFile
     monkeypatch.setattr(pq, "ParquetFile", lambda *args, **how: opened.append(1) or parquet_file(*args, **how))
@@ -161,10 +161,10 @@ def test_only_a_part_is_kept(parquet: Path, clips: list[bytes], monkeypatch: pyt
     for content in responses:
         content.read()
         most = max(most, pa.total_allocated_bytes() - before)
-    assert len(opened) == 1  # front to back, once
+    assert len(opened) == 2  # front to back, once: the footer, then the rows
     assert most < 8e6
     responses[0].read()
-    assert len(opened) == 2
+    assert len(opened) == 4
 
 
 def test_nested_as_deep_as_a_chat(tmp_path: Path, clips: list[bytes]) -> None:

@@ -337,7 +337,7 @@ class TestBadAudio:
             ),
             (
                 "pairs.csv, row 11 (line 12), column 'response_audio'",
-                "005-0.wav: sample rate 1 Hz; expected 2000 to 768000 Hz",
+                "005-0.wav: sample rate 1 Hz; expected 4000 to 384000 Hz",
             ),
         ]
         assert dataset.card.description == "6 pairs skipped, see skipped.csv."

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules import sentences
+from empathy_judge.data_modules import sample as sentences
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, prefer, rate

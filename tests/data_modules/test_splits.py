@@ -13,8 +13,7 @@ import yaml
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
-from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, split_dataset
-from empathy_judge.data_modules.stratified import assign, components
+from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, assign, components, split_dataset
 
 HALVES = {"train": 0.5, "test": 0.5}
 

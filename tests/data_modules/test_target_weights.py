@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.rated_pairs import RatedPairs
+from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
 from empathy_judge.data_modules.targets import item_weights, training_targets, variance_components

@@ -20,10 +20,9 @@ from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
-from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, tau_c
+from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, tau_c, weighted_kappa
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import icc
-from empathy_judge.eval.statistics.kappa import weighted_kappa
 from empathy_judge.eval.statistics.reliability import reliability
 from empathy_judge.eval.views import agreement_views
 from rich.console import Console

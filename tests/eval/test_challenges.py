@@ -72,12 +72,12 @@ def test_the_score_by_hand() -> None:
     right = np.array([True, True, True, False, True, False, True])
     groups = np.array(["a", "a", "b", "b", "b", "c", "c"])
     found = challenges.grouped_score(right, groups)
-    assert value(found.score) == pytest.approx(6 / 10, abs=1e-12)
-    assert value(found.accuracy) == pytest.approx(5 / 7, abs=1e-12)
-    assert value(found.group_accuracy) == pytest.approx(1 / 3, abs=1e-12)
-    assert (found.score.n, found.group_accuracy.n) == (7, 3)
-    assert found.score.reason == "no interval: 3 groups, at least 5 needed"
-    assert challenges.grouped_score(np.zeros(0, bool), np.zeros(0, str)).score.reason == "0 questions"
+    assert value(found["score"]) == pytest.approx(6 / 10, abs=1e-12)
+    assert value(found["accuracy"]) == pytest.approx(5 / 7, abs=1e-12)
+    assert value(found["group_accuracy"]) == pytest.approx(1 / 3, abs=1e-12)
+    assert (found["score"].n, found["group_accuracy"].n) == (7, 3)
+    assert found["score"].reason == "no interval: 3 groups, at least 5 needed"
+    assert challenges.grouped_score(np.zeros(0, bool), np.zeros(0, str))["score"].reason == "0 questions"
 
 
 def test_the_interval_is_that_of_groups_drawn_again() -> None:
@@ -93,7 +93,7 @@ def test_the_interval_is_that_of_groups_drawn_again() -> None:
             above += times * (own.sum() + own.all())
             below += times * (len(own) + 1)
         scores.append(above / below)
-    assert (found.score.low, found.score.high) == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=1e-12)
+    assert (found["score"].low, found["score"].high) == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=1e-12)
 
 
 def contest_data() -> tuple[list[Pair], pd.DataFrame]:
@@ -125,13 +125,13 @@ def test_questions_are_found_in_a_dataset() -> None:
         ("context_variant", 12, 6, 1 / 3), ("tone_variant", 12, 6, 1 / 2), ("all", 24, 12, 5 / 12),
     ):  # fmt: skip
         one = found[name]
-        assert (one.score.n, one.group_accuracy.n) == (questions, groups)
-        assert value(one.accuracy) == pytest.approx(10 / 12, abs=1e-12)
-        assert value(one.score) == pytest.approx((10 + 4) / 18, abs=1e-12)
-        assert one.chance == pytest.approx(chance, abs=1e-12)
-        assert one.score.low is not None
+        assert (one["score"].n, one["group_accuracy"].n) == (questions, groups)
+        assert value(one["accuracy"]) == pytest.approx(10 / 12, abs=1e-12)
+        assert value(one["score"]) == pytest.approx((10 + 4) / 18, abs=1e-12)
+        assert one["chance"] == pytest.approx(chance, abs=1e-12)
+        assert one["score"].low is not None
     constant = challenges.challenge_scores(pairs, items.assign(score=3.0))["all"]
-    assert value(constant.score) == 0.0
+    assert value(constant["score"]) == 0.0
 
 
 def test_questions_without_a_known_answer_are_left_out() -> None:
@@ -141,7 +141,7 @@ def test_questions_without_a_known_answer_are_left_out() -> None:
     changed = items.assign(human_mean=items["human_mean"].mask(unrated & items.index.str.endswith("1")))
     changed.loc[tied, "human_mean"] = 1.0
     found = challenges.challenge_scores(pairs, changed)
-    assert (found["tone_variant"].score.n, found["context_variant"].score.n, found["all"].score.n) == (11, 11, 22)
+    assert (*(found[name]["score"].n for name in ("tone_variant", "context_variant", "all")),) == (11, 11, 22)
     alone = [replace(pair, group_id=pair.pair_id) for pair in pairs]
     with pytest.raises(DataError, match="60 pairs hold no question"):
         challenges.challenge_scores(alone, items)
@@ -273,7 +273,7 @@ def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -
         "empathy"
     ]
     assert nothing["all"]["score"]["value"] == 0.0  # a tie is no answer
-    with pytest.raises(DataError, match="judge constant scores charm; dataset has ratings of empathy"):
+    with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):
         aeq_bench(ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
 
 

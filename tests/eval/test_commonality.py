@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.eval.commonality import LEAST_UNIQUE, voice_and_words
+from empathy_judge.eval.listening import LEAST_UNIQUE, voice_and_words
 from empathy_judge.eval.statistics.agreement import as_report
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -32,13 +32,13 @@ def test_shares_of_a_judge_that_adds_voice_and_words(a: float, b: float) -> None
     voice, words, _ = parts()
     found = voice_and_words(a * voice + b * words, 5 + 0.1 * voice, 3 * words, resamples_of(N, 400))
     total = a * a + b * b
-    assert found.voice.value == pytest.approx(a * a / total, abs=1e-9)
-    assert found.words.value == pytest.approx(b * b / total, abs=1e-9)
-    assert found.common.value == pytest.approx(0, abs=1e-9)
-    assert found.neither.value == pytest.approx(0, abs=1e-9)
-    assert found.index.value == pytest.approx(a * a / total, abs=1e-9)
-    assert found.words_r.value == pytest.approx(b / np.sqrt(total), abs=1e-9)
-    for statistic in (found.voice, found.words, found.index):
+    assert found["voice"].value == pytest.approx(a * a / total, abs=1e-9)
+    assert found["words"].value == pytest.approx(b * b / total, abs=1e-9)
+    assert found["common"].value == pytest.approx(0, abs=1e-9)
+    assert found["neither"].value == pytest.approx(0, abs=1e-9)
+    assert found["index"].value == pytest.approx(a * a / total, abs=1e-9)
+    assert found["words_r"].value == pytest.approx(b / np.sqrt(total), abs=1e-9)
+    for statistic in (found["voice"], found["words"], found["index"]):
         assert statistic.low is not None
         assert statistic.high is not None
         assert statistic.low - 1e-6 <= statistic.value <= statistic.high + 1e-6
@@ -59,12 +59,12 @@ def test_the_parts_are_those_of_three_regressions() -> None:
 
     both, own_voice, own_words = r2(only_voice, only_words), r2(only_voice), r2(only_words)
     found = voice_and_words(full, only_voice, only_words, resamples_of(300, 60))
-    assert found.voice.value == pytest.approx(both - own_words, abs=1e-9)
-    assert found.words.value == pytest.approx(both - own_voice, abs=1e-9)
-    assert found.common.value == pytest.approx(own_voice + own_words - both, abs=1e-9)
-    assert found.neither.value == pytest.approx(1 - both, abs=1e-9)
+    assert found["voice"].value == pytest.approx(both - own_words, abs=1e-9)
+    assert found["words"].value == pytest.approx(both - own_voice, abs=1e-9)
+    assert found["common"].value == pytest.approx(own_voice + own_words - both, abs=1e-9)
+    assert found["neither"].value == pytest.approx(1 - both, abs=1e-9)
     index = (both - own_words) / (2 * both - own_words - own_voice)
-    assert found.index.value == pytest.approx(index, abs=1e-9)
+    assert found["index"].value == pytest.approx(index, abs=1e-9)
 
 
 def test_an_interval_is_that_of_the_items_drawn_again() -> None:
@@ -77,49 +77,53 @@ def test_an_interval_is_that_of_the_items_drawn_again() -> None:
         drawn.append(voice_and_words(full[again], only_voice[again], only_words[again], resamples.select(again)))
     found = voice_and_words(full, only_voice, only_words, resamples)
     for name in ("voice", "words", "common", "neither", "index", "voice_r"):
-        low, high = np.percentile([getattr(one, name).value for one in drawn], [2.5, 97.5])
-        assert getattr(found, name).low == pytest.approx(low, abs=1e-9), name
-        assert getattr(found, name).high == pytest.approx(high, abs=1e-9), name
+        low, high = np.percentile([one[name].value for one in drawn], [2.5, 97.5])
+        assert found[name].low == pytest.approx(low, abs=1e-9), name
+        assert found[name].high == pytest.approx(high, abs=1e-9), name
 
 
 def test_a_judge_of_timing_is_all_common_and_has_no_index() -> None:
     _, _, timing = parts(0, 200)
     found = voice_and_words(timing, 2 * timing + 1, -timing, resamples_of(200))
-    assert found.common.value == pytest.approx(1)
-    assert found.voice.value == pytest.approx(0, abs=1e-9)
-    assert found.words.value == pytest.approx(0, abs=1e-9)
-    assert found.index.value is None
-    assert found.index.reason == "voice and words explain almost nothing apart"
-    assert found.words_r.value == pytest.approx(-1)
+    assert found["common"].value == pytest.approx(1)
+    assert found["voice"].value == pytest.approx(0, abs=1e-9)
+    assert found["words"].value == pytest.approx(0, abs=1e-9)
+    assert found["index"].value is None
+    assert found["index"].reason == "voice and words explain almost nothing apart"
+    assert found["words_r"].value == pytest.approx(-1)
 
 
 def test_constant_scores_on_a_probe_explain_nothing() -> None:
     voice, _, _ = parts(0, 100)
     found = voice_and_words(voice, voice, np.full(100, 3.0), resamples_of(100))
-    assert (found.voice.value, found.words.value, found.index.value) == (pytest.approx(1), 0.0, pytest.approx(1))
-    assert (found.words_r.value, found.words_r.reason) == (None, "the scores without voice are constant")
+    assert (found["voice"].value, found["words"].value, found["index"].value) == (
+        pytest.approx(1),
+        0.0,
+        pytest.approx(1),
+    )
+    assert (found["words_r"].value, found["words_r"].reason) == (None, "the scores without voice are constant")
     nothing = voice_and_words(voice, np.full(100, 2.0), np.full(100, 3.0), resamples_of(100))
-    assert (nothing.voice.value, nothing.neither.value, nothing.index.value) == (0.0, 1.0, None)
+    assert (nothing["voice"].value, nothing["neither"].value, nothing["index"].value) == (0.0, 1.0, None)
 
 
 def test_what_is_undefined_says_why() -> None:
     voice, words, _ = parts(0, 12)
     cases = {
         "the judge scores are constant": (np.full(12, 0.1), voice, words),
-        "1 items with an infinite score": (np.append(voice[:-1], np.inf), voice, words),
+        "1 item with an infinite score": (np.append(voice[:-1], np.inf), voice, words),
         "9 items with all three scores; at least 10 needed": (voice, np.append(voice[3:], [np.nan] * 3), words),
     }
     for reason, sides in cases.items():
         found = voice_and_words(*sides, resamples_of(12))
         assert {(one["value"], one["reason"]) for one in as_report(found).values()} == {(None, reason)}
-    assert found.voice.dropped == 3
+    assert found["voice"].dropped == 3
     for n in range(4):
         empty = np.arange(float(n))
-        assert voice_and_words(empty, empty, empty, resamples_of(n)).index.value is None
+        assert voice_and_words(empty, empty, empty, resamples_of(n))["index"].value is None
 
 
 def test_unrelated_scores_are_left_to_neither() -> None:
     rng = np.random.default_rng(0)
     found = voice_and_words(*rng.normal(size=(3, 2000)), resamples_of(2000))
-    assert found.neither.value > 0.99
-    assert found.voice.value < LEAST_UNIQUE
+    assert found["neither"].value > 0.99
+    assert found["voice"].value < LEAST_UNIQUE

@@ -72,8 +72,9 @@ class Unsure:
 FREE = {"failed", "failures", "without_score", "versions", "provenance", "left_out"}
 """Fields whose keys are whatever happened."""
 DESCRIBED = (
-    "results", "commonality", "statistics/agreement", "statistics/calibration", "statistics/group_level",
-    "statistics/like_for_like", "statistics/systems", "statistics/repeats", "statistics/ranking",
+    "results", "listening", "prompted_report", "statistics/agreement", "statistics/calibration",
+    "statistics/like_for_like", "statistics/pairwise", "statistics/reliability", "statistics/significance",
+    "statistics/systems",
 )  # fmt: skip
 
 

@@ -17,10 +17,9 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
-from empathy_judge.eval.commonality import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
 from empathy_judge.eval.judges import score_table
-from empathy_judge.eval.listening import check_view
+from empathy_judge.eval.listening import VOICE_PROBE, WORDS_PROBE, check_view, voice_and_words
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -115,7 +114,7 @@ def test_judges_of_voice_and_of_words_have_their_index() -> None:
     ranges, said = (np.array([[measure(pair) for pair in side] for side in sides]) for measure in (pitch_range, words))
     resamples = Resamples.draw([pair.group_id for pair in pairs], 50, 0)
     found = {
-        name: voice_and_words(*scores, resamples).index.value
+        name: voice_and_words(*scores, resamples)["index"].value
         for name, scores in {"voice": ranges, "words": said, "both": ranges / 4 + said}.items()
     }
     assert None not in found.values()

@@ -20,8 +20,8 @@ from empathy_judge.eval.compare import compare
 from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
+from empathy_judge.eval.prompted_report import orders, repeats
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.repeats import orders, repeats
 from scipy.stats import spearmanr
 
 from .test_evaluate import undocumented
@@ -140,7 +140,7 @@ def test_intervals_of_repeats_hold_the_truth() -> None:
     for seed in range(60):
         answers = rng.normal(size=(60, 1)) + rng.normal(0, 0.5, (60, 3))
         found = repeats(answers.tolist(), Resamples.draw([f"g{item // 2}" for item in range(60)], 200, seed))
-        for place, (own, truth) in enumerate(((found.within_sd, 0.5), (found.icc, 0.8))):
+        for place, (own, truth) in enumerate(((found["within_sd"], 0.5), (found["icc"], 0.8))):
             assert own.low is not None
             assert own.high is not None
             covered[place] += own.low <= truth <= own.high
@@ -214,8 +214,8 @@ def test_position_bias(make_dataset: MakeDataset, bias: float) -> None:
 def test_ties_in_one_order_alone_are_inconsistent() -> None:
     verdicts = np.array([[1, -1], [-0.2, 0.6], [0, 0], [0, 1], [1, 1 / 3], [-1, -1]])
     found = orders(verdicts, Resamples.draw([f"g{number}" for number in range(6)], 50, 0))
-    assert found.inconsistent.value == pytest.approx(3 / 6)
-    assert found.first_preferred.value == pytest.approx(0.5 + verdicts.sum() / 24)
+    assert found["inconsistent"].value == pytest.approx(3 / 6)
+    assert found["first_preferred"].value == pytest.approx(0.5 + verdicts.sum() / 24)
 
 
 # ---------------------------------------------------------------- length

@@ -129,7 +129,7 @@ def test_a_signature_says_what_figures_depend_on(dataset_folder: Path, tmp_path:
     assert data == f"data:{dataset.card.name}@{hashlib.sha256(dataset.card.content_hash.encode()).hexdigest()[:8]}"
     drawn = "boot:cluster=group_id,n=20,seed=3,interval=percentile"
     assert rest == ["ceiling:panel_mean", drawn, f"version:{empathy_judge.__version__}"]
-    assert signature in "".join(capsys.readouterr().out.split())
+    assert signature in capsys.readouterr().out.splitlines()  # whole, so that it can be copied
     assert set(pd.read_csv(tmp_path / "report" / "results.csv")["signature"]) == {signature}
     for name in ("agreement.md", "index.html"):
         assert signature in (tmp_path / "report" / name).read_text()

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
+from empathy_judge.eval.judge_report import verdict
 from empathy_judge.eval.rendering import sentences
-from empathy_judge.eval.verdict import verdict
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
@@ -108,8 +108,8 @@ def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
 def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kind: str) -> None:
     own = {**table["judges"]["good"], **changes}
     found = verdict(own)
-    assert (found.kind, found.tone) == (kind, "none")
-    assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found.text
+    assert (found["kind"], found["tone"]) == (kind, "none")
+    assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found["text"]
 
 
 def test_few_raters_are_named_where_there_is_an_interval(table: dict[str, Any]) -> None:

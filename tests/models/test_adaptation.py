@@ -116,8 +116,8 @@ def test_lora_sits_in_the_layers_that_were_named(layers, there, make_judge):
             LoraSettings(parts=["projector"], full_parts=["projector"]),
             "LoRA on projector: its weights are trained",
         ),
-        (LoraSettings(parts=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
-        (LoraSettings(full_parts=["joiner"]), "train 'joiner': .* expected language_model, projector, audio_tower"),
+        (LoraSettings(parts=["fusion"]), "train 'fusion': .* expected language_model, projector, audio_tower"),
+        (LoraSettings(full_parts=["fusion"]), "train 'fusion': .* expected language_model, projector, audio_tower"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, text, backbone_folder):

@@ -17,11 +17,12 @@ import httpx
 import numpy as np
 import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.data_modules.errors import AudioError, TextError
 from empathy_judge.data_modules.schema import Dimension, Pair
 from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
-from empathy_judge.serving.app import create_app, serve
+from empathy_judge.serving.app import create_app
 from empathy_judge.serving.decoding import decode_safely
+from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
 
 RATE = 16_000
@@ -63,6 +64,10 @@ class FakeScorer:
         scales = {own.name: Scale(own.minimum, own.maximum, own.higher_is_better) for own in self.dimensions}
         return Assessment({name: Score(score, scale, *known) for name, scale in scales.items()}, self.warnings)
 
+    def check_text(self, pair: Pair) -> None:
+        if "<|AUDIO|>" in (pair.situation or ""):
+            raise TextError("situation text may not contain <|AUDIO|>")
+
     @property
     def heard(self) -> list[Pair]:
         """All pairs it was asked for, but for the trial at the start."""
@@ -79,18 +84,20 @@ class InProcess:
     def __init__(self, app: Any, portal: anyio.from_thread.BlockingPortal) -> None:
         self.app, self._portal = app, portal
 
-    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def __call__(self, method: str, path: str, address: str = "127.0.0.1", **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(address, 1))
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
                 return await client.request(method, path, **options)
 
         return self._portal.call(send)
 
-    def score(self, *clips: bytes, path: str = "/v1/score", context: Sequence[bytes] = (), **fields: str) -> Any:
+    def score(
+        self, *clips: bytes, path: str = "/v1/score", address: str = "a", context: Sequence[bytes] = (), **fields: str
+    ) -> Any:
         """Posts a form of responses."""
         files = [("response", ("r.wav", clip)) for clip in clips] + [("context", ("c.wav", clip)) for clip in context]
-        return self("POST", path, files=files, data=fields)
+        return self("POST", path, address, files=files, data=fields)
 
 
 class InThreads:

@@ -277,7 +277,7 @@ def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
         assert error_of(service.score(wav(), level="0.9"))[:2] == (422, "invalid")
 
 
-# ---------------------------------------------------------------- trouble
+# ---------------------------------------------------------------- errors
 
 
 def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -331,9 +331,9 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
         scorer.open.clear()
         first = pool.submit(service.score, wav())
         until(lambda: len(scorer.heard) == 1)
-        waiting = [pool.submit(service.score, wav()) for _ in range(3)]
+        waiting = [pool.submit(service.score, wav(), address=address) for address in "abc"]
         until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
-        refused = service.score(wav())
+        refused = service.score(wav(), address="d")
         assert error_of(refused)[:2] == (429, "busy")
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         scorer.open.set()
@@ -343,6 +343,20 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
         assert error_of(service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
         assert counter(service, 'empathy_judge_refused_total{code="busy"}') == 2
     assert len(scorer.heard) == 5
+
+
+def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:
+    with in_process(scorer, max_queue=8) as service, ThreadPoolExecutor(16) as pool:
+        scorer.open.clear()
+        sent = [pool.submit(service.score, wav())]
+        until(lambda: len(scorer.heard) == 1)
+        sent += [pool.submit(service.score, wav()) for _ in range(4)]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 4)
+        assert error_of(service.score(wav()))[:2] == (429, "busy")
+        sent += [pool.submit(service.score, wav(), address="other") for _ in range(2)]
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 6)
+        scorer.open.set()
+        assert {future.result().status_code for future in sent} == {200}
 
 
 def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) -> None:
@@ -379,6 +393,37 @@ def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeSco
     assert sum(scorer.sizes()) == 10
     assert max(scorer.sizes()) <= 4
     assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
+
+
+def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared: Shared) -> None:
+    service, scorer = shared
+    before = len(scorer.heard), counter(service, "empathy_judge_accepted_total")
+    answer = service.score(b"no sound", situation="a <|AUDIO|>")  # nobody looked at the sound
+    assert error_of(answer) == (422, "invalid", "situation text may not contain <|AUDIO|>")
+    assert (len(scorer.heard), counter(service, "empathy_judge_accepted_total")) == (before[0], before[1] + 1)
+
+
+def test_work_of_a_request_is_bounded(scorer: FakeScorer) -> None:
+    scorer.windows = True
+    turns, text = [wav(0.1, 15.0, rate=4_000)] * 5, "x" * 3_000
+    with in_process(scorer) as service:
+        found = [
+            service.score(wav(), context=turns),  # refused before the response is looked at
+            service.score(wav(0.1, 55.0, rate=4_000), situation=text),
+            service.score(*[turns[0]] * 9, context=turns[:2], path="/v1/rank", situation=text),
+        ]
+        assert service.score(wav(0.1, 50.0, rate=4_000), situation=text).status_code == 200
+    assert [error_of(answer)[2] for answer in found] == [
+        "context and response make 32 windows of 10 s; expected at most 20",
+        "context and response make 6 windows of 10 s; expected at most 5 beside a situation of this length",
+        "context and response make 8 windows of 10 s; expected at most 5 beside a situation of this length",
+    ]
+    scorer = FakeScorer()
+    scorer.windows = True
+    with in_process(scorer) as service:
+        answer = service.score(*[turns[0]] * 9, context=turns[:3], path="/v1/rank")
+    assert error_of(answer)[2] == "the responses make 80 windows of 10 s; expected at most 64"
+    assert not scorer.heard
 
 
 def test_nobody_waits_for_all_pairs_of_many_windows(scorer: FakeScorer) -> None:

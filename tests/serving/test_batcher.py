@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
 
@@ -10,16 +9,17 @@ import numpy as np
 import pytest
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.schema import Pair
-from empathy_judge.serving.batcher import Batcher, Full
+from empathy_judge.serving.batcher import Batcher, Full, Job, has_place
 
 from .services import RATE, FakeScorer, until
 
+CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
+LONG = "word " * 300
 
-def pairs(*names: str) -> list[Pair]:
-    """Pairs of nothing much."""
-    clip = Clip(np.full(RATE, 0.5, np.float32), RATE)
-    return [make_pair(name, None, clip) for name in names]
+
+def jobs(names: str, client: str | None = None, situation: str | None = None, windows: int = 1) -> list[Job]:
+    """A pair of nothing much for each letter; each is a client of its own, unless there is one for all."""
+    return [Job(make_pair(name, None, CLIP, situation), 0.9, client or name, windows) for name in names]
 
 
 @pytest.fixture
@@ -30,99 +30,147 @@ def sizes() -> list[int]:
 
 @pytest.fixture
 def batcher(scorer: FakeScorer, sizes: list[int]) -> Iterator[Batcher]:
-    """One with room for six pairs, which waits for ever for those who are coming."""
-    batcher = Batcher(scorer, 6, 1000.0, lambda pairs, seconds: sizes.append(pairs))  # type: ignore[arg-type]
+    """One with room for twelve pairs, which waits for ever for those who are coming."""
+    batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs))  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
     batcher.announce(-batcher._coming)
     batcher.close()
 
 
+def submitted(batcher: Batcher, some: list[Job]) -> list[Job]:
+    """These, one after the other."""
+    for job in some:
+        batcher.submit([job])
+    return some
+
+
+def held_up(batcher: Batcher, scorer: FakeScorer) -> Job:
+    """A job that does not end until the judge may go on."""
+    scorer.open.clear()
+    (first,) = submitted(batcher, jobs("1"))
+    until(lambda: scorer.batches)
+    return first
+
+
+def order(scorer: FakeScorer) -> list[str]:
+    """Names of pairs, by batches."""
+    return ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
+
+
 def test_who_is_alone_does_not_wait(batcher: Batcher) -> None:
     begun = time.monotonic()
-    (job,) = batcher.submit(pairs("a"), 0.9)
-    assert job.future.result(10).points == {"empathy": 3.0}
+    (job,) = submitted(batcher, jobs("a"))
+    found = job.future.result(10)
+    assert getattr(found, "points", None) == {"empathy": 3.0}
     assert time.monotonic() - begun < 5  # of 1000
     assert (job.batch, job.waited < 5) == (1, True)
 
 
 def test_those_who_are_coming_are_waited_for(batcher: Batcher, sizes: list[int]) -> None:
     batcher.announce(2)
-    first = batcher.submit(pairs("a"), 0.9)
+    (first,) = submitted(batcher, jobs("a"))
     batcher.announce(-1)
-    second = batcher.submit(pairs("b"), 0.9)
+    (second,) = submitted(batcher, jobs("b"))
     time.sleep(0.05)
-    assert not first[0].future.done()
+    assert not first.future.done()
     batcher.announce(-1)  # the last one gave up
-    assert [job.future.result(10).points["empathy"] for job in first + second] == [3.0, 3.0]
+    assert all(job.future.result(10) for job in (first, second))
     until(lambda: sizes == [2])
 
 
 def test_nobody_is_waited_for_when_the_batch_is_full(batcher: Batcher, sizes: list[int]) -> None:
     batcher.announce(1)
-    jobs = batcher.submit(pairs(*"abcd"), 0.9)
-    assert all(job.future.result(10) for job in jobs)
+    assert all(job.future.result(10) for job in submitted(batcher, jobs("abcd")))
     until(lambda: sizes == [4])
 
 
 def test_waiting_ends(scorer: FakeScorer) -> None:
     batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None)  # type: ignore[arg-type]
     batcher.announce(1)
-    (job,) = batcher.submit(pairs("a"), 0.9)
+    (job,) = submitted(batcher, jobs("a"))
     assert job.future.result(10)
     assert job.waited >= 0.02
     batcher.close()
 
 
 def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher: Batcher, scorer: FakeScorer) -> None:
-    scorer.open.clear()
-    (first,) = batcher.submit(pairs("first"), 0.9)
-    until(lambda: scorer.batches)
-    gone, stay = batcher.submit(pairs(*"abcdef"), 0.9)[:3], batcher.submit
-    assert batcher.is_full
+    first = held_up(batcher, scorer)
+    batcher.submit(gone := jobs("abcdef", client="x"))
+    submitted(batcher, jobs("ghijkl"))
     with pytest.raises(Full):
-        stay(pairs("g"), 0.9)
+        batcher.submit(jobs("m"))
     batcher.drop([*gone, first])  # the first was begun already
-    assert batcher.waiting == 3
+    assert [job.pair.pair_id for job in batcher.jobs] == list("ghijkl")
     with pytest.raises(Full):  # all or none
-        batcher.submit(pairs(*"wxyz"), 0.9)
-    (late,) = batcher.submit(pairs("late"), 0.9)
+        batcher.submit(jobs("nopqrst", client="y"))
+    (late,) = submitted(batcher, jobs("z"))
     scorer.open.set()
     assert late.future.result(10)
     assert first.future.result(10)
-    assert [pair.pair_id for some, _ in scorer.batches for pair in some] == ["first", "d", "e", "f", "late"]
+    assert order(scorer) == ["1", "ghij", "klz"]
+
+
+def test_clients_take_turns(batcher: Batcher, scorer: FakeScorer) -> None:
+    held_up(batcher, scorer)
+    batcher.submit(jobs("abcdef", client="x"))
+    batcher.submit(jobs("pq", client="y", windows=2))
+    last = submitted(batcher, jobs("z"))
+    scorer.open.set()
+    assert last[0].future.result(10)
+    batcher.close()
+    assert order(scorer) == ["1", "apzb", "cqde", "f"]  # those of two windows are twice the work
 
 
 def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher: Batcher, scorer: FakeScorer) -> None:
-    scorer.open.clear()
-    batcher.submit(pairs("first"), 0.9)
-    until(lambda: scorer.batches)
-    long = [dataclasses.replace(pair, situation="word " * 300) for pair in pairs(*"abc")]
-    jobs = batcher.submit([*long, *pairs(*"xy")], 0.9)
+    held_up(batcher, scorer)
+    long = submitted(batcher, [*jobs("abc", situation=LONG), *jobs("xy")])
     scorer.open.set()
-    assert all(job.future.result(10) for job in jobs)
-    found = ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
-    assert found == ["first", "a", "xy", "b", "c"]
+    assert all(job.future.result(10) for job in long)
+    assert order(scorer) == ["1", "a", "xy", "b", "c"]
+
+
+def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher: Batcher, scorer: FakeScorer) -> None:
+    held_up(batcher, scorer)
+    long = submitted(batcher, [*jobs("a", situation=LONG), *jobs("uvwxy"), *jobs("b", windows=5)])
+    batcher._owed = 1000.0  # as if one had just been scored
+    scorer.open.set()
+    assert all(job.future.result(10) for job in long)
+    assert order(scorer) == ["1", "uvwx", "y", "a", "b"]
 
 
 def test_closing_scores_what_waits(batcher: Batcher, scorer: FakeScorer) -> None:
-    scorer.open.clear()
-    jobs = batcher.submit(pairs("first"), 0.9)
-    until(lambda: scorer.batches)
+    first = held_up(batcher, scorer)
     batcher.announce(1)
-    jobs += batcher.submit(pairs(*"abcde"), 0.9)
+    waiting = submitted(batcher, jobs("abcde"))
     scorer.open.set()
     batcher.close()
-    assert all(job.future.done() and job.future.result() for job in jobs)
+    assert all(job.future.done() and job.future.result() for job in (first, *waiting))
 
 
-def test_how_long_to_wait_grows_with_the_queue(batcher: Batcher, scorer: FakeScorer) -> None:
-    assert batcher.retry_after() == 1
-    scorer.open.clear()
-    batcher.submit(pairs("first"), 0.9)
-    until(lambda: scorer.batches)
-    batcher.submit(pairs(*"abcdef"), 0.9)
-    batcher._seconds_per_pair = 3.0
-    assert batcher.retry_after() == 18
-    batcher._seconds_per_pair = 1000.0
-    assert batcher.retry_after() == 60
+def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) -> None:
+    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
+    held_up(batcher, scorer)
+    submitted(batcher, jobs("abcde"))  # and one is being scored
+    batcher._seconds_of_work = 5.0
+    assert batcher.seconds == 30.0
+    assert batcher.has_place("g")
+    batcher._seconds_of_work = 5.1
+    assert not batcher.has_place("g")
+    scorer.open.set()
+    batcher.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "most"),
+    [
+        ({}, 12),  # who has nothing may take all
+        ({"a": 1}, 5),  # half of them for one client alone
+        ({"a": 1, "b": 1}, 3),
+        ({"a": 3, "b": 1, "c": 1}, 0),
+        ({"b": 8}, 4),
+        ({"b": 6, "c": 6}, 0),
+    ],
+)
+def test_how_many_places_a_client_may_take(held: dict[str, int], most: int) -> None:
+    assert sum(has_place(held, "a", more, 12) for more in range(1, 20)) == most

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.app import create_app, run
+from empathy_judge.serving import running
+from empathy_judge.serving.app import create_app
+from empathy_judge.serving.records import OncePerSecond
+from empathy_judge.serving.running import run
+from empathy_judge.serving.settings import listen
 
 from .services import FakeScorer, Live, get, live, post, until, wav
 
@@ -144,11 +151,81 @@ def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered() -> Non
     assert len(scorer.heard) == 10
 
 
+def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(hasty: Live) -> None:
+    def ask(connection: socket.socket) -> None:
+        for _ in range(100):  # all that is answered fills the buffers of both sides
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+            time.sleep(0.02)
+
+    with hasty.raw() as connection, pytest.raises(OSError, match=r"reset|[Bb]roken"):
+        ask(connection)
+
+
+def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do() -> None:
+    scorer = FakeScorer()
+    with live(scorer, grace_seconds=0.5) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        stuck = pool.submit(post, service, wav())
+        until(lambda: scorer.heard)
+        silent = service.raw(head(100_000) + PART)  # was let in, sends no more
+        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        begun = time.monotonic()
+        service.stop()
+        service.thread.join(20)
+        assert not service.thread.is_alive()
+        assert 0.5 < time.monotonic() - begun < 10  # a second more for the last answers to be taken
+        assert service.app.state.service.lost == 2
+        assert isinstance(stuck.exception(), httpx.TransportError)
+        scorer.open.set()
+        silent.close()
+
+
+def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with live(FakeScorer()) as service:
+        service.stop()
+        assert codes == []
+        service.stop()
+        assert codes == [143]
+
+
+def test_beyond_the_limit_of_connections_the_silent_ones_go(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(running, "most_connections", lambda: 4)
+    with live(FakeScorer()) as service, contextlib.ExitStack() as stack:
+        sending = stack.enter_context(service.raw(head(100_000) + PART))
+        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        silent = [stack.enter_context(service.raw()) for _ in range(12)]
+        assert get(service, "/healthz").status_code == 200
+        assert all(answer_on(connection) == (0, "") for connection in silent[:8])
+        assert not _readable(sending)
+        assert len(service.app.state.server.server_state.connections) <= 5
+    assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
+        "too many connections"
+    }
+
+
+def test_of_warnings_that_repeat_there_is_a_line_a_second() -> None:
+    once = OncePerSecond()
+
+    def passes(name: str, level: int, text: str) -> bool:
+        return once.filter(logging.LogRecord(name, level, "", 0, text, (), None))
+
+    own = "empathy_judge.serving"
+    assert [passes(own, logging.WARNING, "too many connections") for _ in range(3)] == [True, False, False]
+    assert [passes("asyncio", logging.ERROR, "no descriptor") for _ in range(3)] == [True, False, False]
+    assert [passes(own, level, "x") for level in (logging.INFO, logging.ERROR) for _ in range(2)] == [True] * 4
+    once._last = dict.fromkeys(once._last, time.monotonic() - 1.0)
+    assert passes("asyncio", logging.ERROR, "no descriptor")
+
+
 def test_an_address_that_is_taken_is_told_in_a_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; expected "):
-            run(create_app(FakeScorer()), "127.0.0.1", port)  # type: ignore[arg-type]
+            listen("127.0.0.1", port)
 
 
 def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
@@ -156,4 +233,4 @@ def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
         raise UserError("judge: no such folder")
 
     with pytest.raises(UserError, match=r"^judge: no such folder$"):
-        run(create_app(load), "127.0.0.1", 0)
+        run(create_app(load), listen("127.0.0.1", 0))

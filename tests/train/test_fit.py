@@ -260,9 +260,19 @@ def test_a_recipe_for_a_gpu_says_in_one_line_that_there_is_none(train_arguments,
     assert not folder.exists()
 
 
-def test_what_the_trainer_refuses_is_one_line(train_arguments, tmp_path, capsys):
-    assert main(["train", *train_arguments(tmp_path / "run", trainer__max_epochs=-5)]) == 2
-    assert capsys.readouterr().err.startswith("error: trainer: `max_epochs` must be a non-negative integer or -1.")
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("trainer__limit_train_batches", -1, "You have passed invalid value -1 for limit_train_batches"),
+        ("trainer__devices", "x", "`devices` selected with `CPUAccelerator` should be an int > 0"),
+        ("trainer__strategy", "none", "You selected an invalid strategy name"),
+    ],
+)
+def test_what_the_trainer_refuses_is_one_line(option, value, message, train_arguments, tmp_path, capsys):
+    assert main(["train", *train_arguments(tmp_path / "run", **{option: value})]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"error: trainer: {message}")
+    assert line.count("\n") == 1
 
 
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):

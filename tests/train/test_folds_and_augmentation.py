@@ -12,7 +12,7 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.commands import BAD_USAGE, DONE
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.rated_pairs import RatedPairs
+from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train

@@ -6,12 +6,15 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.weight_files import damage, read_checkpoint
@@ -148,6 +151,62 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batche
         train([*train_arguments(run, **options), "--resume", "auto"])
         assert batches_read == whole
         assert_same_end(run, tmp_path / "whole")
+
+
+def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, monkeypatch, batches_read, capsys):
+    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "checkpoint-steps": 1}
+    train(train_arguments(tmp_path / "whole", **options))
+    whole = batches_read.copy()
+    plain, before = JudgeModule.training_step, signal.getsignal(signal.SIGINT)
+    batches_read.clear()
+
+    def step(module: JudgeModule, batch, batch_idx):
+        if len(batches_read) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return plain(module, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, "training_step", step)
+        assert main(["train", *train_arguments(tmp_path / "run", **options)]) == 130
+    assert capsys.readouterr().err.endswith("interrupted\n")
+    assert signal.getsignal(signal.SIGINT) == before
+    assert batches_read == whole[:4]
+    assert main(["train", *train_arguments(tmp_path / "run", **options), "--resume", "auto"]) == 0
+    assert batches_read == whole
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = train_arguments(run, folds=folds, data__path=tmp_path / "nowhere")
+    run.mkdir()
+    held = "import fcntl, sys; lock = open(sys.argv[1], 'a'); fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); "
+    first = subprocess.Popen(
+        [sys.executable, "-c", f"{held}sys.stdin.read()", run / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        for more in ([], ["--resume", "auto"]):
+            assert main(["train", *words, *more]) == 2
+            assert capsys.readouterr().err == (
+                f"error: {run}: another process trains here; expected another --run, or --resume auto once it has "
+                "ended\n"
+            )
+        assert [path.name for path in run.iterdir()] == [".lock"]
+        first.kill()  # the system lets the lock go
+    assert main(["train", *words]) == 2
+    assert "not a pair dataset" in capsys.readouterr().err
+    assert not (run / ".lock").exists()
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["train", *train_arguments(tmp_path / "file" / "run")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'file' / 'run'}: cannot be written (Not a directory); expected a folder that can\n"
+    )
 
 
 @pytest.mark.parametrize("moment", ["setup", "on_fit_start", "on_train_start"])

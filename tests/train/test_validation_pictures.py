@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.rated_pairs import RatedPairs
+from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train import validation_pictures

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from ...data_modules import sentences
+from ...data_modules import sample
 from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
 from ...models.backbones.qwen2_audio import Qwen2Audio
@@ -77,7 +77,7 @@ def pretrain(
     with clock.of("corpora"):
         corpora = build_corpora(work, real_speech, clips, seed)
     held_out = {name: store for name, store in corpora.items() if name != "train"}
-    texts = [*all_texts(), *_PROMPTS * 3, *sentences.statements(), *sentences.replies()]
+    texts = [*all_texts(), *_PROMPTS * 3, *sample.statements(), *sample.replies()]
     processor = build_processor(texts)
     torch.manual_seed(seed)
     model = build_model(processor)

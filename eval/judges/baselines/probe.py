@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ....data_modules.errors import DataError, UserError
-from ....data_modules.kept_together import kept_together
 from ....data_modules.schema import PairDataset
+from ....data_modules.splits import kept_together
 from ....models import CHECKPOINTS, JUDGE_FILE
 from ....models.artifact import describe, read_settings
 from ....models.backbones.base import Quantization

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages.compare_page import render_comparison, write_comparison
+from empathy_judge.eval.pages.report import render_comparison, write_comparison
 from empathy_judge.eval.results import COLUMNS, Report
 
 from ..conftest import Page

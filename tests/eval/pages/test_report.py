@@ -20,8 +20,8 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
-from empathy_judge.eval.pages.report import render_page, write_report
-from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
+from empathy_judge.eval.pages.report import listening, render_page, write_report
+from empathy_judge.eval.pages.sound import MAX_EMBEDDED, embedded
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
 from empathy_judge.eval.results import Report, Results
@@ -97,8 +97,7 @@ def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) 
     samples = 0.3 * np.sin(2 * np.pi * 440 * np.arange(30 * 44_100) / 44_100)
     soundfile.write(tmp_path / "long.wav", np.stack([samples, samples], 1), 44_100)
     (tmp_path / "damaged.wav").write_bytes(b"RIFF no")
-    clips = EmbeddedClips()
-    player = clips.add(tmp_path / "long.wav")
+    player = embedded(tmp_path / "long.wav")
     assert player.seconds == pytest.approx(30)
     assert player.address is not None
     content = base64.b64decode(player.address.removeprefix("data:audio/mpeg;base64,"))
@@ -107,7 +106,7 @@ def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) 
     assert rate == 44_100
     assert heard.ndim == 1
     assert heard.std() == pytest.approx(samples.std(), rel=0.05)
-    damaged = clips.add(tmp_path / "damaged.wav")
+    damaged = embedded(tmp_path / "damaged.wav")
     assert damaged.address is None
     assert damaged.problem
 
@@ -253,3 +252,17 @@ def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_j
     own = found.report["dimensions"]["warmth"]["spearman"]
     row = next(line for line in lines if re.match(r"\W*Spearman\b", line))
     assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
+
+
+def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(
+    make_dataset: MakeDataset, make_judge: MakeJudge
+) -> None:
+    alone = make_dataset(noise=0.4)
+    alone = replace(
+        alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)
+    )
+    found = evaluate(make_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
+    said = [view for view in evaluation_views(found.report) if isinstance(view, str)]
+    assert "Not possible, as no pair has a context: response only." in said
+    (verdict,) = (line for line in said if line.startswith(found.report["dimensions"]["empathy"]["verdict"]["text"]))
+    assert verdict.endswith(listening(found.report, "empathy").text)

@@ -18,8 +18,7 @@ import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.pages.compare_page import write_comparison
-from empathy_judge.eval.pages.report import write_report
+from empathy_judge.eval.pages.report import write_comparison, write_report
 
 MakeDataset = Callable[..., PairDataset]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

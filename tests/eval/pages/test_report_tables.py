@@ -12,8 +12,7 @@ from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages.compare_page import markdown_comparison
-from empathy_judge.eval.pages.report import markdown_report
+from empathy_judge.eval.pages.report import markdown_comparison, markdown_report
 from empathy_judge.eval.results import Results
 
 MakeDataset = Callable[..., PairDataset]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
+    KAPPA_DISTANCES,
     STATISTICS,
     Function,
+    KappaDistance,
     bias,
     ccc,
     icc_a1,
@@ -23,11 +27,13 @@ from empathy_judge.eval.statistics.agreement import (
     rmse,
     spearman,
     tau_c,
+    weighted_kappa,
 )
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.icc import icc
 
 NAN = float("nan")
+KAPPAS = [partial(weighted_kappa, weights="linear", distance=distance) for distance in KAPPA_DISTANCES]
 # Bland and Altman (1986), table 1: peak flow of 17 people in l/min, first reading of the large and of the mini meter.
 LARGE = [494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427]
 MINI = [512, 430, 520, 428, 500, 600, 364, 380, 658, 445, 432, 626, 260, 477, 259, 350, 451]
@@ -78,6 +84,7 @@ def test_errors_are_in_rating_points_and_bias_is_judge_minus_human() -> None:
     assert rmse(judge, human) == pytest.approx(np.sqrt(14 / 3))
     assert bias(judge, human) == pytest.approx(0.0)
     assert bias(vector(4.0), vector(1.5)) == pytest.approx(2.5)
+    assert mae(vector(3, 3), vector(1, 4)) == pytest.approx(1.5)
 
 
 def test_limits_of_agreement_of_the_peak_flow_meters() -> None:
@@ -123,7 +130,7 @@ def test_nan_on_either_side_is_dropped_and_counted(name: str) -> None:
     assert (gaps.n, gaps.dropped) == (5, 2)
 
 
-@pytest.mark.parametrize("function", CORRELATIONS)
+@pytest.mark.parametrize("function", [*CORRELATIONS, *KAPPAS])
 @pytest.mark.parametrize(
     ("x", "y", "reason"),
     [
@@ -155,10 +162,58 @@ def test_no_items_and_infinite_scores_are_undefined(name: str) -> None:
     assert (result.value, result.reason) == (None, "1 item with an infinite score")
 
 
-def test_errors_are_defined_for_constant_scores() -> None:
-    assert mae(vector(3, 3), vector(1, 4)) == pytest.approx(1.5)
-
-
 def test_vectors_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="equal length"):
         estimate(spearman, vector(1, 2, 3), vector(1, 2))
+
+
+# ---------------------------------------------------------------- kappa
+
+FIRST = np.array([1.0, 2, 3, 4, 5, 5, 2, 1, 4, 7])
+SECOND = np.array([1.0, 3, 3, 5, 5, 4, 2, 2, 7, 7])
+
+
+@pytest.mark.parametrize(
+    ("weights", "distance", "expected"),
+    [  # scikit-learn 1.9.1: cohen_kappa_score(x, y, weights=..., labels=range(1, 8) for scores, None for ranks)
+        ("linear", "scores", 0.6818181818181819),
+        ("quadratic", "scores", 0.8284960422163589),
+        ("linear", "ranks", 0.6907216494845361),
+        ("quadratic", "ranks", 0.8615916955017301),
+    ],
+)
+def test_equals_scikit_learn_with_a_gap_in_the_scale(weights: Any, distance: KappaDistance, expected: float):
+    assert weighted_kappa(FIRST, SECOND, weights, distance) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("weights", "distance", "expected"),
+    [
+        # Scores 0, 1, 4 against 1, 1, 4. Distances: 1 observed of 3 items; of nine cells 1+1+4 + 0+0+3 + 3+3+0 = 15.
+        ("linear", "scores", 1 - (1 / 3) / (15 / 9)),
+        # Squared 1 of 3; of nine cells 1+1+16 + 0+0+9 + 9+9+0 = 45.
+        ("quadratic", "scores", 1 - (1 / 3) / (45 / 9)),
+        # Positions 0, 1, 2 against 1, 1, 2: of nine cells 1+1+2 + 0+0+1 + 1+1+0 = 7, squared 1+1+4 + 0+0+1 + 1+1+0 = 9.
+        ("linear", "ranks", 1 - (1 / 3) / (7 / 9)),
+        ("quadratic", "ranks", 1 - (1 / 3) / (9 / 9)),
+    ],
+)
+def test_by_hand(weights: Any, distance: KappaDistance, expected: float):
+    found = weighted_kappa(np.array([0.0, 1, 4]), np.array([1.0, 1, 4]), weights, distance)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_quadratic_kappa_of_scores_is_concordance_also_of_fractions():
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, 200)) + 5 * rng.normal(size=200)
+    assert weighted_kappa(x, y, "quadratic", "scores") == pytest.approx(ccc(x, y), abs=1e-12)
+
+
+def test_scale_changes_nothing_but_gaps_do_under_scores():
+    gap_x, gap_y = np.where(FIRST == 7, 6, FIRST), np.where(SECOND == 7, 6, SECOND)  # 1 to 5 and 6: no gap
+    by_ranks = weighted_kappa(FIRST, SECOND, "quadratic", "ranks")
+    assert weighted_kappa(gap_x, gap_y, "quadratic", "ranks") == by_ranks
+    assert weighted_kappa(gap_x, gap_y, "quadratic", "scores") == pytest.approx(by_ranks, abs=1e-12)
+    assert weighted_kappa(10 * FIRST + 3, 10 * SECOND + 3, "linear", "scores") == pytest.approx(
+        weighted_kappa(FIRST, SECOND, "linear", "scores"), abs=1e-12
+    )

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import Statistic, mae
-from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimates
 from empathy_judge.eval.statistics.calibration import (
     MAPPINGS,
     Mapping,
     calibration_curve,
     calibration_error,
-    calibration_intercept,
-    calibration_slope,
+    calibration_line,
     coverage,
     error_ratio,
     expected_calibration_error,
@@ -25,7 +24,8 @@ from empathy_judge.eval.statistics.calibration import (
 )
 from scipy import stats
 
-NAN = float("nan")
+from .conftest import NAN, own_groups
+
 X = np.array([1.0, 2, 2, 3, 4, 4, 5, 6, 7, 8])
 Y = np.array([2.0, 1, 3, 2.5, 2, 4, 3.5, 5, 4.5, 5])
 
@@ -35,10 +35,6 @@ def scores(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
     rng = np.random.default_rng(seed)
     human = rng.uniform(1, 5, n)
     return (human + rng.normal(size=n)).round(1), (2 * human).round(0) / 2, rng.integers(0, 12, n)
-
-
-def no_draws(n: int) -> Resamples:
-    return Resamples.draw(np.arange(n), 0, 0)
 
 
 def interval_by_hand(
@@ -71,26 +67,27 @@ def test_scale_use_is_numpys_also_in_resamples():
     x, y, groups = scores()
     resamples = Resamples.draw(groups, 80, 1)
     found = scale_use(x, y, 1.0, 5.0, resamples)
-    for side, chosen in ((found.judge, 0), (found.human, 1)):
-        check(side.mean, lambda *own, k=chosen: own[k].mean(), x, y, resamples)
-        check(side.sd, lambda *own, k=chosen: own[k].std(), x, y, resamples)
-        check(side.outside, lambda *own, k=chosen: ((own[k] < 1) | (own[k] > 5)).mean(), x, y, resamples)
-        check(side.range_used, lambda *own, k=chosen: np.ptp(np.quantile(own[k], (0.05, 0.95))) / 4, x, y, resamples)
-    check(found.sd_ratio, lambda a, b: a.std() / b.std(), x, y, resamples)
-    assert found.judge.outside.value > 0.05
-    assert found.human.outside.value == 0
+    for side, chosen in ((found["judge"], 0), (found["human"], 1)):
+        check(side["mean"], lambda *own, k=chosen: own[k].mean(), x, y, resamples)
+        check(side["sd"], lambda *own, k=chosen: own[k].std(), x, y, resamples)
+        check(side["outside"], lambda *own, k=chosen: ((own[k] < 1) | (own[k] > 5)).mean(), x, y, resamples)
+        check(side["range_used"], lambda *own, k=chosen: np.ptp(np.quantile(own[k], (0.05, 0.95))) / 4, x, y, resamples)
+    check(found["sd_ratio"], lambda a, b: a.std() / b.std(), x, y, resamples)
+    assert found["judge"]["outside"].value > 0.05
+    assert found["human"]["outside"].value == 0
 
 
 def test_scale_use_of_constants_and_few_items():
-    constant = scale_use(np.full(4, 3.3), np.arange(4.0), 0, 4, no_draws(4))
-    assert (constant.judge.sd.value, constant.sd_ratio.value, constant.judge.range_used.value) == (0, 0, 0)
-    undefined = scale_use(np.arange(4.0), np.full(4, 0.1), 0, 4, no_draws(4)).sd_ratio
+    constant = scale_use(np.full(4, 3.3), np.arange(4.0), 0, 4, own_groups(4))
+    shown = constant["judge"]["sd"], constant["judge"]["range_used"], constant["sd_ratio"]
+    assert [own.value for own in shown] == [0, 0, 0]
+    undefined = scale_use(np.arange(4.0), np.full(4, 0.1), 0, 4, own_groups(4))["sd_ratio"]
     assert (undefined.value, undefined.reason) == (None, "the human scores are constant")
-    one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, no_draws(2))
-    assert (one.judge.mean.value, one.judge.mean.n, one.judge.mean.dropped) == (2, 1, 1)
-    assert scale_use(np.array([]), np.array([]), 1, 5, no_draws(0)).judge.mean.reason == "0 items"
+    one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, own_groups(2))["judge"]["mean"]
+    assert (one.value, one.n, one.dropped) == (2, 1, 1)
+    assert scale_use(np.array([]), np.array([]), 1, 5, own_groups(0))["judge"]["mean"].reason == "0 items"
     with pytest.raises(ValueError, match="a scale from 5 to 5"):
-        scale_use(X, Y, 5, 5, no_draws(10))
+        scale_use(X, Y, 5, 5, own_groups(10))
 
 
 # --- calibration
@@ -149,7 +146,7 @@ def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
     assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
     assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
     assert calibration_error(Y, Y) == 0.0
-    empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), no_draws(1))
+    empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), own_groups(1))
     assert (empty.value, empty.reason) == (None, "0 items, 1 dropped as NaN")
     assert calibration_curve(np.array([np.inf]), np.array([1.0]), np.zeros(1)) == ()
 
@@ -157,16 +154,14 @@ def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
 def test_line_is_scipys_also_in_resamples():
     x, y, groups = scores(seed=4)
     resamples = Resamples.draw(groups, 60, 3)
-    slope, intercept = (estimate(of, x, y, resamples=resamples) for of in (calibration_slope, calibration_intercept))
-    check(slope, lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
-    check(intercept, lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
+    found = estimates(calibration_line, x, y, resamples=resamples, reasons={"slope": "", "intercept": ""})
+    check(found["slope"], lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
+    check(found["intercept"], lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
 
 
 def test_line_of_a_constant_judge_is_undefined():
-    for of in (calibration_slope, calibration_intercept):
-        assert np.isnan(of(np.full(5, 0.1), np.arange(5.0)))
-    assert calibration_slope(np.arange(5.0), np.full(5, 2.0)) == pytest.approx(0, abs=1e-15)
-    assert calibration_intercept(np.arange(5.0), np.full(5, 2.0)) == pytest.approx(2)
+    assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
+    assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
 
 
 # --- mappings
@@ -188,9 +183,9 @@ def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
     groups = np.arange(10) % 5  # as many as folds: the division does not matter
     np.testing.assert_allclose(mapped_scores(X, Y, groups, mapping, seed=3), expected, rtol=0, atol=1e-9)
     found = mapped_errors(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
-    assert found.mae.value == pytest.approx(np.abs(Y - expected).mean(), abs=1e-9)
-    assert found.rmse.value == pytest.approx(np.sqrt(((Y - expected) ** 2).mean()), abs=1e-9)
-    assert found.mae.low < found.mae.value < found.mae.high
+    assert found["mae"].value == pytest.approx(np.abs(Y - expected).mean(), abs=1e-9)
+    assert found["rmse"].value == pytest.approx(np.sqrt(((Y - expected) ** 2).mean()), abs=1e-9)
+    assert found["mae"].low < found["mae"].value < found["mae"].high
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -211,9 +206,9 @@ def test_mapping_mends_another_scale_and_the_error(mapping: Mapping):
     human = rng.uniform(1, 5, 400)
     judge = 20 * human + 10 * rng.normal(size=400)
     groups = np.arange(400) // 4
-    found = mapped_errors(judge, human, groups, mapping, no_draws(400))
-    assert found.mae.value < 0.5 < 20 < mae(judge, human)
-    assert found.error.value < 0.25 < 20 < calibration_error(judge, human)
+    found = mapped_errors(judge, human, groups, mapping, own_groups(400))
+    assert found["mae"].value < 0.5 < 20 < mae(judge, human)
+    assert found["error"].value < 0.25 < 20 < calibration_error(judge, human)
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
@@ -225,11 +220,11 @@ def test_mapping_of_constants_gaps_and_single_groups(mapping: Mapping):
     score = np.array([1.0, NAN, 3, 4, 5, 6])
     gaps = mapped_scores(score, human, groups, mapping)
     assert np.isnan(gaps).tolist() == np.isnan(score).tolist()
-    errors = mapped_errors(score, human, groups, mapping, no_draws(6))
-    assert (errors.mae.n, errors.mae.dropped) == (5, 1)
-    alone = mapped_errors(human, human, np.zeros(6), mapping, no_draws(6))
-    assert (alone.mae.value, alone.mae.reason) == (None, "1 group: no other one to fit a mapping on")
-    assert mapped_errors(np.array([]), np.array([]), np.array([]), mapping, no_draws(0)).rmse.reason == "0 items"
+    errors = mapped_errors(score, human, groups, mapping, own_groups(6))
+    assert (errors["mae"].n, errors["mae"].dropped) == (5, 1)
+    alone = mapped_errors(human, human, np.zeros(6), mapping, own_groups(6))
+    assert (alone["mae"].value, alone["mae"].reason) == (None, "1 group: no other one to fit a mapping on")
+    assert mapped_errors(np.array([]), np.array([]), np.array([]), mapping, own_groups(0))["rmse"].reason == "0 items"
 
 
 HUMAN = np.array([1.0, 2.0, 3.0, 4.0, np.nan, 2.5])

@@ -1,24 +1,31 @@
-"""Tests of a difference between judges against plain loops, R's psych and cocor, and their level under the null."""
+"""Tests of a difference against plain loops, R's psych and cocor, and their level; rankings and power by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.eval.statistics.agreement import Statistic, spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.significance import (
     Comparison,
     bootstrap_p,
     compare_all,
+    groups_needed,
+    holm,
     permutation_test,
+    power,
+    rank_judges,
+    separation,
+    significance_clusters,
     steiger,
     williams,
 )
 from scipy import stats
 
-NAN = float("nan")
+from .conftest import NAN
 
 
 def clustered(rng: np.random.Generator, n: int = 100, groups: int = 40, share: float = 0.5) -> tuple[np.ndarray, ...]:
@@ -57,26 +64,26 @@ def test_every_permutation_equals_a_plain_loop() -> None:
         differences.append(stats.pearsonr(own, z).statistic - stats.pearsonr(others, z).statistic)
     observed = stats.spearmanr(first, human).statistic - stats.spearmanr(second, human).statistic
     assert differences[0] == pytest.approx(observed, abs=1e-12)
-    result = permutation_test(first, second, human, codes, permutations=128)
-    assert (result.permutations, result.exact) == (128, True)
-    assert result.p == pytest.approx(np.mean(np.abs(differences) >= abs(observed) - 1e-9), abs=1e-12)
-    assert 0.01 < result.p < 0.9
+    p, permutations = permutation_test(first, second, human, codes, permutations=128)
+    assert permutations == 128
+    assert p == pytest.approx(np.mean(np.abs(differences) >= abs(observed) - 1e-9), abs=1e-12)
+    assert 0.01 < p < 0.9
 
 
 def test_random_permutations_estimate_the_exact_p() -> None:
     first, second, human, codes = tied(40, 13, seed=2)
-    exact = permutation_test(first, second, human, codes, permutations=4096)
-    drawn = permutation_test(first, second, human, codes, permutations=4095, seed=3)
-    assert (exact.exact, drawn.exact, drawn.permutations) == (True, False, 4095)
-    assert drawn.p == pytest.approx(exact.p, abs=4 * np.sqrt(exact.p * (1 - exact.p) / 4095) + 1 / 4096)
-    assert drawn == permutation_test(first, second, human, codes, permutations=4095, seed=3)
-    assert drawn.p != permutation_test(first, second, human, codes, permutations=4095, seed=4).p
+    exact, every = permutation_test(first, second, human, codes, permutations=4096)
+    drawn, permutations = permutation_test(first, second, human, codes, permutations=4095, seed=3)
+    assert (every, permutations) == (4096, 4095)
+    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4095) + 1 / 4096)
+    assert permutation_test(first, second, human, codes, permutations=4095, seed=3) == (drawn, 4095)
+    assert drawn != permutation_test(first, second, human, codes, permutations=4095, seed=4)[0]
 
 
 def test_random_p_counts_the_observed_assignment() -> None:
     human = np.random.default_rng(0).normal(size=200)
-    result = permutation_test(human, -human, human, np.arange(200), permutations=999)
-    assert result.p == 1 / 1000  # Phipson and Smyth (2010): never 0
+    p, _ = permutation_test(human, -human, human, np.arange(200), permutations=999)
+    assert p == 1 / 1000  # Phipson and Smyth (2010): never 0
 
 
 def test_permutations_do_not_depend_on_scales() -> None:
@@ -96,10 +103,8 @@ def test_bootstrap_equals_a_plain_loop() -> None:
         own, others = (formula(score[items], human[items]).statistic for score in (first, second))
         draws.append(own - others)
     draws = np.array(draws)
-    assert (found.first.value, found.second.value) == pytest.approx(
-        (formula(first, human).statistic, formula(second, human).statistic), abs=1e-12
-    )
-    assert found.difference.value == pytest.approx(found.first.value - found.second.value, abs=1e-12)
+    observed = formula(first, human).statistic - formula(second, human).statistic
+    assert found.difference.value == pytest.approx(observed, abs=1e-12)
     assert (found.difference.low, found.difference.high) == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=1e-9)
     assert found.standard_error == pytest.approx(draws.std(ddof=1), abs=1e-9)
     assert found.bootstrap_p == pytest.approx(2 * (min((draws <= 0).sum(), (draws >= 0).sum()) + 1) / 61, abs=1e-12)
@@ -162,8 +167,8 @@ def test_items_without_a_score_are_left_out_and_counted() -> None:
         whole.difference.low,
         whole.difference.high,
     )
-    assert (found.permutation, found.bootstrap_p) == (whole.permutation, whole.bootstrap_p)
-    assert (found.williams_p, found.steiger_p) == (whole.williams_p, whole.steiger_p)
+    for name in ("p", "permutations", "bootstrap_p", "williams_p", "steiger_p"):
+        assert getattr(found, name) == getattr(whole, name)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ def test_without_a_correlation_there_is_no_difference(first: list[float], human:
     found = compared(np.array(first, dtype=float), second, np.array(human, dtype=float), np.arange(len(first)))
     assert found.difference.value is None
     assert found.difference.reason == reason
-    assert (found.permutation, found.bootstrap_p, found.standard_error) == (None, None, None)
+    assert (found.p, found.permutations, found.bootstrap_p, found.standard_error) == (None,) * 4
     assert (found.williams_p, found.steiger_p) == (None, None)
 
 
@@ -192,8 +197,7 @@ def test_few_items_and_few_groups_have_p_values_that_say_so() -> None:
     assert (three.williams_p, three.steiger_p) == (None, None)  # at least 4 items are needed
     first, second, human, _ = tied(30, 10, seed=8)
     one = compared(first, second, human, np.zeros(30))
-    assert one.permutation is not None
-    assert (one.permutation.p, one.permutation.permutations) == (1.0, 1)  # nothing to exchange
+    assert (one.p, one.permutations) == (1.0, 1)  # nothing to exchange
     assert (one.bootstrap_p, one.standard_error) == (None, None)
     assert one.difference.reason == "no interval: 1 groups, at least 5 needed"
     assert compared(first, second, human, np.arange(30), resamples=0).bootstrap_p is None
@@ -203,8 +207,7 @@ def test_a_judge_does_not_differ_from_itself() -> None:
     first, _, human, codes = tied(60, 20, seed=9)
     found = compared(first, 2 * first + 1, human, codes)
     assert (found.difference.value, found.difference.low, found.difference.high) == (0.0, 0.0, 0.0)
-    assert found.permutation is not None
-    assert (found.permutation.p, found.bootstrap_p) == (1.0, 1.0)
+    assert (found.p, found.bootstrap_p) == (1.0, 1.0)
     assert (found.williams_p, found.steiger_p) == (None, None)
 
 
@@ -220,8 +223,8 @@ def test_false_positives_of_permutations_are_at_the_level_only_where_groups_stay
     whole, cells = [], []
     for _ in range(1000):
         first, second, human, codes = clustered(rng)
-        whole.append(permutation_test(first, second, human, codes, permutations=399).p)
-        cells.append(permutation_test(first, second, human, np.arange(100), permutations=199).p)
+        whole.append(permutation_test(first, second, human, codes, permutations=399)[0])
+        cells.append(permutation_test(first, second, human, np.arange(100), permutations=199)[0])
     assert 0.04 <= np.mean(np.array(whole) <= 0.05) <= 0.06
     assert np.mean(np.array(cells) <= 0.05) > 0.08
 
@@ -236,3 +239,158 @@ def test_false_positives_of_the_paired_bootstrap_are_near_the_level() -> None:
         draws = [estimate(spearman, score, human, resamples=resamples).draws for score in (first, second)]
         p.append(bootstrap_p(draws[0] - draws[1]))
     assert 0.04 <= np.mean(np.array(p) <= 0.05) <= 0.06
+
+
+# ---------------------------------------------------------------- rankings
+
+
+def test_holm_by_hand() -> None:
+    # 4 x 0.005 = 0.02; 3 x 0.01 = 0.03; 2 x 0.03 = 0.06; 1 x 0.04 = 0.04, not below the one before.
+    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(holm(np.array([0.4, 0.6, 0.7])), [1.0, 1.0, 1.0])
+    np.testing.assert_allclose(holm(np.array([0.02, NAN, 0.02])), [0.04, NAN, 0.04])
+
+
+def test_corrections_of_nothing_and_of_bad_values() -> None:
+    assert holm(np.array([])).shape == (0,)
+    np.testing.assert_array_equal(holm(np.array([NAN, NAN])), [NAN, NAN])
+    np.testing.assert_array_equal(holm(np.array([0.03])), [0.03])
+    with pytest.raises(ValueError, match=r"p value 1\.2; expected 0 to 1"):
+        holm(np.array([0.5, 1.2]))
+
+
+@pytest.mark.parametrize(
+    ("worse", "clusters"),
+    [
+        ({0: (1, 2, 3), 1: (2, 3), 2: (3,)}, (1, 2, 3, 4)),
+        ({0: (2, 3), 1: (2, 3)}, (1, 1, 2, 2)),
+        # The first is better than the third, but the second is not: nothing divides them.
+        ({0: (2, 3), 1: (3,)}, (1, 1, 1, 1)),
+        ({0: (1, 2, 3)}, (1, 2, 2, 2)),
+        ({}, (1, 1, 1, 1)),
+    ],
+)
+def test_a_cluster_begins_where_all_above_are_better_than_all_below(
+    worse: dict[int, tuple[int, ...]], clusters: tuple[int, ...]
+) -> None:
+    better = np.zeros((4, 4), dtype=bool)
+    for judge, others in worse.items():
+        better[judge, list(others)] = True
+    assert significance_clusters(better) == clusters
+
+
+def test_clusters_of_no_judge_and_of_one() -> None:
+    assert significance_clusters(np.zeros((0, 0), dtype=bool)) == ()
+    assert significance_clusters(np.zeros((1, 1), dtype=bool)) == (1,)
+    assert rank_judges({}, {}).clusters == {}
+
+
+def test_judges_are_ranked_and_undefined_ones_named() -> None:
+    rng = np.random.default_rng(0)
+    human = rng.normal(size=300)
+    scores = {
+        "poor": human + 5 * rng.normal(size=300),
+        "constant": np.ones(300),
+        "good": human + 0.3 * rng.normal(size=300),
+        "also good": human + 0.3 * rng.normal(size=300),
+        "nan": np.full(300, NAN),
+        "random": rng.normal(size=300),
+    }
+    comparisons = compare_all(scores, human, Resamples.draw(np.arange(300), 20, 0), permutations=1999)
+    agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
+    tested = {pair: (own.difference.value, own.p) for pair, own in comparisons.items() if own.p is not None}
+    ranking = rank_judges(agreement, tested)
+    best, second, poor, random = ranking.clusters
+    assert ({best, second}, poor, random) == ({"good", "also good"}, "poor", "random")
+    assert list(ranking.clusters.values())[:3] == [1, 1, 2]
+    assert ranking.unranked == {"constant": "the judge scores are constant", "nan": "0 items, 300 dropped as NaN"}
+    # Six comparisons are defined; the four smallest p values, 1 / 2000 each, are all multiplied by 6.
+    assert len(ranking.p) == 6
+    assert {p for pair, p in ranking.p.items() if len({best, second} & {*pair}) == 1} == {6 / 2000}
+    assert ranking.p["poor", "random"] == pytest.approx(2 * tested["poor", "random"][1])
+    assert ranking.clusters["random"] == (3 if ranking.p["poor", "random"] < 0.05 else 2)
+
+
+def test_a_difference_of_the_other_sign_divides_nothing() -> None:
+    # On the items that both scored, b is better; a scored many easy items besides.
+    human = np.random.default_rng(1).normal(size=200)
+    a, b = human.copy(), human.copy()
+    a[:50] = -a[:50]
+    b[50:] = NAN
+    comparisons = compare_all({"a": a, "b": b}, human, Resamples.draw(np.arange(200), 20, 0), permutations=999)
+    assert comparisons["a", "b"].difference.value == pytest.approx(-2.0)
+    agreement = {"a": Statistic(0.95, n=200), "b": Statistic(0.9, n=50)}
+    ranking = rank_judges(agreement, {("a", "b"): (-2.0, comparisons["a", "b"].p)})
+    assert ranking.p["a", "b"] == pytest.approx(1 / 1000)
+    assert list(ranking.clusters.items()) == [("a", 1), ("b", 1)]
+
+
+def study(groups: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """A better judge, a worse one, people, and groups of three items; half of every variance is the group's."""
+    codes = np.repeat(np.arange(groups), 3)
+
+    def noise() -> np.ndarray:
+        return (rng.normal(size=groups)[codes] + rng.normal(size=3 * groups)) / np.sqrt(2)
+
+    truth = noise()
+    return truth + 0.8 * noise(), truth + 1.3 * noise(), truth + 0.6 * noise(), codes
+
+
+def comparison(groups: int, seed: int, resamples: int = 300) -> Comparison:
+    first, second, human, codes = study(groups, np.random.default_rng(seed))
+    drawn = Resamples.draw(codes, resamples, 0)
+    return compare_all({"first": first, "second": second}, human, drawn, permutations=99)["first", "second"]
+
+
+def test_as_many_groups_as_predicted_have_the_power() -> None:
+    pilots = [comparison(300, seed, resamples=60) for seed in range(50)]
+    difference = np.mean([pilot.difference.value or NAN for pilot in pilots])
+    error = np.mean([pilot.standard_error or NAN for pilot in pilots])
+    needed = groups_needed(float(difference), float(error), 300)
+    assert 100 < needed < 200
+    rng = np.random.default_rng(1)
+    p = [permutation_test(*study(needed, rng), permutations=399)[0] for _ in range(400)]
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.8, abs=0.07)
+
+
+def test_power_by_hand() -> None:
+    assert power(0.0, 1.0) == pytest.approx(0.05, abs=1e-12)
+    # R: pnorm(2.8 - qnorm(0.975)) + pnorm(-2.8 - qnorm(0.975)).
+    assert power(-0.28, 0.1) == pytest.approx(0.7995569, abs=1e-6)
+    # (1.959964 + 0.841621)^2 = 7.848880; times 40 groups = 313.96.
+    assert groups_needed(0.1, 0.1, 40) == 314
+    assert groups_needed(-0.1, 0.1, 40) == 314
+    assert groups_needed(9.0, 0.1, 40) == 6
+
+
+def test_all_fields_from_one_comparison() -> None:
+    found = comparison(60, seed=3)
+    assert found.standard_error is not None
+    difference = Statistic(0.1, low=0.04, high=0.16, n=180)
+    result = separation(replace(found, difference=difference, standard_error=0.03))
+    assert result.power == pytest.approx(power(0.1, 0.03), abs=1e-12)
+    assert result.detectable_difference == pytest.approx(2.801585 * 0.03, abs=1e-6)
+    assert result.groups_needed == groups_needed(0.1, 0.03, 60) == 43
+    assert (result.groups_low, result.groups_high) == (groups_needed(0.16, 0.03, 60), groups_needed(0.04, 0.03, 60))
+    assert result.items_needed == 129  # three per group
+    assert result.reason is None
+    assert power(0.1, 0.03 * np.sqrt(60 / 43)) >= 0.8 > power(0.1, 0.03 * np.sqrt(60 / 42))
+    open_ended = separation(replace(found, difference=replace(difference, low=-0.01), standard_error=0.03))
+    assert open_ended.groups_high is None
+    assert open_ended.reason == "no largest number of groups: the interval of the difference reaches 0"
+
+
+def test_no_number_without_a_difference_or_its_error() -> None:
+    found = comparison(60, seed=4)
+    same = separation(replace(found, difference=Statistic(0.0, low=-0.1, high=0.1, n=180)))
+    assert (same.power, same.groups_needed) == (pytest.approx(0.05), None)
+    assert same.detectable_difference == pytest.approx(2.801585 * (found.standard_error or 0), abs=1e-6)
+    assert same.reason == "no difference was observed: no number of groups would show it"
+    undefined = replace(found, difference=Statistic(None, reason="the human scores are constant"))
+    assert separation(undefined).reason == "the human scores are constant"
+    assert separation(comparison(4, seed=5)).reason == "no interval: 4 groups, at least 5 needed"
+    assert separation(comparison(60, seed=5, resamples=0)).reason == (
+        "no standard error of the difference: no resamples"
+    )
+    identical = separation(replace(found, difference=Statistic(0.0, low=0.0, high=0.0), standard_error=0.0))
+    assert identical.reason == "the difference is the same in all resamples"

@@ -13,10 +13,12 @@ from empathy_judge.eval.statistics.systems import (
     SYSTEM_STATISTICS,
     soft_pairwise_accuracy,
     system_agreement,
-    system_means,
+    system_level,
     system_pairwise_accuracy,
 )
 from scipy import stats
+
+from .conftest import NAN
 
 
 @pytest.fixture
@@ -78,10 +80,13 @@ def test_intervals_draw_systems_where_these_are_the_groups(name: str, table: pd.
 
 
 def test_means_by_system() -> None:
-    assert system_means(["b", "a", "b"], np.array([1.0, 5.0, 2.0])) == {"a": 5.0, "b": 1.5}
-
-
-NAN = float("nan")
+    score, human = np.array([1.0, 5.0, 2.0]), np.array([2.0, 4.0, 2.0])
+    found = system_level(["b", "a", "b"], list("xyz"), score, human, Resamples.draw(list("xyz"), 0, 0), 0)
+    assert found["systems"] == [
+        {"system_id": "a", "n_items": 1, "human": 4.0, "judge": 5.0},
+        {"system_id": "b", "n_items": 2, "human": 2.0, "judge": 1.5},
+    ]
+    assert (found["n_systems"], found["spearman"].reason) == (2, "2 systems, at least 3 needed")
 
 
 def p_by_hand(difference: np.ndarray) -> float:

@@ -39,7 +39,7 @@ def test_what_is_deferred_changes_nothing(name, dtype, settings, make_family, tm
         judges.append(EmpathyJudge(wanted, [Dimension("any", 1, 5, 1)], deferred=deferred))
     eager, late = judges
     if dtype == "float32" and settings.keys() <= {"parts"}:
-        weights = [weight.dtype for weight in late.network.parameters()]  # adapters and joiners have no file
+        weights = [weight.dtype for weight in late.network.parameters()]  # adapters and fusion have no file
         assert weights.count(torch.bfloat16) > 0.5 * len(weights)
     assert fingerprints(late) == fingerprints(eager)
     finish(late)

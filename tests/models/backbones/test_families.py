@@ -310,7 +310,7 @@ def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path
     origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
     description = describe(judge, origin)
     card = render_card(description, None)
-    assert ("joiner in full" in card) == family.is_encoder
+    assert ("fusion in full" in card) == family.is_encoder
     assert ("the text about a situation is not read" in card) == family.is_encoder
     save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
     loaded = load_judge(tmp_path / "judge").judge
@@ -330,7 +330,7 @@ def rewritten(family, tmp_path, rename) -> Path:
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
-    """All but those of a joiner, which no file holds."""
+    """All but those of the fusion, which no file holds."""
     weights = load_backbone(Checkpoint(str(folder))).network.state_dict()
     return {key: value for key, value in weights.items() if not key.startswith("joiner.")}
 

@@ -1,0 +1,157 @@
+"""Runs the service on a socket: signals, connections that nobody uses, and an end that comes whatever clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .records import LOGGER
+from .service import Service
+
+_KEEP_ALIVE_SECONDS = 15
+_BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 16
+_OWN_DESCRIPTORS = 64  # decoders, files, log
+_MOST_CONNECTIONS = 4096
+_FLUSH_SECONDS = 1.0  # at the end, for clients to take what was answered
+
+
+def run(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, then answer what was let in, for `grace_seconds` at most. A second signal ends the
+    process at once.
+
+    Args:
+        app: Of `create_app`.
+        listener: Of `settings.listen`; it is closed.
+
+    Raises:
+        UserError: If the judge cannot be loaded.
+    """
+    with listener:
+        asyncio.run(serve(app, listener))
+    if app.state.service.lost:
+        os._exit(0)  # a batch that nobody waits for any more may go on for long
+
+
+async def serve(app: FastAPI, listener: socket.socket) -> None:
+    """As `run`; `app.state.server` is uvicorn meanwhile.
+
+    uvicorn's own shutdown would refuse connections while the last requests are answered, so that a load balancer would
+    not learn why: here everybody who comes is answered with 503.
+    """
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        backlog=_ACCEPTED_AT_ONCE,  # as asyncio has it: the next ones only after the limit of connections was looked at
+    )
+    server, told, loop = uvicorn.Server(config), asyncio.Event(), asyncio.get_running_loop()
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    signals = 0
+
+    def on_signal(sig: int, frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            os._exit(128 + sig)
+        loop.call_soon_threadsafe(told.set)
+
+    server.handle_exit, app.state.server = on_signal, server
+    host, port = listener.getsockname()[:2]
+    LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
+    helpers = [
+        asyncio.create_task(_end(server, service, told, listener)),
+        asyncio.create_task(_close_unused(server, service.settings.idle_seconds)),
+    ]
+    await server.serve(sockets=[listener])
+    for helper in helpers:
+        helper.cancel()
+    if (starting := service.starting) is not None and starting.done() and not starting.cancelled():
+        starting.result()  # why it never was ready
+    LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.lost}})
+
+
+async def _end(server: uvicorn.Server, service: Service, told: asyncio.Event, listener: socket.socket) -> None:
+    """Tell uvicorn to end: when the judge cannot be loaded, or after a signal and the last answer."""
+    hearing, settings = asyncio.create_task(told.wait()), service.settings
+    clock = asyncio.get_running_loop().time
+    while not server.started:  # now the application has started to load the judge
+        await asyncio.sleep(0.01)
+    listener.listen(_BACKLOG)
+    if service.starting is not None:
+        await asyncio.wait({service.starting, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    if service.starting is None or not service.starting.done() or service.starting.exception() is None:
+        await hearing
+        LOGGER.info("stopping")
+        end = clock() + settings.grace_seconds
+        least = clock() + (settings.drain_seconds if service.state == "ready" else 0.0)
+        service.is_stopping = True
+        while (service.under_way or clock() < least) and clock() < end:
+            await asyncio.sleep(0.02)
+    service.lost = service.under_way
+    server.should_exit = True
+    await asyncio.sleep(_FLUSH_SECONDS)
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+
+
+class _Connection(H11Protocol):
+    """uvicorn's HTTP/1.1 with a limit of connections. Beyond it the one goes that has been silent for longest, so that
+    there are always descriptors left, and whoever asks for `/healthz` at once is answered."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it."""
+        super().connection_made(transport)
+        self.made = self.loop.time()
+        open_ones: list[Any] = [own for own in self.connections if not own.transport.is_closing()]
+        if len(open_ones) > most_connections():
+            LOGGER.warning("too many connections")
+            silent = [own for own in open_ones if own is not self and _is_silent(own)]
+            oldest = min(silent, key=lambda own: (own.cycle is not None, own.made), default=self)
+            oldest.transport.abort()
+
+
+def _is_silent(connection: Any) -> bool:
+    """It is not known what the client wants, or it does not take the answer."""
+    cycle = connection.cycle
+    return cycle is None or cycle.response_complete or _is_not_taken(connection)
+
+
+def _is_not_taken(connection: Any) -> bool:
+    return connection.transport.get_write_buffer_size() > 0
+
+
+async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
+    """Close connections on which for so long neither the head of a request came nor an answer was taken: uvicorn has
+    no such limits. Between two requests its own holds."""
+    since: dict[Any, float] = {}
+    while True:
+        now, silent = asyncio.get_running_loop().time(), dict[Any, Any]()
+        for own in list[Any](server.server_state.connections):
+            if _is_not_taken(own) or (_is_silent(own) and not own.timeout_keep_alive_task):
+                silent[own, own.cycle] = own
+        since = {key: since.get(key, now) for key in silent}
+        for key, own in silent.items():
+            if now - since[key] >= seconds:
+                own.transport.abort()
+        await asyncio.sleep(min(1.0, seconds / 8))
+
+
+def most_connections() -> int:
+    """As many as there are descriptors for, beside our own and those of a burst of newcomers."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(descriptors - _OWN_DESCRIPTORS - 4 * _ACCEPTED_AT_ONCE, _MOST_CONNECTIONS))

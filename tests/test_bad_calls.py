@@ -1,0 +1,324 @@
+"""Whatever a command is called with, it ends with one line and a documented exit code: no traceback, no usage page."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from empathy_judge.cli import COMMANDS, main
+from empathy_judge.commands.options import build_parser, source_parser
+from empathy_judge.data_modules import importers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+LONG = "x" * 300
+SPLITS = "evaluate {judge} --data {data} --resamples 20"
+TABLE = "import table {bad}/pairs.csv --dimension warmth=1:5:1 --out {tmp}/out"
+MANIFEST = "score {judge} --device cpu --manifest {bad}/manifest.csv"
+INTO = f"{MANIFEST} --out {{tmp}}/scores.csv"
+
+BY_HAND = [
+    # names that no file can have, folders for files, files for folders
+    f"inspect {LONG}",
+    f"inspect {{data}} --page {LONG}",
+    "inspect {bad}/text.wav",
+    "inspect {bad}",
+    "inspect {data} --page {bad}/text.wav",
+    "inspect {data} --page {bad}/text.wav/page",
+    "inspect {data} --max-seconds nan",
+    "inspect {data} --max-seconds -1",
+    "inspect {deep_data}",
+    f"split {LONG}",
+    "split {bad}/text.wav",
+    "split {data} --folds 0 --overwrite",
+    "split {data} --folds 1000000 --overwrite",
+    "split {data} --fractions 0.5 0.5 nan --overwrite",
+    "split {data} --fractions -1 1 1 --overwrite",
+    "split {data} --seed -1 --overwrite",
+    "split {data} --by nothing --overwrite",
+    "split {data} --hold-out system_id --overwrite",
+    "split {data} --leave-out nothing --overwrite",
+    "split {data} --folds 5 --leave-out system_id",
+    f"combine {{data}} {LONG} --out {{tmp}}/both",
+    f"combine {{data}} {{data}} --out {LONG}",
+    "combine {data} {bad}/text.wav --out {tmp}/both",
+    "combine {data} --names a b c --out {tmp}/both",
+    "combine {data} {data} --out {bad}/text.wav",
+    "combine {data} {data} --rename nothing --out {tmp}/both",
+    "combine {data} --shard-rows 0 --embed-audio --out {tmp}/both",
+    # import
+    "import",
+    "import table",
+    f"import table {LONG} --dimension warmth=1:5 --out {{tmp}}/out",
+    "import table {bad} --dimension warmth=1:5 --out {tmp}/out",
+    f"{TABLE} --max-skipped nan",
+    f"{TABLE} --max-skipped -1",
+    f"{TABLE} --shard-rows -1 --embed-audio",
+    f"import table {{bad}}/pairs.csv --dimension warmth=1:5:1 --out {LONG}",
+    "import table {bad}/pairs.csv --dimension warmth=1:5:1 --out {bad}/text.wav",
+    "import table {bad}/pairs.csv --dimension warmth=1:5:1 --out {bad}/text.wav/out",
+    "import table {bad}/pairs.csv --dimension warmth=5:1 --out {tmp}/out",
+    "import table {bad}/pairs.csv --dimension warmth=nan:inf --out {tmp}/out",
+    "import table {bad}/pairs.csv --dimension warmth --out {tmp}/out",
+    "import table {bad}/text.wav --dimension warmth=1:5 --out {tmp}/out",
+    "import table {bad}/wide_cell.csv --dimension warmth=1:5 --out {tmp}/out",
+    "import huggingface no/such-data-set --out {tmp}/out",
+    # evaluate and compare
+    f"evaluate {{judge}} --data {{data}} --out {LONG}",
+    f"{SPLITS} --out {{bad}}/text.wav",
+    f"{SPLITS} --out {{bad}}/text.wav/report",
+    f"{SPLITS} --out {{tmp}}/r --split nothing",
+    f"{SPLITS} --out {{tmp}}/r --probes nothing",
+    f"{SPLITS} --out {{tmp}}/r --slices nothing",
+    f"{SPLITS} --out {{tmp}}/r --resamples -5",
+    f"{SPLITS} --out {{tmp}}/r --seed -1",
+    f"{SPLITS} --out {{tmp}}/r --device meta",
+    f"{SPLITS} --out {{tmp}}/r --device cuda:99",
+    f"{SPLITS} --out {{tmp}}/r --device nothing",
+    f"{SPLITS} --out {{tmp}}/r --cache {{bad}}/text.wav",
+    f"{SPLITS} --out {{tmp}}/r --backbone {LONG}",
+    "evaluate {bad}/text.wav --data {data} --out {tmp}/r",
+    "evaluate scores:{bad}/text.wav --data {data} --out {tmp}/r",
+    f"evaluate scores:{LONG} --data {{data}} --out {{tmp}}/r",
+    "evaluate human: --data {data} --out {tmp}/r",
+    "evaluate local:nothing --data {data} --out {tmp}/r",
+    "evaluate openai:gpt,samples=abc --data {data} --out {tmp}/r --dry-run",
+    "evaluate probe:nothing --data {data} --out {tmp}/r",
+    "evaluate {deep_judge} --data {data} --out {tmp}/r",
+    "compare constant random --data {data} --out {bad}/text.wav",
+    f"compare constant random --data {{data}} --out {LONG}",
+    "compare constant constant --data {data} --budget nan",
+    "compare ann --table {bad}/text.wav",
+    "compare ann --table {bad}/scores.csv --out {tmp}/r",
+    "compare nobody --table {bad}/scores.csv",
+    "compare ann --table {bad}/scores.csv --data {data}",
+    "challenge aeq-bench constant --data {data} --resamples 1000001",
+    "challenge echomind constant --data {bad}",
+    f"agreement {LONG}",
+    "agreement {bad}",
+    "agreement {bad}/scores.csv --column item",
+    "agreement {bad}/scores.csv --resamples -1",
+    "agreement {bad}/scores.csv --seed -1",
+    "agreement {bad}/scores.csv --judges nobody",
+    "agreement {bad}/wide_cell.csv",
+    # score, rank
+    "score",
+    "score {judge}",
+    "score {bad}/text.wav - {bad}/r.wav",
+    "score {deep_judge} - {bad}/r.wav",
+    f"score {LONG} - {{bad}}/r.wav",
+    f"score {{judge}} --device cpu - {LONG}",
+    "score {judge} --device cpu - {bad}",
+    "score {judge} --device cpu - {bad}/text.wav",
+    "score {judge} --device cpu - {bad}/empty.wav",
+    "score {judge} --device cpu {bad}/text.wav {bad}/r.wav",
+    "score {judge} --device cpu - {bad}/r.wav --situation '<|audio_bos|>'",
+    "score {judge} --device cpu - {bad}/r.wav --level 0.9",
+    "score {judge} --device meta - {bad}/r.wav",
+    "score {judge} --device cuda:99 - {bad}/r.wav",
+    "score {judge} --device '' - {bad}/r.wav",
+    "score {judge} --device cpu - {bad}/r.wav --batch-size 0",
+    "score {judge} --device cpu - {bad}/r.wav --cache {bad}/text.wav",
+    f"score {{judge}} --device cpu - {{bad}}/r.wav --backbone {LONG}",
+    f"score {{judge}} --device cpu --manifest {LONG}.csv",
+    f"{MANIFEST} --out {{tmp}}/{LONG}.csv",
+    f"{MANIFEST} --out {{bad}}/folder.csv",
+    f"{MANIFEST} --out {{bad}}/text.wav/scores.csv",
+    f"{MANIFEST} --out {{bad}}/manifest.csv",
+    f"{MANIFEST} --out {{bad}}/other.csv",
+    f"{MANIFEST} --out {{tmp}}/scores.txt",
+    f"{MANIFEST} --out {{bad}}/filed.csv",
+    "score {judge} --device cpu --manifest {bad} --out {tmp}/scores.csv",
+    "score {judge} --device cpu --manifest {bad}/text.csv --out {tmp}/scores.csv",
+    f"{INTO} --workers 0",
+    f"{INTO} --workers 1000000000",
+    f"{INTO} --audio-root {LONG}",
+    f"{INTO} --engine spark",
+    f"WORLD_SIZE=abc {INTO}",
+    f"WORLD_SIZE=2 RANK= {INTO}",
+    f"WORLD_SIZE=2 RANK=5 {INTO}",
+    f"WORLD_SIZE=2 RANK=-1 {INTO}",
+    f"WORLD_SIZE=2 RANK=0 LOCAL_RANK=x {INTO}",
+    f"WORLD_SIZE=-3 {INTO} --restart --workers -1",
+    "rank {judge} - {bad}/r.wav --device meta",
+    "rank {judge} {bad}/text.wav {bad}/r.wav --device cpu",
+    "rank {judge} - {bad}/r.wav --device cpu --by nothing",
+    "rank {judge} - --device cpu",
+    # serve
+    f"serve {LONG}",
+    "serve {bad}/text.wav",
+    "serve {judge} --port -1",
+    "serve {judge} --max-seconds 0",
+    "serve {judge} --max-queue 0",
+    "serve {judge} --host nowhere.invalid --device cpu",
+    "EMPATHY_JUDGE_TOKEN='   ' serve {judge}",
+    "EMPATHY_JUDGE_TOKEN=ü serve {judge}",
+    # making judges
+    "calibrate {bad}/text.wav --data {data}",
+    "calibrate {deep_judge} --data {data}",
+    "calibrate {judge} --data {data} --split nothing",
+    "calibrate {judge} --data {data} --abstain 2",
+    "calibrate {judge} --data {data} --abstain nan",
+    "calibrate {judge} --data {data} --device meta",
+    f"calibrate {{judge}} --data {LONG}",
+    f"export {{run}} --out {LONG}",
+    "export {run} --out {bad}/text.wav",
+    "export {run} --out {bad}/text.wav/judge",
+    "export {run} --out {tmp}/j --report {bad}/text.wav",
+    "export {run} --out {tmp}/j --report {bad}",
+    "export {run} --out {tmp}/j --report {bad}/deep.json",
+    "export {run} --out {tmp}/j --quantization int8",
+    "export {run} --out {tmp}/j --private",
+    "export {run} --out {tmp}/j --push-to-hub 'a b c'",
+    "export {run} --out {tmp}/j --form merged --check-data {bad}",
+    "export {run} --out {tmp}/j --form merged --device meta",
+    "export {bad}/text.wav --out {tmp}/j",
+    f"export {LONG} --out {{tmp}}/j",
+    "ensemble {run} --out {tmp}/e",
+    "ensemble {run} {bad}/text.wav --out {tmp}/e",
+    f"ensemble {{run}} {{run}} --out {LONG}",
+    "ensemble {run} {run} --out {bad}/text.wav/e",
+    "ensemble {run} {judge} --average --out {tmp}/e",
+    # training and its files
+    f"train --config {LONG}",
+    "train --config {bad}/latin1.yaml",
+    "train --config {bad}",
+    "recipes show nothing",
+    f"recipes show {LONG}",
+    "sweep --config {bad}/latin1.yaml",
+    f"sweep --config sweep_nano --out {LONG}",
+    f"upgrade {LONG}",
+    "upgrade {bad}/text.wav",
+    "upgrade {bad}/latin1.yaml",
+    "upgrade {deep_judge}",
+    "demo --groups 0 --out {tmp}/demo",
+    f"demo --out {LONG}",
+    "demo --groups 5 --epochs -1 --out {tmp}/demo",
+    "demo --out {bad}/text.wav",
+]
+
+
+@pytest.fixture(scope="module")
+def places(
+    tmp_path_factory: pytest.TempPathFactory, judge_folder, trained_run, dataset_folder, backbone_folder, make_tone
+) -> dict[str, str]:
+    """What `{...}` in calls stands for."""
+    import soundfile
+
+    bad = tmp_path_factory.mktemp("bad")
+    soundfile.write(bad / "r.wav", make_tone(0.6, 300, 0.3), 16_000)
+    (bad / "text.wav").write_text("not audio")
+    (bad / "text.csv").write_text("not,a\ntable")
+    (bad / "empty.wav").write_bytes(b"")
+    (bad / "latin1.yaml").write_bytes("name: für\n".encode("latin-1"))
+    (bad / "manifest.csv").write_text("response_audio\nr.wav\nr.wav\n")
+    (bad / "pairs.csv").write_text("pair_id,response_audio,rater_id,warmth\na,r.wav,ann,3\nb,r.wav,ann,4\n")
+    wide = "y" * 200_000
+    (bad / "wide_cell.csv").write_text(f"pair_id,response_audio,rater_id,warmth\na,{wide},ann,3\n")
+    (bad / "scores.csv").write_text("item,annotator,dimension,score\na,ann,warmth,1\na,bob,warmth,2\nb,ann,warmth,3\n")
+    (bad / "other.csv").write_text("mine\n")
+    (bad / "folder.csv").mkdir()
+    (bad / "filed.csv.parts").write_text("mine\n")
+    deep = '{"a":' * 3_000 + "1" + "}" * 3_000
+    (bad / "deep.json").write_text(deep)
+    for kind, source, name in (("judge", judge_folder, "judge.json"), ("data", dataset_folder, "dataset.yaml")):
+        shutil.copytree(source, bad / f"deep_{kind}")
+        (bad / f"deep_{kind}" / name).write_text(deep)
+    data = tmp_path_factory.mktemp("copy") / "data"  # in case that a call is none too bad
+    shutil.copytree(dataset_folder, data)
+    judge = data.with_name("judge")
+    shutil.copytree(judge_folder, judge)
+    folders = {"judge": judge, "run": trained_run, "data": data, "backbone": backbone_folder, "bad": bad}
+    deeps = {f"deep_{kind}": bad / f"deep_{kind}" for kind in ("judge", "data")}
+    return {name: str(path) for name, path in (folders | deeps).items()}
+
+
+def check(words: list[str], capsys: pytest.CaptureFixture[str], codes: tuple[int, ...]) -> None:
+    """Run a call; what it must not do is asserted."""
+    capsys.readouterr()
+    try:
+        code = main(words)
+    except SystemExit as stopped:
+        code = stopped.code
+    said = capsys.readouterr()
+    assert code in codes, (words, code, said.err[-1000:])
+    assert "Traceback" not in said.err, words
+    assert "usage:" not in said.err, words
+    lines = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == (code == 2), (words, code, said.err[-1000:])
+
+
+@pytest.mark.parametrize("call", BY_HAND, ids=[str(number) for number in range(len(BY_HAND))])
+def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # `serve` logs to the standard error of its first call
+    words = [word.format(tmp=tmp_path, **places) for word in shlex.split(call)]
+    while "=" in words[0]:
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    before = {path.name for path in Path(places["bad"]).iterdir()}
+    check(words, capsys, (1, 2))
+    assert [path.name for path in tmp_path.iterdir()] == []
+    assert {path.name for path in Path(places["bad"]).iterdir()} == before
+
+
+GOOD = {
+    "combine": "{data} --out {tmp}/out",
+    "inspect": "{data}",
+    "split": "{data} --overwrite",
+    "recipes": "",
+    "upgrade": "{bad}/text.wav",
+    "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
+    "compare": "constant random --data {data} --resamples 5",
+    "challenge": "echomind constant --data {data} --resamples 5",
+    "agreement": "{bad}/scores.csv --resamples 5",
+    "score": "{judge} --device cpu - {bad}/r.wav",
+    "rank": "{judge} --device cpu - {bad}/r.wav",
+    "calibrate": "{judge} --data {data} --device cpu",
+    "export": "{run} --out {tmp}/out",
+    "ensemble": "{run} {judge} --out {tmp}/out",
+    "serve": "{bad}/text.wav",
+    "sweep": "--config {bad}/latin1.yaml --out {tmp}/out",
+    **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
+}
+HOSTILE = [
+    "", "-", "--", "nan", "-1", "1e400", "9" * 40, LONG, "ü🙂", "\ud800", "\n", "[]", "a=b", "a=1:5", "*",
+    "/dev/null", "/dev/full", "/proc/self/mem", "{bad}/text.wav", "{bad}/empty.wav", "{bad}/latin1.yaml", "{bad}",
+]  # fmt: skip
+
+
+def actions(name: str) -> list[argparse.Action]:
+    """What a command takes, but what ends at once or never."""
+    if name.startswith("import "):
+        source = name.removeprefix("import ")
+        parser = source_parser(source, importers.load(source))
+    else:
+        (commands,) = (action for action in build_parser(COMMANDS)._actions if isinstance(action.choices, dict))
+        parser = commands.choices[name]
+    return [action for action in parser._actions if action.dest not in ("help", "push_to_hub")]
+
+
+@pytest.mark.slow
+@settings(max_examples=150, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_generated_call_is_answered_or_refused_in_one_line(places, tmp_path_factory, capsys, data):
+    name = data.draw(st.sampled_from(sorted(GOOD)))
+    chosen = data.draw(st.lists(st.sampled_from(actions(name)), min_size=1, max_size=2, unique_by=lambda one: one.dest))
+    tmp = tmp_path_factory.mktemp("call")
+    words = shlex.split(GOOD[name])
+    for action in chosen:
+        value = data.draw(st.sampled_from(HOSTILE))
+        if action.option_strings and action.nargs == 0:
+            words.append(action.option_strings[0])
+        elif action.option_strings:
+            words += [action.option_strings[0], value]
+        elif words:
+            words[0] = value
+    words = [word.format(tmp=tmp, **places) if word[:1] == "{" else word for word in words]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp)
+        check([*name.split(), *words], capsys, (0, 1, 2))
+    shutil.rmtree(tmp)
