@@ -36,10 +36,10 @@ def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 conv_bias=True,
             )
         )
-    with torch.no_grad():
-        for name, weight in model.feature_extractor.named_parameters():
-            if name.endswith("conv.bias"):
-                weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
+        with torch.no_grad():
+            for name, weight in model.feature_extractor.named_parameters():
+                if name.endswith("conv.bias"):
+                    weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
     model.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
     return folder
