@@ -125,7 +125,9 @@ def pairs_of(
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
     responses = [response] if responses is None else responses
     count = len(responses)
-    contexts = [None if is_missing(context) else clip(context)] * count if contexts is None else contexts
+    if contexts is None:
+        only: Any = context
+        contexts = [None if is_missing(only) else clip(only)] * count
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(

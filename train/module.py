@@ -21,8 +21,9 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import SHARES, PairDataModule, Parts
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..models.artifact import Provenance, describe
+from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
+from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.lora import FUSION, weights_of

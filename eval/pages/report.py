@@ -6,6 +6,8 @@ What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ...data_modules.folders import replace_file
 from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
 from ..dimension_report import judged_rows
@@ -103,10 +104,20 @@ def _as_csv(table: pd.DataFrame) -> str:
 
 
 def _write_files(out: Path, files: Mapping[str, str]) -> None:
-    """Writes texts into a folder, each complete or not at all."""
+    """Writes texts into a folder, each complete or not at all; where there is no room for all, all old ones stay.
+
+    Raises:
+        OSError: If one cannot be written, with its name.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        replace_file(out / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix=".", dir=out) as stage:
+        for name, text in files.items():
+            try:
+                Path(stage, name).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(out / name)) from error
+        for name in files:  # needs no room
+            os.replace(Path(stage, name), out / name)
 
 
 def markdown_report(report: Report) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.rated_pairs import RatedPairs
+from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.sampling import Blocks, EpochBatches, EpochSampler, FixedSize, Position, row_groups
 from empathy_judge.data_modules.schema import PairDataset
 from torch.utils.data import DataLoader

@@ -243,6 +243,8 @@ class Trial:
         is_new = {path: state.get(path) for path in self._new} == self._new
         if self._name in PRINTING:
             return f"{code}", ""
+        if code == -signal.SIGKILL and not state and (self._disk / ".out.replaced").exists():
+            return f"{code}, between two renames", ""  # the same command puts it back
         if state != self._old and not is_new:
             changed = sorted(path for path in {**state, **self._old} if state.get(path) != self._old.get(path))
             return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
