@@ -42,7 +42,6 @@ docs: $(VENV)/.docs
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py --rounds 3 --steps 2
-	$(BIN)/python benchmarks/growth.py --pairs 1000 10000 --rounds 3
 	$(BIN)/python benchmarks/bootstrap.py
 	$(BIN)/python benchmarks/loading.py
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,7 +11,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
-from .data_modules.errors import UserError
+from .data_modules.errors import AudioError, TextError, UserError, shown
+from .data_modules.ratings import is_text
 from .data_modules.schema import Pair, Turn
 from .data_modules.stored_clips import StoredClip
 
@@ -27,13 +29,16 @@ def clip(audio: Audio) -> AudioSource:
 
     Raises:
         UserError: For samples without a rate, and for what is no clip at all.
+        AudioError: For samples that are not one-dimensional floats, rates that no recording has, and impossible paths.
     """
+    if isinstance(audio, str | Path) and "\0" in str(audio):
+        raise AudioError(f"path {shown(str(audio))}: holds a zero byte; expected the path of a file", "no such file")
     if isinstance(audio, str | Path | bytes | Clip | StoredClip):
         return audio
     if isinstance(audio, bytearray | memoryview):
         return bytes(audio)
     if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Real):
-        return Clip(np.asarray(audio[0]), int(audio[1]))  # integers are left as they are: Clip refuses them
+        return _clip_of(*audio)
     if isinstance(audio, Mapping):
         return _from_dataset(audio)
     read = getattr(audio, "read", None)
@@ -46,16 +51,54 @@ def clip(audio: Audio) -> AudioSource:
     )
 
 
+def _clip_of(samples: Any, rate: Any) -> Clip:
+    """Samples of NumPy, torch (of any device and float type) or a list; integers are left for `Clip` to refuse."""
+    try:
+        if hasattr(samples, "detach"):
+            samples = samples.detach().cpu()
+            samples = (samples.float() if samples.is_floating_point() else samples).numpy()
+        return Clip(np.asarray(samples), int(rate))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged lists; a rate that is NaN
+        raise AudioError(f"samples at {shown(rate)} Hz cannot be read ({error})", "not a clip") from None
+
+
 def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
     if cell.get("array") is not None and isinstance(cell.get("sampling_rate"), Real):
-        return Clip(np.asarray(cell["array"]), int(cell["sampling_rate"]))
+        return _clip_of(cell["array"], cell["sampling_rate"])
     if isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
     if isinstance(cell.get("path"), str):
-        return cell["path"]
+        return clip(cell["path"])
     raise UserError(
         f"clip with {', '.join(map(str, cell)) or 'nothing'}; expected array and sampling_rate, bytes, or path"
     )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell of a table holds nothing: None, NaN, or what pandas writes for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
+
+
+def column(values: Any) -> list[Any] | None:
+    """A column as a list, with None where it is missing; None = it is no column but one value.
+
+    NumPy arrays of samples are no columns, those of objects or texts are.
+    """
+    if isinstance(values, list):
+        return [None if is_missing(value) else value for value in values]
+    kind = getattr(getattr(values, "dtype", None), "kind", "O" if hasattr(values, "iloc") else None)
+    return column(list(values)) if kind in ("O", "U", "T") else None
+
+
+def read_text(value: Any, where: str) -> str | None:
+    """A situation from outside; what is missing is none.
+
+    Raises:
+        TextError: If it is no text.
+    """
+    if is_missing(value) or is_text(value):
+        return None if is_missing(value) else value
+    raise TextError(f"{where}: situation {shown(value)}; expected text, or None", "not text")
 
 
 def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:
@@ -71,23 +114,29 @@ def pairs_of(
 ) -> list[Pair]:
     """One or many, as `Scorer.score` takes them: what is no list holds for all responses, and is read once.
 
+    All are looked at before any is heard.
+
     Raises:
-        UserError: If lists differ in length, or there is one response and a list of something else.
+        UserError: If lists differ in length, there is one response and a list of something else, or one is no clip or
+            no text.
     """
-    if not isinstance(response, list) and (isinstance(context, list) or isinstance(situation, list)):
+    contexts, responses, situations = column(context), column(response), column(situation)
+    if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
-    responses = response if isinstance(response, list) else [response]
+    responses = [response] if responses is None else responses
     count = len(responses)
-    contexts = context if isinstance(context, list) else [None if context is None else clip(context)] * count
-    situations = situation if isinstance(situation, list) else [situation] * count
+    if contexts is None:
+        only: Any = context
+        contexts = [None if is_missing(only) else clip(only)] * count
+    situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(
             f"{count} responses with {len(contexts)} contexts and {len(situations)} situations; expected a list of as "
             "many, or one for all"
         )
     return [
-        make_pair(f"{number}", None if first is None else clip(first), clip(second), text)
-        for number, (first, second, text) in enumerate(zip(contexts, responses, situations, strict=True))
+        _numbered_pair(number, *values)
+        for number, values in enumerate(zip(contexts, responses, situations, strict=True))
     ]
 
 
@@ -98,12 +147,22 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
         UserError: If one has other names than `response`, `context` and `situation`, or no response.
     """
     for number, question in enumerate(questions):
-        values: Mapping[str, Any] = (
-            question if isinstance(question, Mapping) else dict(zip(("context", "response"), question, strict=True))
-        )
+        if isinstance(question, Mapping):
+            values: Mapping[str, Any] = question
+        elif isinstance(question, Sequence) and not isinstance(question, str | bytes) and len(question) == 2:
+            values = dict(zip(("context", "response"), question, strict=True))
+        else:
+            raise UserError(f"pair {number}: {shown(question)}; expected (context, response), or {', '.join(_NAMES)}")
         unknown = [name for name in values if name not in _NAMES]
-        if unknown or values.get("response") is None:
+        if unknown or is_missing(values.get("response")):
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
-        context = None if values.get("context") is None else clip(values["context"])
-        yield make_pair(f"{number}", context, clip(values["response"]), values.get("situation"))
+        yield _numbered_pair(number, values.get("context"), values["response"], values.get("situation"))
+
+
+def _numbered_pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
+    try:
+        heard = None if is_missing(context) else clip(context)
+        return make_pair(f"{number}", heard, clip(response), read_text(situation, "its text"))
+    except UserError as error:
+        raise type(error)(f"pair {number}: {error}") from None

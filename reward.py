@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .audio_inputs import Audio, clip, make_pair
+from .audio_inputs import Audio, clip, is_missing, make_pair
 from .data_modules.audio import AudioSource, audio_hash
-from .data_modules.errors import AudioError, TextError, UserError
+from .data_modules.errors import AudioError, UserError
 from .models.assessment import Assessment
 from .scorer import Scorer
 
@@ -43,6 +43,7 @@ class EmpathyReward:
         by: Sequence[str] | None = None,
         deviations: float = 0.0,
         limits: tuple[float, float] = (0.0, 1.0),
+        on_error: Literal["lowest", "raise"] = "lowest",
     ) -> None:
         """Put a judge to use.
 
@@ -57,10 +58,15 @@ class EmpathyReward:
             deviations: Standard errors by which each score is taken to be worse, so that the policy does not go where
                 the judge is unsure. Needs a calibrated judge.
             limits: Lowest and highest reward, within 0 (bad end of the scale) to 1 (good end).
+            on_error: What becomes of a response that is no clip or cannot be heard: the lowest reward, or an error that
+                ends the training. A context or a situation that cannot be used is an error in any case: the policy is
+                not to blame for it.
 
         Raises:
             UserError: If the judge has no such dimension, is not calibrated, or the limits are none.
         """
+        if on_error not in ("lowest", "raise"):
+            raise UserError(f"on_error {on_error!r}; expected lowest, raise")
         if not 0 <= limits[0] < limits[1] <= 1:
             raise UserError(f"limits {limits}; expected two rising numbers from 0 to 1")
         if not (math.isfinite(deviations) and deviations >= 0):
@@ -71,7 +77,7 @@ class EmpathyReward:
         self.dimensions = scorer.dimension_names(by)
         self.__name__ = "_".join(self.dimensions)  # trainers log under this name
         self._speak, self._context, self._situation = speak, context, situation
-        self._deviations, self._limits = deviations, limits
+        self._deviations, self._limits, self._on_error = deviations, limits, on_error
         self._known: OrderedDict[_Key, float] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -84,14 +90,12 @@ class EmpathyReward:
             columns: Of the data set, a value for each completion; `completion_ids` and what else TRL passes.
 
         Raises:
-            AudioError: If a context or a situation cannot be used. A response that cannot gets the lowest reward.
-            UserError: If `speak` does not return a clip for each completion.
+            AudioError: If a context or a situation cannot be used; or a response, if `on_error` says so.
+            UserError: If there is not one response, context and situation for each completion, or one is none.
         """
-        count = len(completions)
         responses = self._speak(completions=completions, prompts=prompts, **columns)
-        contexts = columns.get(self._context) or [None] * count
-        situations = columns.get(self._situation) or [None] * count
-        return self._of_all(count, contexts, responses, situations)
+        contexts, situations = columns.get(self._context), columns.get(self._situation)
+        return self._of_all(len(completions), contexts, responses, situations)
 
     def verl(
         self,
@@ -115,48 +119,80 @@ class EmpathyReward:
             UserError: As for TRL.
         """
         responses = self._speak(completions=solution_strs, extra_infos=extra_infos, **others)
-        contexts = [info.get(self._context) for info in extra_infos]
-        situations = [info.get(self._situation) for info in extra_infos]
+        infos = [info or {} for info in extra_infos]
+        contexts, situations = ([info.get(name) for info in infos] for name in (self._context, self._situation))
         return self._of_all(len(solution_strs), contexts, responses, situations)
 
-    def _of_all(
-        self,
-        count: int,
-        contexts: Sequence[Audio | None],
-        responses: Sequence[Audio],
-        situations: Sequence[str | None],
-    ) -> list[float]:
-        if len(responses) != count:
-            raise UserError(f"speak returned {len(responses)} clips for {count} completions; expected one for each")
-        heard = [None if context is None else clip(context) for context in contexts]
-        spoken = [clip(response) for response in responses]
-        keys = [
-            (None if context is None else _hash(context), _hash(response), situation)
-            for context, response, situation in zip(heard, spoken, situations, strict=True)
+    def _of_all(self, count: int, contexts: Any, responses: Any, situations: Any) -> list[float]:
+        """All that is listed is looked at before any of it is heard."""
+        heard = [
+            None if value is None else _named(f"completion {number}: {self._context}", clip, value)
+            for number, value in enumerate(_listed(contexts, count, f"{self._context} holds {{}} values"))
+        ]
+        texts = _listed(situations, count, f"{self._situation} holds {{}} values")
+        judge = self.scorer.pair_scorer.judge
+        for number, text in enumerate(texts):
+            _named(f"completion {number}", judge.backbone.check_situation, text)
+        given = _listed(() if responses is None else responses, count, "speak returned {} clips")
+        spoken = [self._response(number, value) for number, value in enumerate(given)]
+        keys: list[_Key | None] = [
+            None if response is None else (None if context is None else _hash(context), _hash(response), text)
+            for context, response, text in zip(heard, spoken, texts, strict=True)
         ]
         with self._lock:  # another thread may forget a key between the question and the answer
             found = {key: self._known[key] for key in keys if key in self._known}
-        new = {key: number for number, key in enumerate(keys) if key not in found}
-        pairs = [make_pair(str(n), heard[n], spoken[n], situations[n]) for n in new.values()]
+        new = {key: number for number, key in enumerate(keys) if key is not None and key not in found}
+        pairs = [
+            make_pair(str(n), heard[n], response, texts[n]) for n in new.values() if (response := spoken[n]) is not None
+        ]
+        for pair in pairs:
+            _named(f"completion {pair.pair_id}", judge.check_text, pair)
         for key, pair, own in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
-            if isinstance(own, TextError):
-                self.scorer.pair_scorer.judge.check_text(pair)  # the policy is not to blame for the situation
-            elif isinstance(own, AudioError) and pair.context:
-                self.scorer.check_clip(pair.context[0].audio)  # nor for the context
+            if isinstance(own, AudioError) and pair.context:
+                self.scorer.check_clip(pair.context[0].audio)  # the policy is not to blame for the context
             found[key] = self._reward(own)
         with self._lock:
             self._known |= {key: found[key] for key in new}
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return [found[key] for key in keys]
+        return [self._limits[0] if key is None else found[key] for key in keys]
+
+    def _response(self, number: int, value: Any) -> AudioSource | None:
+        """A clip; None = what `speak` returned is none, and gets the lowest reward."""
+        try:
+            return _named(f"completion {number}: its response", clip, value)
+        except UserError:
+            if self._on_error == "raise":
+                raise
+            return None
 
     def _reward(self, found: Assessment | AudioError) -> float:
         low, high = self._limits
         if isinstance(found, AudioError):
+            if self._on_error == "raise":
+                raise found
             return low
         if any(caution.code == "no_speech" and caution.about == "response" for caution in found.warnings):
             return low
         return min(max(found.merit(self.dimensions, self._deviations), low), high)
+
+
+def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
+    """What becomes of a value; an error says where it stands."""
+    try:
+        return convert(value)
+    except UserError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def _listed(values: Any, count: int, held: str) -> list[Any]:
+    """A column as a list, whatever it is held in, with None where it is missing; no column is missing everywhere."""
+    if values is None:
+        return [None] * count
+    found = [] if not isinstance(values, Iterable) or isinstance(values, str | bytes) else list(values)
+    if len(found) != count:
+        raise UserError(f"{held.format(len(found))} for {count} completions; expected one for each")
+    return [None if is_missing(value) else value for value in found]
 
 
 def _hash(source: AudioSource) -> str:

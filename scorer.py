@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
-from .audio_inputs import Audio, Question, clip, numbered, pairs_of
-from .data_modules.errors import AudioError, UserError
+from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
+from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge, Placement, load_any
 from .models.assessment import Assessment, Ranked, in_order
 from .models.backbones.base import Quantization
-from .models.calibration import DEFAULT_LEVEL
+from .models.calibration import DEFAULT_LEVEL, LEVELS
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
 from .models.scoring import SPREAD, PairScorer, placed
@@ -164,7 +164,7 @@ class Scorer:
             if isinstance(own, AudioError):
                 raise own
             found.append(own)
-        return found if isinstance(response, list) else found[0]
+        return found if column(response) is not None else found[0]
 
     def rank(
         self,
@@ -190,12 +190,15 @@ class Scorer:
             AudioError: If the context cannot be used.
         """
         names = self.dimension_names(by)
-        if not responses:
+        listed = list(responses) if isinstance(responses, tuple) else column(responses)
+        if listed is None:
+            raise UserError(f"best of {shown(responses)}; expected a list of responses")
+        if not listed:
             raise UserError("best of 0 responses; expected at least one")
         heard = None if context is None else clip(context)
         if heard is not None:
             self.check_clip(heard)  # otherwise every response would fail for it
-        return in_order(list(self.assess_pairs(pairs_of(heard, list(responses), situation))), names)
+        return in_order(list(self.assess_pairs(pairs_of(heard, listed, situation))), names)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -228,7 +231,12 @@ class Scorer:
         """What is known of each pair, in order, or what is wrong with its audio; see `PairScorer.assess`.
 
         Pairs are taken from the iterable a few batches at a time, so that it may be endless.
+
+        Raises:
+            UserError: If there are no intervals of this level.
         """
+        if level not in LEVELS:
+            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
         return self.pair_scorer.assess(pairs, level)
 
     def check_clip(self, audio: Audio) -> None:

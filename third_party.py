@@ -36,10 +36,11 @@ def hush() -> None:
     for message in _WARNINGS:
         if message not in known:
             warnings.filterwarnings("ignore", message=message)
-    threading.excepthook = _in_thread
+    shown = threading.excepthook
+    if shown.__module__ != __name__:
 
+        def in_thread(error: threading.ExceptHookArgs) -> None:
+            if type(error.thread).__name__ != "_AsyncWriterThread":  # whoever writes next to TensorBoard gets its error
+                shown(error)
 
-def _in_thread(error: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread cannot write any more: who writes next gets this error, and says it."""
-    if type(error.thread).__name__ != "_AsyncWriterThread":
-        threading.__excepthook__(error)
+        threading.excepthook = in_thread

@@ -248,11 +248,11 @@ def score_table(
     """
     import pandas as pd
 
-    from ..audio_inputs import clip, make_pair
+    from ..audio_inputs import clip, is_missing, make_pair
 
     def rows() -> Iterator[Row]:
         for number, row in enumerate(_rows_of(table), start=1):
-            cells = {name: row[name] for name in COLUMNS if name in row and not _is_missing(row[name])}
+            cells = {name: row[name] for name in COLUMNS if name in row and not is_missing(row[name])}
             if "response_audio" not in cells:
                 raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
             response, context = clip(cells["response_audio"]), cells.get("context_audio")
@@ -279,7 +279,3 @@ def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mappin
         if isinstance(feature, Audio):
             table = table.cast_column(name, Audio(decode=False))
     return map(dict, table)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -27,6 +27,7 @@ from .scores import ScoredRow, score_columns, score_rows
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
     from ..scorer import Scorer
 
+_MOST_WORKERS = 256
 _MOST_DEATHS = 20
 """Of workers, one after the other, without a chunk being finished."""
 _PATIENCE = 10.0  # seconds that a worker has to end
@@ -95,6 +96,8 @@ def worker_devices(launch: Launch, device: str | None, workers: int | None) -> l
     """
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers}; expected at least 1")
+    if workers is not None and workers > _MOST_WORKERS:
+        raise UserError(f"--workers {workers}; expected at most {_MOST_WORKERS}: each holds the whole judge")
     if device not in (None, "cpu", "cuda"):
         if launch.world > 1 or (workers or 1) > 1:
             raise UserError(

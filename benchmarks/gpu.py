@@ -6,8 +6,9 @@ next to the naive loop of plain transformers and PEFT on the same card in the sa
 with its LM head, adapters in the same layers). Clips last 2 to 8 s, four responses to a context. Shares are of the rate
 of a large product of bfloat16 matrices, measured in each round; operations are counted by formula (`work_of`).
 
-Every result is written at once to OUT.json and OUT.md, so that a run that is stopped leaves what it had. Batches are
-the largest that a dry run says fit into the card; what does not fit is left out and named.
+Each backbone has a process of its own, which is killed when its time is over. Every result is written at once to
+OUT.json and OUT.md, so that a run that is stopped leaves what it had. Batches are the largest that a dry run says fit
+into the card; what does not fit is left out and named.
 Run: `python benchmarks/gpu.py --out benchmarks/results/gpu` on a GPU; `--device cpu --shapes tiny` checks the program
 """
 
@@ -16,21 +17,39 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from timing import spread
+import torch
+import transformers
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.heads import Prediction
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.memory import step_memory
+from empathy_judge.train.recipe import RecipeParser
+from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, peak_memory, predicted_bytes, step, words, work_of
+from materials import Conversations, write_checkpoint, write_conversations
+from naive import Collate, read_items
+from timing import memory, ratios, reset_peak, spread, synchronize
 
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
 GIB = 2**30
 GRACE = 20.0  # seconds after its time is over that a process may take to end a piece
+LONGEST = 8.0  # seconds of a clip
+LARGEST = 0.9  # share of the card's memory that a dry run may say
+RESPONSES = 16  # to one context, where a context is shared
+SCORED, NAIVELY = 256, 8  # pairs that are scored in a round, and by the naive model
 
 
 def main() -> None:
@@ -48,28 +67,28 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1600, help="of the data")
     parser.add_argument("--matrix", type=int, default=8192, help="rows and columns of the product")
     parser.add_argument("--workers", type=int, default=min(4, (os.cpu_count() or 1) - 1), help="data-loader processes")
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)  # of the process of one backbone
     options = parser.parse_args()
+    if options.until is not None:
+        options.family = options.backbones[0]
+        measure_backbone(options)
+        return
     end = time.time() + 60 * options.minutes
     rows: list[dict[str, Any]] = []
     for number, family in enumerate(options.backbones):
         until = time.time() + (end - time.time()) / (len(options.backbones) - number)
-        for row in measured(family, options, until):
+        for row in in_process(family, until):
             rows.append(row)
             write(options.out, rows)
-            print(next(iter(lines([row])), f"{family}: {row['piece']} {row['way']}"), flush=True)
+            print(next(iter(remarks([row])), f"{family}: {row['piece']} {row['way']}"), flush=True)
     sys.exit(any("failed" in row for row in rows))
 
 
-def measured(family: str, options: argparse.Namespace, until: float) -> Iterator[dict[str, Any]]:
+def in_process(family: str, until: float) -> Iterator[dict[str, Any]]:
     """Results of one backbone, out of a process that is killed when its time is over."""
-    passed = ("shapes", "device", "rounds", "steps", "warm_up", "pairs", "matrix", "workers")
-    words = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in passed]
-    words += [f"--family={family}", f"--only={','.join(options.only)}", f"--until={until}"]
-    program = Path(__file__).with_name("gpu_work.py")
+    words = [sys.executable, *sys.argv, "--backbones", family, f"--until={until}"]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(program), *words], stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
-        )
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
         killer = threading.Timer(max(0.0, until + GRACE - time.time()), process.kill)
         killer.start()
         assert process.stdout is not None
@@ -85,6 +104,154 @@ def measured(family: str, options: argparse.Namespace, until: float) -> Iterator
             yield {"piece": "end", "backbone": family, "way": "", "failed": log.read()[-3000:]}
 
 
+# ---------------------------------------------------------------- one backbone
+
+
+def measure_backbone(options: argparse.Namespace) -> None:
+    """Print each result as a line of JSON, at once.
+
+    The judge is loaded once, as `train` and `score` load it. The command `train` then runs with the recipe of the
+    family, one way of training after the other, on this judge; the naive model shares its frozen weights, so that both
+    fit into a card and take turns.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        bench: Bench | None = None
+        for piece, way, measure in pieces(options, Path(name)):
+            found: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
+            begun = time.time()
+            if begun > options.until:
+                found["left_out"] = "no time was left"
+            elif bench is None and piece != "load":
+                found["left_out"] = "the judge could not be loaded"
+            else:
+                try:
+                    result = measure(bench)
+                    bench = result.pop("bench", bench)
+                    found |= result
+                except torch.OutOfMemoryError as error:
+                    found["left_out"] = "out of memory: " + str(error).partition(".")[0]
+                except Exception as error:  # the other pieces are still worth having
+                    found["failed"] = "".join(traceback.format_exception(error))[-3000:]
+            if options.device == "cuda":
+                torch.cuda.empty_cache()
+            print(json.dumps(found | {"took_seconds": round(time.time() - begun, 1)}), flush=True)
+
+
+def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, Callable[[Any], dict[str, Any]]]]:
+    """What is measured, the most wanted first."""
+    yield "load", "", lambda _: load(options, folder)
+    for way, values in WAYS.items():
+        if "step" in options.only or ("naive" in options.only and way == PAIRED):
+            naively = way == PAIRED and "naive" in options.only
+            yield "step", way, lambda bench, way=way, values=values, n=naively: step(bench, way, values, n)
+    if "score" in options.only:
+        yield "score", "", lambda bench: score(bench, "naive" in options.only)
+        for quantization in ("int8", "nf4"):
+            yield "score", quantization, lambda bench, q=quantization: score_quantized(bench, q)
+
+
+def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Write random weights, load them as `train` does, and choose a batch that fits."""
+    device = torch.device(options.device)
+    (folder / "backbone").mkdir()
+    begun = time.perf_counter()
+    parameters = write_checkpoint(options.family, options.shapes, folder / "backbone", options.device)
+    writing = time.perf_counter() - begun
+    write_conversations(folder / "data", Conversations(options.pairs, validation=4, seconds=(LONGEST / 4, LONGEST)))
+    parser = RecipeParser()
+    settings = parser.recipe(parser.parse([*words(options, folder, FIXED), f"--run={folder / 'unused'}"])).judge
+    same: dict[str, Any] = {"batch": PREDICTED_AT, "seconds": LONGEST, "mixed_precision": True}
+    predicted = {again: step_memory(settings, **same, gradient_checkpointing=again) for again in (False, True)}
+    room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**34
+    fitting = [batch for batch in (16, 8, 4, 2, 1) if predicted_bytes(predicted[False], batch) < LARGEST * room]
+    reset_peak()
+    before, begun = memory("VmRSS"), time.perf_counter()
+    judge = EmpathyJudge(settings, PairDataset.load(folder / "data").card.dimensions).to(device)
+    synchronize(device)
+    loading = time.perf_counter() - begun
+    bench = Bench(options, folder, device, judge, min(fitting[0] if fitting else 1, options.pairs // 4), predicted)
+    return {
+        "bench": bench,
+        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
+        "memory_bytes": room,
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "shapes": options.shapes,
+        "parameters": parameters,
+        "dtype": settings.dtype,
+        "write_seconds": writing,
+        "load_seconds": loading,
+        "weight_bytes": sum(weight.nbytes for weight in judge.parameters()),
+        "host_peak_bytes": memory("VmHWM") - before,
+        "matrix_rate": bench.measure_machine(),
+        "batch": bench.batch,
+        "left_out_batches": "" if fitting else "no batch fits without computing layers again, by the dry run",
+    }
+
+
+def score(bench: Bench, naively: bool) -> dict[str, Any]:
+    """Pairs per second of the path of `Scorer`, of its own and of shared contexts, and of the naive model."""
+    items = read_items(bench.data, "train")[:SCORED]
+    pairs = [pair for pair, _ in items]
+    first, few = pairs[0].context, items[:NAIVELY]
+    shared = [replace(pair, context=first) for pair in pairs[:RESPONSES]]
+    own = [
+        replace(pair, context=(replace(first[0], audio=pairs[-1 - n].response),))
+        for n, pair in enumerate(pairs[:RESPONSES])
+    ]
+    size = 2 * bench.batch
+    ways: dict[str, tuple[int, Callable[[], object]]] = {
+        name: (len(wanted), lambda wanted=wanted: list(PairScorer(bench.judge, size).predict(wanted)))
+        for name, wanted in (
+            ("all pairs", pairs),
+            (f"{RESPONSES} responses, contexts of their own", own),
+            (f"{RESPONSES} responses to one context", shared),
+        )
+    }
+    if naively:
+        rater, collate = bench.naive().eval(), Collate(str(bench.folder / "backbone"))
+        ways["naive, one by one"] = (len(few), lambda: rater.score(iter([collate([item]) for item in few])))
+        ways["naive, in a batch"] = (len(few), lambda: rater.score(iter([collate(few)])))
+    work = work_of(bench.judge, bench.judge.build_inputs(pairs))
+    flops = (work.tower + work.forward) / len(pairs)
+    found = scored_in_turns(bench, ways)
+    shares = [share * flops for share in ratios(found["ways"]["all pairs"], found["matrix_rate"])]
+    return {**found, "flops_per_pair": flops, "share": shares, "peak_bytes": peak_memory(bench.device)}
+
+
+def score_quantized(bench: Bench, quantization: str) -> dict[str, Any]:
+    """Pairs per second of a judge whose language model is loaded in 8 or 4 bits."""
+    settings = replace(bench.judge.settings, quantization=quantization)  # pyright: ignore[reportArgumentType]
+    begun = time.perf_counter()
+    judge = EmpathyJudge(settings, bench.judge.dimensions).to(bench.device).eval()
+    loading = time.perf_counter() - begun
+    pairs = [pair for pair, _ in read_items(bench.data, "train")[:SCORED]]
+    way = (len(pairs), lambda: list(PairScorer(judge, 2 * bench.batch).predict(pairs)))
+    return {"load_seconds": loading, **scored_in_turns(bench, {"all pairs": way})}
+
+
+def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, Any]:
+    """Pairs per second of each way in each round, after one that is not counted."""
+    if bench.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    machine = []
+    for number in range(bench.options.rounds + 1):
+        for name, (count, way) in ways.items():
+            synchronize(bench.device)
+            begun = time.perf_counter()
+            made = way()
+            synchronize(bench.device)
+            seconds = time.perf_counter() - begun
+            if isinstance(made, list):
+                assert all(isinstance(one, Prediction) and one.score.isfinite().all() for _, one in made)
+            if number:
+                rates[name].append(count / seconds)
+        if number:
+            machine.append(bench.measure_machine())
+    return {"ways": rates, "matrix_rate": machine, "batch": 2 * bench.batch}
+
+
 # ---------------------------------------------------------------- what is written
 
 
@@ -98,10 +265,11 @@ def write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The results in Markdown."""
+    """The results in Markdown: medians of rounds, with their range in brackets."""
     yield "# Training and scoring on one GPU"
-    for row in rows:
-        if row["piece"] == "load" and "machine" in row:
+    for row in (row for row in rows if row["piece"] == "load"):
+        of_it = [other for other in rows if other["backbone"] == row["backbone"]]
+        if "machine" in row:
             yield f"\n## {row['backbone']}, shapes {row['shapes']}: {row['parameters'] / 1e9:.2f} billion parameters\n"
             versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
             yield (
@@ -112,51 +280,37 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
                 f"{row['weight_bytes'] / GIB:.1f} GiB of weights. Batches of {row['batch']} "
                 f"pairs. {row['left_out_batches']}"
             )
-        of_it = [other for other in rows if other["backbone"] == row["backbone"]]
-        if row["piece"] == "load":
-            yield from steps_table([other for other in of_it if "pairs_per_second" in other])
-            yield from scores_table([other for other in of_it if "ways" in other])
-            yield from ("", *(f"- {line}" for line in lines(of_it)))
-
-
-def steps_table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Of training; medians, and the range of rounds."""
-    if rows:
-        yield "\nTraining (median of rounds, their range in brackets):\n"
         yield (
-            "| way | pairs a batch | pairs/s | of the matrix rate | peak GiB (dry run) | waiting for data | padding | "
-            "host syncs a step |"
+            "\n| training | pairs a batch | pairs/s | of the matrix rate | peak GiB (dry run) | waiting for data | "
+            "padding | host syncs a step |\n|---|---|---|---|---|---|---|---|"
         )
-        yield "|---|---|---|---|---|---|---|---|"
-    for row in rows:
-        predicted = "" if row["predicted_bytes"] is None else f" ({row['predicted_bytes'] / GIB:.1f})"
-        syncs = "not on a CPU" if row["syncs_per_step"] is None else f"{row['syncs_per_step']:.1f}"
+        yield from (line for other in of_it if "pairs_per_second" in other for line in step_lines(other))
+        yield "\n| scoring | way | pairs/s | of the matrix rate |\n|---|---|---|---|"
+        for other in of_it:
+            for way, rates in other.get("ways", {}).items():
+                share = spread(other["share"], ".0%") if way == "all pairs" and "share" in other else ""
+                yield f"| {other['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
+        yield from ("", *(f"- {line}" for line in remarks(of_it)))
+
+
+def step_lines(row: dict[str, Any]) -> Iterator[str]:
+    """A way of training, and the naive loop if it took turns with it."""
+    predicted = "" if row["predicted_bytes"] is None else f" ({row['predicted_bytes'] / GIB:.1f})"
+    syncs = "not on a CPU" if row["syncs_per_step"] is None else f"{row['syncs_per_step']:.1f}"
+    yield (
+        f"| {row['way']} | {row['batch']} | {spread(row['pairs_per_second'])} | {spread(row['share'], '.0%')} | "
+        f"{row['peak_bytes'] / GIB:.1f}{predicted} | {statistics.median(row['waiting']):.1%} | "
+        f"{row['padding']:.0%} | {syncs} |"
+    )
+    if "naive_pairs_per_second" in row:
         yield (
-            f"| {row['way']} | {row['batch']} | {spread(row['pairs_per_second'])} | {spread(row['share'], '.0%')} | "
-            f"{row['peak_bytes'] / GIB:.1f}{predicted} | {statistics.median(row['waiting']):.1%} | "
-            f"{row['padding']:.0%} | {syncs} |"
+            f"| naive, in the same rounds | {row['batch']} | {spread(row['naive_pairs_per_second'])} | "
+            f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | | |"
         )
-        if "naive_pairs_per_second" in row:
-            yield (
-                f"| naive, in the same rounds | {row['batch']} | {spread(row['naive_pairs_per_second'])} | "
-                f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | | |"
-            )
-            yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | | |"
+        yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | | |"
 
 
-def scores_table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Of scoring."""
-    if rows:
-        yield "\nScoring, nothing known of a clip before:\n"
-        yield "| weights | way | pairs/s | of the matrix rate |"
-        yield "|---|---|---|---|"
-    for row in rows:
-        for way, rates in row["ways"].items():
-            share = spread(row["share"], ".0%") if way == "all pairs" and "share" in row else ""
-            yield f"| {row['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
-
-
-def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What was left out, what failed, and where the host waits for the GPU."""
     for row in rows:
         name = " ".join(filter(None, [f"{row['backbone']}:", row["piece"], row["way"]]))

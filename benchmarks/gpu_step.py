@@ -29,7 +29,7 @@ from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
 from materials import FAMILIES
 from naive import Collate, NaiveRater, read_items, training_loader
-from timing import Finished, matrix_rate, memory, synchronize
+from timing import Finished, matrix_rate, memory, ratios, synchronize
 from torch import nn
 from transformers import AutoConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -77,6 +77,7 @@ def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> 
     given = {
         "judge.backbone": str(folder / "backbone"),
         "data.path": str(folder / "data"),
+        "cache.folder": str(folder / "cache"),
         "data.num_workers": str(options.workers),
         "trainer.accelerator": "gpu" if on_gpu else "cpu",
         "trainer.devices": "1",
@@ -369,7 +370,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         "pairs_per_second": rounds.rates,
         "matrix_rate": rounds.machine,
         "flops_per_pair": flops,
-        "share": [rate * flops / machine for rate, machine in zip(rounds.rates, rounds.machine, strict=True)],
+        "share": [share * flops for share in ratios(rounds.rates, rounds.machine)],
         "waiting": rounds.waiting,
         "padding": 1 - tokens / sum(batch.attention_mask.numel() for batch in batches),
         "peak_bytes": rounds.peak,
@@ -382,11 +383,9 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
     if naive and not failure:
         found |= {
             "naive_pairs_per_second": naive[0].rates,
-            "naive_share": [
-                rate * flops / machine for rate, machine in zip(naive[0].rates, rounds.machine, strict=True)
-            ],
+            "naive_share": [share * flops for share in ratios(naive[0].rates, rounds.machine)],
             "naive_peak_bytes": naive[0].peak,
-            "times_naive": [own / other for own, other in zip(rounds.rates, naive[0].rates, strict=True)],
+            "times_naive": ratios(rounds.rates, naive[0].rates),
         }
     if failure:
         found["naive_left_out"] = failure[0]

@@ -3,7 +3,6 @@ random weights in the hub's layout, which the code that loads real ones loads.""
 
 from __future__ import annotations
 
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,22 +32,14 @@ RATE = 16_000
 
 @dataclass(frozen=True)
 class Conversations:
-    """What is made.
-
-    Attributes:
-        training: Pairs of the split `train`.
-        validation: Pairs of the split `validation`.
-        responses: To each context.
-        seconds: Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the
-            middle, and the two ends two standard deviations away, where they are cut off.
-        embedded: Whether the clips are in the tables and not in files of their own.
-    """
+    """What is made: pairs of two splits, so many responses to each context."""
 
     training: int
     validation: int = 16
     responses: int = 4
+    # Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the middle, and
+    # the two ends two standard deviations away, where they are cut off
     seconds: tuple[float, float] = (2.0, 8.0)
-    embedded: bool = False
 
 
 def write_conversations(folder: Path, wanted: Conversations) -> None:
@@ -58,7 +49,7 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
     (folder / "audio").mkdir(parents=True)
     rows, scores = [], []
     for split, pairs in (("train", wanted.training), ("validation", wanted.validation)):
-        context = b""
+        context = ""
         for number in range(pairs):
             group = f"{split}-{number // wanted.responses}"
             if number % wanted.responses == 0:
@@ -82,20 +73,15 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
     write_dataset(folder, card, pairs, ratings)
 
 
-def _clip(folder: Path, name: str, rng: np.random.Generator, wanted: Conversations, rise: float) -> str | bytes:
-    """A chirp in noise: its file inside the folder, or its bytes."""
+def _clip(folder: Path, name: str, rng: np.random.Generator, wanted: Conversations, rise: float) -> str:
+    """A chirp in noise: its file inside the folder."""
     shortest, longest = np.log(wanted.seconds)
     drawn = rng.normal((shortest + longest) / 2, (longest - shortest) / 4)
     count = int(np.exp(np.clip(drawn, shortest, longest)) * RATE)
     octaves = rng.uniform(7, 9) + rise * np.linspace(-0.5, 0.5, count)
     chirp = np.sin(2 * np.pi * np.cumsum(2.0**octaves) / RATE)
-    encoded = io.BytesIO()
-    samples = 0.2 * chirp + rng.normal(0, 0.03, count)
-    soundfile.write(encoded, samples, RATE, subtype="PCM_16", format="WAV")
-    if wanted.embedded:
-        return encoded.getvalue()
     file = f"audio/{name}.wav"
-    (folder / file).write_bytes(encoded.getvalue())
+    soundfile.write(folder / file, 0.2 * chirp + rng.normal(0, 0.03, count), RATE, subtype="PCM_16")
     return file
 
 
@@ -165,16 +151,9 @@ FAMILIES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
 
 
 def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu") -> int:
-    """Write random weights, and a processor with a small vocabulary.
+    """Write random weights, and a processor with a small vocabulary; returns the number of parameters.
 
-    Args:
-        family: One of `FAMILIES`.
-        shapes: `tiny`, `small`, `7b`, and for Qwen2-Audio `mid`.
-        folder: An empty folder.
-        device: Where weights are drawn: those of 7b take minutes on a CPU.
-
-    Returns:
-        Number of parameters.
+    Weights are drawn on `device`: those of 7b take minutes on a CPU.
     """
     config, model_class, prefix = FAMILIES[family](shapes)
     with torch.device("meta"):

@@ -53,14 +53,7 @@ class NaiveRater(nn.Module):
     """Backbone with LoRA, and head."""
 
     def __init__(self, folder: str, layers: Sequence[int] | None, device: torch.device, backbone: Any = None) -> None:
-        """Load and adapt.
-
-        Args:
-            folder: The checkpoint.
-            layers: Layers of the language model that get LoRA; None = all.
-            device: Where it runs; on a GPU the frozen weights are bfloat16.
-            backbone: The generation model of any family, where it is in memory already.
-        """
+        """Load a checkpoint, unless its generation model is in memory already, and adapt these layers; None = all."""
         super().__init__()
         self.device = device
         self.lm_head = True  # False leaves it out of the computation, to see what it costs
@@ -171,22 +164,13 @@ def training_loader(
 
 @dataclass(frozen=True)
 class Place:
-    """What all ways have in common.
-
-    Attributes:
-        checkpoint: Folder of the backbone.
-        data: Folder of the pair dataset.
-        upper: Layers of the language model in its upper quarter, the first and one past the last.
-        batch: Pairs in a batch.
-        workers: Data-loader processes.
-        device: Of torch.
-    """
+    """What all ways have in common."""
 
     checkpoint: str
     data: str
-    upper: tuple[int, int]
+    upper: tuple[int, int]  # layers of the language model in its upper quarter, the first and one past the last
     batch: int
-    workers: int
+    workers: int  # data-loader processes
     device: str
 
 
@@ -217,18 +201,11 @@ def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, o
 
 @dataclass
 class Recorder(L.Callback):
-    """What a training run did.
+    """What a training run did, step by step."""
 
-    Attributes:
-        beginning: What was trained, before the first step.
-        positions: Of each batch, the positions of its pairs in the training split.
-        rates: Learning rates of each step, as shares of their peaks.
-        losses: Of each step.
-    """
-
-    beginning: dict[str, Tensor] = field(default_factory=dict)
-    positions: list[list[int]] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
+    beginning: dict[str, Tensor] = field(default_factory=dict)  # what is trained, before the first step
+    positions: list[list[int]] = field(default_factory=list)  # of its pairs in the training split
+    rates: list[float] = field(default_factory=list)  # learning rates, as shares of their peaks
     losses: list[float] = field(default_factory=list)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -253,27 +230,16 @@ class Recorder(L.Callback):
 
 @dataclass(frozen=True)
 class Same:
-    """How far both are apart after the same steps.
+    """How far both are apart after the same steps; scores in rating points."""
 
-    Attributes:
-        losses: Of our steps.
-        loss_difference: Greatest between the two at one step.
-        score_difference: Greatest between the scores of one pair (rating points).
-        moved: Greatest change of a score by the training (rating points).
-    """
-
-    losses: list[float]
-    loss_difference: float
-    score_difference: float
-    moved: float
+    losses: list[float]  # of our steps
+    loss_difference: float  # greatest at one step
+    score_difference: float  # greatest of one pair
+    moved: float  # greatest change of a score by the training
 
 
 def train_both(place: Place, folder: Path, steps: int) -> tuple[Same, EmpathyJudge, NaiveRater]:
-    """Train by the command `train`, then naively on the same batches from the same beginning, and compare.
-
-    Returns:
-        What was found, ours as it was stored, and the naive one.
-    """
+    """Train by the command `train`, then naively on the same batches from the same beginning; both, compared."""
     recorder = Recorder()
     few = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
     words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in few.items()})

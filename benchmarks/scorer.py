@@ -26,7 +26,6 @@ import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
-from empathy_judge.models.backbones.layers import compile_layers
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer, choose_device
@@ -49,8 +48,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=16, help="in each round")
     parser.add_argument(
-        "--measure", nargs="+", choices=["naive", "shared", "compiled"], default=["naive", "shared"],
-        help="against the naive loop, one context for many responses, compiled layers (default: naive shared)",
+        "--measure", nargs="+", choices=["naive", "shared"], default=["naive", "shared"],
+        help="against the naive loop, one context for many responses (default: both)",
     )  # fmt: skip
     options = parser.parse_args()
     device = choose_device(None)
@@ -67,8 +66,6 @@ def main() -> None:
             apart.append(compare_with_naive(console, judge, checkpoint, items, options.rounds))
         if "shared" in options.measure:
             apart.append(compare_shared(console, judge, options.rounds))
-        if "compiled" in options.measure:
-            apart.append(compare_compiled(console, judge, [pair for pair, _ in items], options.rounds))
     print(f"scores differ by {max(apart):.1e} points at most; at most {TOLERANCE:.0e} is expected on a CPU")
     sys.exit(0 if max(apart) <= TOLERANCE or device.type != "cpu" else 1)
 
@@ -149,20 +146,6 @@ def compare_shared(console: Console, judge: EmpathyJudge, rounds: int) -> float:
         table.add_row(f"{lengths[0]:g} s, {lengths[1]:g} s", pace, *times, f"{apart[-1]:.1e}")
     console.print(table)
     return max(apart)
-
-
-def compare_compiled(console: Console, judge: EmpathyJudge, pairs: Sequence[Pair], rounds: int) -> float:
-    """Print what compiled layers save, compiling not counted; returns the largest difference of scores."""
-    plain = _in_turns({"": lambda: scores(judge, pairs)}, rounds, judge.device)[""]
-    before = scores(judge, pairs)
-    compile_layers(judge.network, leave=[])
-    begun = time.perf_counter()
-    apart = float((scores(judge, pairs) - before).abs().max())
-    seconds = time.perf_counter() - begun
-    compiled = _in_turns({"": lambda: scores(judge, pairs)}, rounds, judge.device)[""]
-    ratio = statistics.median(plain) / statistics.median(compiled)
-    console.print(f"compiled: {ratio:.2f} times one call without, after {seconds:.0f} s; scores differ by {apart:.1e}")
-    return apart
 
 
 def _in_turns(ways: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, list[float]]:

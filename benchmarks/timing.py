@@ -111,14 +111,7 @@ class Counter:
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, of_cpu: bool = False) -> float:
-    """Operations per second of the product of two square matrices, the fastest of three.
-
-    Args:
-        device: Where.
-        dtype: Of the matrices.
-        size: Rows and columns.
-        of_cpu: For each second of CPU time, not of the clock.
-    """
+    """Operations per second (`of_cpu`: of CPU time) of a product of square matrices, the best of three."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
 
     def multiply() -> None:
@@ -133,24 +126,14 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, of_c
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a way.
+    """A step of a way."""
 
-    Attributes:
-        seconds: From the end of the step before to the end of this one.
-        waited: Until its batch was there (seconds of these).
-        cpu: CPU time of the process meanwhile (seconds), all threads together: what others do on the machine hardly
-            changes it.
-        pairs: Number in its batch.
-        tokens: Places in its batch, padding included.
-        real: Those that are not padding.
-    """
-
-    seconds: float
-    waited: float
-    cpu: float
+    seconds: float  # from the end of the step before to the end of this one
+    waited: float  # of these, until its batch was there
+    cpu: float  # seconds of all threads of the process: what others do on the machine hardly changes it
     pairs: int
-    tokens: int
-    real: int
+    tokens: int  # places in its batch, padding included
+    real: int  # those that are not padding
 
 
 @dataclass(frozen=True)
@@ -163,19 +146,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Turn:
-    """What was done in a turn.
-
-    Attributes:
-        steps: Each step.
-        flops: Floating-point operations, where they were counted; otherwise 0.
-        peak: Most memory so far, bytes: of the GPU if there is one, else resident memory of the process.
-        resident: Resident memory of the process now, bytes.
-    """
+    """What was done in a turn."""
 
     steps: tuple[Step, ...]
-    flops: int
-    peak: int
-    resident: int
+    flops: int  # floating-point operations, where they were counted; otherwise 0
+    peak: int  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
+    resident: int  # memory of the process now, bytes
 
     @property
     def rate(self) -> float:
@@ -241,13 +217,7 @@ class Player:
     """The side of who hands out the turns."""
 
     def __init__(self, run: Callable[..., None], *arguments: Any, log: Path) -> None:
-        """Start `run(turns, *arguments)` in a new process and wait until it is ready.
-
-        Args:
-            run: A function of a module.
-            arguments: Pickled.
-            log: File for what the process prints.
-        """
+        """Start `run(turns, *arguments)` in a new process, which prints into `log`, and wait until it is ready."""
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_play, args=(run, theirs, log, *arguments))

@@ -60,31 +60,18 @@ TOKENS_OF_A_PAIR = 260
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one way.
-
-    Attributes:
-        way: Its name.
-        baseline: Of the way that it is compared with.
-        rates: Pairs per second in each round.
-        ratios: These, divided by the baseline's in the same round.
-        cpu_ratios: The same of pairs per second of CPU time, without that of data-loader processes.
-        padding: Share of padding in the places of all batches.
-        waiting: Share of the time until a batch was there.
-        flops: Floating-point operations for a pair; 0 = not counted.
-        utilisation: Share of the machine's rate of matrix products, the median of all rounds.
-        peak: Most memory, bytes.
-    """
+    """Of one way."""
 
     way: str
     baseline: str
-    rates: list[float]
-    ratios: list[float]
-    cpu_ratios: list[float]
-    padding: float = 0.0
-    waiting: float = 0.0
-    flops: float = 0.0
-    utilisation: float = 0.0
-    peak: int = 0
+    rates: list[float]  # pairs per second in each round
+    ratios: list[float]  # these, divided by the baseline's in the same round
+    cpu_ratios: list[float]  # the same of CPU time, without that of data-loader processes
+    padding: float = 0.0  # share of the places of all batches
+    waiting: float = 0.0  # share of the time until a batch was there
+    flops: float = 0.0  # floating-point operations for a pair; 0 = not counted
+    utilisation: float = 0.0  # share of the machine's rate of matrix products, the median of all rounds
+    peak: int = 0  # bytes
 
 
 def main() -> None:
@@ -205,18 +192,11 @@ def compare_models(place: Place, run: Path, rounds: int) -> tuple[Same, list[Fig
 
 @dataclass(frozen=True)
 class Way:
-    """A way of training.
-
-    Attributes:
-        name: What tables call it.
-        baseline: Name of the way that it is compared with.
-        run: Trains until the turns are over: `run(turns, place, folder for its files, *options)`.
-        options: Further arguments of `run`.
-    """
+    """A way of training, and the one that it is compared with."""
 
     name: str
     baseline: str
-    run: Callable[..., None]
+    run: Callable[..., None]  # until the turns are over: `run(turns, place, folder for its files, *options)`
     options: tuple[Any, ...]
 
 

@@ -44,7 +44,7 @@ _IN_WORDS = {
     "DefaultCPUAllocator": errno.ENOMEM,
 }
 """How libraries in C++ and Rust say the same without a number."""
-_NATIVE = ("safetensors_rust", "sqlite3")
+_NATIVE = ("safetensors", "sqlite3")
 
 DEBUG = "EMPATHY_JUDGE_DEBUG"
 """In the environment: errors show their tracebacks."""
@@ -144,7 +144,10 @@ def system_error(error: BaseException) -> OSError | None:
             return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         if isinstance(cause, OSError) and cause.errno is not None:
             return cause
-        if not isinstance(cause, OSError | RuntimeError | ImportError) and type(cause).__module__ not in _NATIVE:
+        if (
+            not isinstance(cause, OSError | RuntimeError | ImportError)
+            and type(cause).__module__.partition(".")[0] not in _NATIVE
+        ):
             return None  # a bug, whatever went before it
         for words, number in _IN_WORDS.items():
             if words in str(cause):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,8 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
         number = bisect.bisect_right(starts, position) - 1
         return place(files[number], position - starts[number] + 1, column)
 
-    finder = _Finder(root, locate)
+    texts = NAME_COLUMNS + TEXT_COLUMNS
+    finder, texts_of = _Finder(root, locate), itemgetter(*texts)
     foreign = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
     for position, row in enumerate(checked_pairs(rows(), files[0], locate)):
         if splits is not None:
@@ -222,7 +224,7 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
                 response=finder.find(response, row[_AT], position, None),
                 context=tuple(turns),
                 group_id=row["group_id"],
-                **{name: row[name] for name in NAME_COLUMNS + TEXT_COLUMNS},
+                **dict(zip(texts, texts_of(row), strict=True)),
                 tags=row[TAGS],
             )
         )
@@ -235,10 +237,11 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
 def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
     """What `content_hash` takes, made one at a time."""
     names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+    values_of = attrgetter(*names)
     for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
         *context, response = prints[pair.pair_id]
         turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
-        row: dict[str, Any] = {name: getattr(pair, name) for name in names}
+        row: dict[str, Any] = dict(zip(names, values_of(pair), strict=True))
         yield {**row, CONTEXT: turns, RESPONSE: {"sha256": response}}
 
 

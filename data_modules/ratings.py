@@ -289,7 +289,7 @@ def is_name(value: object) -> bool:
 def is_text(value: object) -> bool:
     """Whether it is text that UTF-8 can hold; JSON can spell half of a surrogate pair."""
     try:
-        return isinstance(value, str) and value.encode() is not None
+        return isinstance(value, str) and (value.isascii() or value.encode() is not None)
     except UnicodeEncodeError:
         return False
 

@@ -132,28 +132,37 @@ def checked_pairs(
     locate = locate or locate_in(file)
     first: dict[str, int] = {}
     names: set[object] = set()  # known to be good: most columns repeat a few values
-    optional = NAME_COLUMNS if grouped else ("group_id", *NAME_COLUMNS)
+    tags: Tags = ()  # those of the row before, which are often the same object
+    columns = ("pair_id", "group_id", *NAME_COLUMNS)
+    optional = NAME_COLUMNS if grouped else columns[1:]
+
+    def good(value: Any) -> bool:
+        if not is_name(value):
+            return False
+        names.add(value)
+        return True
+
     for position, row in enumerate(rows):
-        for column in ("pair_id", "group_id", *NAME_COLUMNS):
-            value: Any = row[column]
-            if (value is None and column in optional) or (isinstance(value, str) and value in names):
+        for column in columns:
+            value = row[column]
+            if (value.__class__ is str and value in names) or (value is None and column in optional):
                 continue
-            if not is_name(value):
+            if not good(value):
                 raise bad_value(locate(position, column), value, "text without line breaks, not empty")
-            names.add(value)
         for column in TEXT_COLUMNS:
             if row[column] is not None and not (is_text(row[column]) and row[column]):
                 raise bad_value(locate(position, column), row[column], "text, not empty")
-        for text in (text for tag in row[TAGS] for text in tag):
-            if text not in names and not is_name(text):
-                expected = "text without line breaks, not empty, as name and value"
-                raise bad_value(locate(position, TAGS), text, expected)
-            names.add(text)
-        tags = [name for name, _ in row[TAGS]]
-        if len(tags) > 1 and sorted(set(tags)) != tags:
-            raise bad_value(locate(position, TAGS), tags, "each name once, sorted")
+        if row[TAGS] is not tags:
+            tags = row[TAGS]
+            for text in (text for tag in tags for text in tag):
+                if not (isinstance(text, str) and text in names) and not good(text):
+                    expected = "text without line breaks, not empty, as name and value"
+                    raise bad_value(locate(position, TAGS), text, expected)
+            named = [name for name, _ in tags]
+            if sorted(set(named)) != named:
+                raise bad_value(locate(position, TAGS), named, "each name once, sorted")
         for turn in row["context_audio"] or ():
-            if turn is None or not is_name(turn["role"]):
+            if turn is None or not good(turn["role"]):
                 raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
         known = first.setdefault(row["pair_id"], position)
         if known != position:

@@ -209,7 +209,9 @@ def measure(
             for probe in chosen
         },
         "voice_and_words": {
-            name: as_report(voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, judged.draws))
+            name: as_report(
+                voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.draws)
+            )
             for name, (judged, items) in named.items()
             if {*_PARTS} <= {*items}
         },

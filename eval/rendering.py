@@ -229,7 +229,7 @@ def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], m
     for heading, rows in sections:
         if heading:
             table.add_section()
-            table.add_row(bold(heading))
+            table.add_row(bold(heading.replace("/", "/\n")))  # of a data set and its dimension
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table

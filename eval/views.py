@@ -35,12 +35,6 @@ from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
-_MARKS = {
-    "better than one rater": "+",
-    "not told apart from one rater": "=",
-    "worse than one rater": "−",
-    "too few items to tell": "?",
-}
 
 # ---------------------------------------------------------------- rows that all views share
 
@@ -282,10 +276,6 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
         within = (number(own["value"]) for own in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
         return name, str(one["n_items"]), str(one["n_raters"]), *within, alone, together
 
-    def beside_person(own: Report) -> Sequence[str]:
-        beside = signed_ranged(own["like_for_like"]["difference"])
-        return str(own["n_items"]), ranged(own["spearman"]), beside, own["verdict"]["kind"].replace("_", " ")
-
     def of_systems(own: Report) -> Sequence[str]:
         level = own["system_level"]
         others = (number(level[name]["value"]) for name in ("pearson", "kendall"))
@@ -302,8 +292,7 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     rows = [people(name, one["people"]) for name, one in dimensions.items()]
     yield filled_table(f"people: {', '.join(found['people'])}", head, [("", rows)])
     if found["judges"]:
-        head = ("judge", "n", "Spearman (95 %)", "difference from\none person (95 %)", "verdict")
-        yield by_judge("judges with the mean of the people", head, beside_person)
+        yield _beside_people(found)
         yield panel_table(judged)
     if found["overall"] is not None:
         yield _overall_table(found["overall"])
@@ -361,24 +350,28 @@ def table_comparison_views(found: Report) -> Iterator[Table | str]:
         beside = (judge["like_for_like"] for judge in overall["judges"])
         yield from dict.fromkeys(few for own in beside for few in sentences("few_raters", found=own))
         yield ""
-    sections: dict[str, list[Sequence[str]]] = {}
-    for one in found["dimensions"]:
-        judged = (one["judges"].get(judge) for judge in found["judges"])
-        cells = (
-            NONE if own is None else f"{ranged(own['spearman'])} {_MARKS[own['like_for_like']['verdict']]}"
-            for own in judged
-        )
-        row = (one["dimension"], str(one["people"]["n_items"]), number(one["people"]["panel_mean"]["value"]), *cells)
-        sections.setdefault(one["dataset"] or "", []).append(row)
-    marks = ", ".join(f"{mark} {verdict.replace('rater', 'person')}" for verdict, mark in _MARKS.items())
-    title = f"Spearman with the mean of {', '.join(found['people'])} ({marks})"
-    head = ("dimension", "items", "noise\nceiling", *found["judges"])
-    yield filled_table(title, head, sections.items(), min_width=14)
+    yield _beside_people(found)
     yield panel_table((_name(one), judge, own) for one in found["dimensions"] for judge, own in one["judges"].items())
     if overall is None:
         for judge, own in found["dimensions"][0]["judges"].items():
             yield f"{judge}: {own['verdict']['text']}"
     yield found["signature"]
+
+
+def _beside_people(found: Report) -> Table:
+    """Judges of each dimension with the mean of the people and beside one of them; the noise ceiling below."""
+    sections: dict[str, list[Sequence[str | Text]]] = {}
+    for one in found["dimensions"]:
+        rows = sections.setdefault(_name(one), [])
+        for judge, own in one["judges"].items():
+            verdict = own["verdict"]["kind"].replace("_", " ")
+            verdict = verdict.removesuffix(" than one rater").removesuffix(" from one rater").removesuffix(" to tell")
+            beside = signed_ranged(own["like_for_like"]["difference"])
+            rows.append((judge, str(own["n_items"]), ranged(own["spearman"]), beside, verdict))
+        ceiling = number(one["people"]["panel_mean"]["value"])
+        rows.append((bold("noise ceiling"), "", bold(ceiling), "", ""))
+    head = ("judge", "n", "Spearman\n(95 %)", "difference from\none person (95 %)", "verdict")
+    return filled_table(f"judges with the mean of {', '.join(found['people'])}", head, sections.items(), min_width=14)
 
 
 def _overall_table(overall: Report) -> Table:

@@ -8,4 +8,5 @@ hush()  # before PEFT is imported, in every process that has a judge
 JUDGE_FILE = "judge.json"
 CALIBRATION_FILE = "calibration.json"
 CHECKPOINTS = "checkpoints"
+CONFIG_FILE = "config.yaml"
 BEST, LAST = "best.ckpt", "last.ckpt"

@@ -7,11 +7,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,17 @@ from ..data_modules.errors import UserError
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
-from .description import EXPORT, SCHEMA_VERSION, Description, check_alike, current, parse, read_description, read_json
+from .description import (
+    EXPORT,
+    SCHEMA_VERSION,
+    Description,
+    Provenance,
+    check_alike,
+    current,
+    parse,
+    read_description,
+    read_json,
+)
 from .judge import EmpathyJudge, JudgeSettings
 from .lora import trained_in_full
 from .weight_files import (
@@ -38,40 +49,6 @@ from .weight_files import (
 
 CARD_FILE = "README.md"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a judge comes from.
-
-    Attributes:
-        dataset: Name of the training data.
-        synthetic: True if its ratings were not given by people.
-        content_hash: Hash of the training data.
-        split_hash: Hash of the assignment of pairs to splits.
-        validation: Spearman on the validation split per dimension, of the weights that were exported.
-        train_splits: What it was trained on.
-        validation_splits: What chose its checkpoint.
-        target: How several ratings of a pair became what it was trained to predict.
-        preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
-        losses: Weight of each loss that was minimised.
-        shares: Of ratings, preferences and counterfactual pairs among the training items.
-        refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
-            judges that were not trained on a pair say of it.
-    """
-
-    dataset: str
-    synthetic: bool
-    content_hash: str
-    split_hash: str
-    validation: dict[str, float | None]
-    train_splits: list[str]
-    validation_splits: list[str]
-    target: str
-    preferences_met: dict[str, float | None] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)
-    shares: dict[str, float] = field(default_factory=dict)
-    refit: bool = False
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints | None = None) -> dict[str, Any]:
@@ -109,15 +86,21 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
         card: Text of the model card, `README.md`.
 
     Raises:
-        UserError: If the folder exists and is not empty, or the judge was loaded with a backbone of its own.
+        UserError: If the folder exists and is not empty, the disk is full or may not be written, or the judge was
+            loaded with a backbone of its own.
     """
-    if EXPORT in loaded.description:
-        raise UserError(f"{folder}: a judge with its backbone in its folder is not written again; copy it instead")
     with staged(folder) as stage:
-        hashes = write_weights(loaded.judge, stage)
-        loaded.judge.backbone.save_processor(str(stage / "processor"))
-        (stage / CARD_FILE).write_text(card, encoding="utf-8")
-        write_description({**loaded.description, "sha256": hashes}, stage)
+        write_judge(loaded, stage, card)
+
+
+def write_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
+    """As `save_judge`, into an empty folder."""
+    if EXPORT in loaded.description:
+        raise UserError("a judge with its backbone in its folder is not written again; copy it instead")
+    hashes = write_weights(loaded.judge, folder)
+    loaded.judge.backbone.save_processor(str(folder / "processor"))
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    write_description({**loaded.description, "sha256": hashes}, folder)
 
 
 @contextmanager
@@ -125,19 +108,43 @@ def staged(folder: Path) -> Iterator[Path]:
     """A new folder beside this one that takes its place when the block ends well and vanishes when it fails.
 
     Raises:
-        UserError: If the folder exists and is not empty.
+        UserError: If the folder exists and is not empty, or the disk is full or may not be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    stage = None
+    with writing(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stage = Path(tempfile.mkdtemp(prefix=".judge.", dir=folder.parent))
+            yield stage
+            for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
+                path.chmod(0o755 if path.is_dir() else 0o644)
+            os.replace(stage, folder)
+        finally:
+            if stage is not None:
+                shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within, what the disk refuses is an error in one line.
+
+    Raises:
+        UserError: If it is full, or this place may not be written.
+    """
     try:
-        yield stage
-        for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        os.replace(stage, folder)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # libraries in Rust (safetensors, tokenizers) have errors of their own with the text of the system
+        reason = error.strerror or str(error) if isinstance(error, OSError) else None
+        if reason is None and (found := re.search(r"([^:]+) \(os error \d+\)", str(error))):
+            reason = found[1].strip()
+        if reason is None:
+            raise
+        raise UserError(f"{path}: cannot be written ({reason}); nothing was changed") from None
 
 
 def write_description(description: Mapping[str, Any], folder: Path) -> None:
@@ -273,10 +280,13 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     from .hub import judge_folder
 
     path = judge_folder(path, revision)
-    if (path / JUDGE_FILE).is_file():
-        return load_judge(path, placement)
-    if path.is_file() or (path / CHECKPOINTS).is_dir():
-        return load_run(path, placement)
+    try:
+        if (path / JUDGE_FILE).is_file():
+            return load_judge(path, placement)
+        if path.is_file() or (path / CHECKPOINTS).is_dir():
+            return load_run(path, placement)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 

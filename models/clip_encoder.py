@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -141,9 +142,10 @@ def _key(source: AudioSource) -> Hashable:
     """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
     if isinstance(source, bytes | Clip):
         return audio_hash(source)
-    if isinstance(source, str | Path) and Path(source).is_file():
-        facts = Path(source).stat()
-        return str(source), facts.st_mtime_ns, facts.st_size
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # whoever reads it says what is wrong
+            facts = Path(source).stat()
+            return str(source), facts.st_mtime_ns, facts.st_size
     return source
 
 

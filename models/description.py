@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -34,12 +34,58 @@ BACKBONE = "backbone"
 """Folder of that backbone, inside the folder of the judge."""
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Where a judge comes from.
+
+    Attributes:
+        dataset: Name of the training data.
+        synthetic: True if its ratings were not given by people.
+        content_hash: Hash of the training data.
+        split_hash: Hash of the assignment of pairs to splits.
+        validation: Spearman on the validation split per dimension, of the weights that were exported.
+        train_splits: What it was trained on.
+        validation_splits: What chose its checkpoint.
+        target: How several ratings of a pair became what it was trained to predict.
+        preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
+        losses: Weight of each loss that was minimised.
+        shares: Of ratings, preferences and counterfactual pairs among the training items.
+        refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
+            judges that were not trained on a pair say of it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)  # other fields may be there
+
+    dataset: str
+    synthetic: bool
+    content_hash: str
+    split_hash: str
+    validation: dict[str, float | None]
+    train_splits: list[str]
+    validation_splits: list[str]
+    target: str
+    preferences_met: dict[str, float | None] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    refit: bool = False
+
+
 class _Export(BaseModel):
     """How a judge was exported with its backbone; other fields are for people."""
 
     model_config = ConfigDict(strict=True)  # other fields may be there
     form: Literal["merged", "huggingface"]
     quantization: WeightForm
+    origin: _Origin
+
+
+class _Origin(BaseModel):
+    """What an exported judge was made of."""
+
+    model_config = STRICT
+    settings: JudgeSettings
+    backbone_fingerprint: str
+    trained_in_full: list[str]
 
 
 class Description(BaseModel):
@@ -55,6 +101,8 @@ class Description(BaseModel):
     max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     members: Annotated[list[Annotated[str, Field(pattern=r"^members/\d+$")]], Field(min_length=2)] | None = None
     export: _Export | None = None
+    provenance: Provenance
+    member_provenance: list[Provenance] = []
     sha256: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -215,6 +263,8 @@ def validated(kind: type[Values], values: Any, where: str) -> Values:
 
 
 def _problem(field: str, kind: str, message: str, value: Any) -> str:
+    if kind == "json_invalid":
+        return "nested too deeply, or half of a surrogate pair; expected a file as it was written"
     if kind == "missing":
         return f"{field} is missing"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError
 from . import JUDGE_FILE
-from .artifact import CARD_FILE, LoadedJudge, Placement, load_any, read_into, save_judge, staged, write_description
+from .artifact import (
+    CARD_FILE,
+    LoadedJudge,
+    Placement,
+    load_any,
+    read_into,
+    save_judge,
+    staged,
+    write_description,
+    write_judge,
+)
 from .description import MEMBERS
 from .model_card import render_card
 from .weight_files import file_hash
@@ -42,7 +52,8 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
         descriptions, hashes = [], {}
         for number, loaded in enumerate(_each(paths, backbone), start=1):
             name = f"{MEMBERS}/{number:02d}"
-            save_judge(loaded, stage / name, render_card(loaded.description, None))
+            (stage / name).mkdir(parents=True)
+            write_judge(loaded, stage / name, render_card(loaded.description, None))
             hashes[f"{name}/{JUDGE_FILE}"] = file_hash(stage / name / JUDGE_FILE)
             descriptions.append(loaded.description)
         merged = {
@@ -107,7 +118,7 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
         return dict.fromkeys(values[0])  # nobody has measured the whole
     if all(value == values[0] for value in values):
         return values[0]
-    if key == "synthetic":
+    if isinstance(values[0], bool):  # `synthetic`, `refit`
         return True
     if isinstance(values[0], list):
         return list(dict.fromkeys(name for value in values for name in value))

@@ -87,8 +87,9 @@ class DiskStore:
         path = self._path(name)
         try:
             found = load_file(path)
-            if time.time() - path.stat().st_mtime > _SEEN_ANEW:
-                os.utime(path)
+            with suppress(OSError):  # whoever may only read
+                if time.time() - path.stat().st_mtime > _SEEN_ANEW:
+                    os.utime(path)
         except FileNotFoundError:
             return None
         except (SafetensorError, OSError):

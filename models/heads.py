@@ -28,6 +28,7 @@ _CERTAIN = 1e4  # a logit whose sigmoid is 1 in float32, and still finite
 _SMALLEST_GAP = 1e-4  # between the logits of neighbouring thresholds: a step in between keeps a probability
 _LEAST_DEVIATION = 0.01  # of the scale: a deviation near 0 would let one outlier rule the likelihood
 _INITIAL_DEVIATION = 0.15  # of the scale
+_FURTHEST, _MOST_STEPS = 1e9, 10_000
 _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still give a deviation above 0
 
 
@@ -391,4 +392,10 @@ def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], s
     Raises:
         UserError: If it does not fit the scales.
     """
+    for own in dimensions:
+        if max(abs(own.minimum), abs(own.maximum)) > _FURTHEST or (own.step is not None and own.steps > _MOST_STEPS):
+            raise UserError(
+                f"dimension {own.name}: scale {own.scale}; expected ends within {_FURTHEST:g} of 0 and at most "
+                f"{_MOST_STEPS:,} steps"
+            )
     return _HEADS[name](features, dimensions, standardised)

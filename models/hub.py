@@ -3,7 +3,7 @@ of `hf auth login`; it is never shown."""
 
 from __future__ import annotations
 
-import re
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import (
     HfHubHTTPError,
+    HFValidationError,
     HTTPError,  # pyright: ignore[reportPrivateImportUsage] of httpx, of httpx2 since version 2
     LocalEntryNotFoundError,
     LocalTokenNotFoundError,
@@ -27,16 +28,25 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import validate_repo_id
 
 from ..data_modules.errors import UserError
 from . import JUDGE_FILE
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 """What is fetched: a judge has no other files that are read, and code is never run."""
 ANSWER_SECONDS = 2.0
 """How long the hub may take to answer the first request."""
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether it has the form ``OWNER/NAME``."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return "/" in name
 
 
 def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
@@ -55,7 +65,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     Raises:
         UserError: If neither has it.
     """
-    if Path(name).exists() or not _NAME.fullmatch(name):
+    if os.path.exists(name) or not is_hub_name(name):
         return
     offline = is_offline_mode()
     if not offline and _hub_answers(name, revision, file):
@@ -100,7 +110,7 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
             be reached and no copy is in the cache.
     """
     name = path.as_posix()
-    if path.exists() or not _NAME.fullmatch(name):
+    if os.path.exists(path) or not is_hub_name(name):
         if revision is not None:
             raise UserError(f"{path}: revision {revision!r} of a folder; expected none, or OWNER/NAME on the hub")
         return path
@@ -140,7 +150,7 @@ def check_hub_name(name: str) -> None:
     Raises:
         UserError: If it is none.
     """
-    if not _NAME.fullmatch(name):
+    if not is_hub_name(name):
         raise UserError(f"{name!r}: expected OWNER/NAME on the hub")
 
 

@@ -14,7 +14,7 @@ from ..data_modules.folders import replace_file
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, PairDataset
 from . import CALIBRATION_FILE, JUDGE_FILE
-from .artifact import LoadedJudge
+from .artifact import LoadedJudge, writing
 from .assessment import fit_domain
 from .calibration import (
     LEVELS,
@@ -170,13 +170,17 @@ def store_calibration(calibration: Calibration, folder: Path) -> Path:
 
     Returns:
         The file that holds it; readers see the old one or the new one.
+
+    Raises:
+        UserError: If the disk is full or may not be written.
     """
     path, values = folder / CALIBRATION_FILE, to_json(calibration)
     if (folder / JUDGE_FILE).is_file():
         path = folder / JUDGE_FILE
         values = {**json.loads(path.read_text(encoding="utf-8")), "calibration": values}
     text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    with writing(path):
+        replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return path
 
 

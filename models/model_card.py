@@ -10,8 +10,9 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
+from .hub import is_hub_name
+
 _TEMPLATE = Path(__file__).with_name("model_card.md.j2")
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TASK = "audio-classification"
 """The nearest that the hub knows: clips in, a number for each dimension out."""
 _METRICS = {
@@ -70,7 +71,7 @@ def origin_settings(description: Mapping[str, Any]) -> Mapping[str, Any]:
 def backbone_on_hub(description: Mapping[str, Any]) -> str | None:
     """Name of the backbone on the hub; None where it came out of a folder, or with this package."""
     name = origin_settings(description)["backbone"]
-    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
+    return name if is_hub_name(name) and not Path(name).exists() else None
 
 
 def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> ModelCardData:
@@ -128,7 +129,7 @@ def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:
 
 
 def _dataset_type(name: str) -> str:
-    if _HUB_NAME.fullmatch(name):
+    if is_hub_name(name):
         return name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data"
 

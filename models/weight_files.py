@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data_modules.errors import UserError, shown
 from . import JUDGE_FILE
 from .backbones.deferred import finished
-from .description import read_json, scales_text
+from .description import BACKBONE, read_json, scales_text
 from .judge import OWN, EmpathyJudge
 from .lora import part_of
 
@@ -85,7 +85,10 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
             f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {own}: scales must be the same"
         )
     judge.load_state_dict(head, strict=False)  # frozen weights are not in the file; `_read` was strict
-    for name in _weight_files(judge):
+    files = _weight_files(judge)
+    if surplus := [name for name in hashes if name not in files and not name.startswith(f"{BACKBONE}/")]:
+        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} describes a judge without this file")
+    for name in files:
         check_hash(folder / name, hashes.get(name))
 
 

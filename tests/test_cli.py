@@ -16,6 +16,7 @@ import pytest
 import soundfile
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.data_modules.ratings import LABELS
+from safetensors import SafetensorError
 
 RATE = 16_000
 
@@ -174,6 +175,7 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), 2, "a/b: No space left on device; free some room"),
         (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; expected the right to"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator"), 2, "Cannot allocate memory"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), 2, "No space left on device; free some"),
         (MemoryError(), 2, "Cannot allocate memory; expected more memory, or a smaller --batch-size"),
         (RecursionError("maximum recursion depth exceeded"), 2, "what was read is nested too deeply"),
         ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),

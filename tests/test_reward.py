@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 import torch
@@ -120,6 +121,59 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
             reward_of(scorer, clips, **options)
     with pytest.raises(UserError, match="speak returned 1 clips for 2 completions"):
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
+
+
+def test_what_is_no_clip_gets_the_lowest_reward_or_an_error(scorer, voices, make_tone):
+    samples = make_tone(0.6, 150, 0.3)
+    plain = reward_of(scorer, [voices[0], (torch.tensor(samples).bfloat16(), RATE)])(["p"] * 2, ["0", "1"])
+    assert min(plain) > 0
+    bad = [
+        None, math.nan, 5, samples, "x" * 5_000, "a\0b", b"", "", [[1, 2], [3]], (samples, 0), (samples, math.nan),
+        ([[1, 2], [3]], RATE),
+        ((samples * 32_767).astype(np.int16), RATE), (np.stack([samples, samples]), RATE), {}, {"array": None},
+    ]  # fmt: skip
+    completions = [str(n) for n in range(len(bad) + 1)]
+    found = reward_of(scorer, [*bad, voices[0]])(["p"] * len(completions), completions)
+    assert found[:-1] == [0.0] * len(bad)
+    assert found[-1] == pytest.approx(plain[0], abs=1e-6)
+    for clip in bad:
+        with pytest.raises(UserError):
+            reward_of(scorer, [clip], on_error="raise")(["p"], ["0"])
+    with pytest.raises(AudioError, match="completion 0: its response: samples have shape"):
+        reward_of(scorer, [(np.zeros((2, 9)), RATE)], on_error="raise")(["p"], ["0"])
+    with pytest.raises(UserError, match="on_error 'stop'; expected lowest, raise"):
+        reward_of(scorer, voices, on_error="stop")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"situation": ["Late.", 5]}, "completion 1: situation 5; expected text"),
+        ({"situation": ["Late.", "\ud800"]}, "completion 1: situation '.*half of a surrogate pair"),
+        ({"situation": ["Late.", "<|audio_bos|>"]}, r"completion 1: situation text may not contain <\|audio_bos\|>"),
+        ({"situation": ["Late."] * 3}, "situation holds 3 values for 2 completions; expected one for each"),
+        ({"situation": "Late."}, "situation holds 0 values for 2 completions"),
+        ({"context_audio": [None, 5]}, "completion 1: context_audio: clip of type int"),
+        ({"context_audio": ["a\0b", None]}, "completion 0: context_audio: path 'a.*holds a zero byte"),
+        ({"context_audio": [None]}, "context_audio holds 1 values for 2 completions"),
+    ],
+)
+def test_a_column_that_cannot_be_used_is_named_before_anything_is_heard(columns, message, scorer, voices):
+    reward = reward_of(scorer, voices)
+    with mock.patch.object(scorer, "assess_pairs") as asked, pytest.raises(UserError, match=message):
+        reward(["p"] * 2, ["0", "1"], **columns)
+    assert not asked.called
+
+
+def test_columns_may_be_arrays_with_gaps(scorer, voices):
+    contexts, situations = [voices[3], None], ["Late.", None]
+    expected = reward_of(scorer, voices)(["p"] * 2, ["0", "1"], context_audio=contexts, situation=situations)
+    array = np.empty(2, object)
+    array[:] = contexts
+    columns = {"context_audio": array, "situation": pd.Series(["Late.", np.nan])}
+    assert reward_of(scorer, voices)(np.array(["p"] * 2), np.array(["0", "1"]), **columns) == expected
+    infos = np.array([{"context_audio": voices[3], "situation": "Late."}, None])
+    assert reward_of(scorer, voices).verl([], ["0", "1"], [], infos) == expected
 
 
 def test_a_long_clip_is_heard_in_windows(scorer, voices, make_tone):

@@ -6,11 +6,13 @@ import asyncio
 import io
 import itertools
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 import torch
@@ -119,7 +121,7 @@ def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
 
 
 def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
-    soundfile.write(clips / "long.wav", np.zeros(3_700 * 2_000), 2_000, subtype="PCM_U8")
+    soundfile.write(clips / "long.wav", np.zeros(3_700 * 4_000), 4_000, subtype="PCM_U8")
     (clips / "empty.wav").write_bytes(b"")
     (clips / "text.wav").write_text("not audio")
     (clips / "cut.wav").write_bytes((clips / "r0.wav").read_bytes()[:5_000])
@@ -142,7 +144,7 @@ def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
 def test_a_long_clip_is_heard_in_windows_unless_that_is_refused(scorer, judge_folder, clips, make_tone, tmp_path):
     context, short, long = clips / "c.wav", clips / "r0.wav", clips / "long.wav"
     soundfile.write(long, make_tone(25, 100, 0.1), RATE)
-    soundfile.write(clips / "hours.wav", np.zeros(300 * 2_000), 2_000, subtype="PCM_U8")  # 30 windows
+    soundfile.write(clips / "hours.wav", np.zeros(300 * 4_000), 4_000, subtype="PCM_U8")  # 30 windows
     found, cut = scorer.assess(context, [short, long])
     assert (found.windows, cut.windows) == (1, 3)
     assert (round(found.seconds, 6), round(cut.seconds, 6)) == (0.5, 25.0)
@@ -351,3 +353,35 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
     (tmp_path / "file").write_text("")
     assert main([*words, "--cache", str(tmp_path / "file" / "kept")]) == 2
     assert "no folder for a cache can be made here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, c: s.score(None, [c, None]), "pair 1: clip of type NoneType"),
+        (lambda s, c: s.score(None, [c, "a\0b"]), "pair 1: path 'a.*holds a zero byte"),
+        (lambda s, c: s.score(None, [c, c], situation=["Late.", 5]), "pair 1: its text: situation 5; expected text"),
+        (lambda s, c: s.score(None, c, situation="\ud800"), "pair 0: its text: situation"),
+        (lambda s, c: s.score(None, c, situation="<|audio_bos|>"), "situation text may not contain"),
+        (lambda s, c: s.assess(None, c, level="0.9"), "level '0.9'; expected 0.5, 0.8, 0.9, 0.95"),
+        (lambda s, c: s.assess(None, c, level=None), "level None; expected"),
+        (lambda s, c: list(s.assess_each([(c,)])), r"pair 0: \(.*expected \(context, response\)"),
+        (lambda s, c: list(s.assess_each([(None, c), c])), r"pair 1: .*expected \(context, response\)"),
+        (lambda s, c: list(s.assess_each([{"response": math.nan}])), "pair 0: no response"),
+        (lambda s, c: list(s.assess_each([None])), "pair 0: None; expected"),
+        (lambda s, c: s.rank(None, c), "expected a list of responses"),
+        (lambda s, c: s.rank(None, [c, 5]), "pair 1: clip of type int"),
+    ],
+)
+def test_wrong_calls_are_one_line(call, message, scorer, make_tone):
+    with pytest.raises(UserError, match=message):
+        call(scorer, Clip(make_tone(0.6, 150, 0.3), RATE))
+
+
+def test_lists_may_be_arrays(scorer, make_tone):
+    clips = [Clip(make_tone(0.6, 150 + 90 * n, 0.3), RATE) for n in range(2)]
+    array = np.empty(2, object)
+    array[:] = clips
+    expected = scorer.score([clips[1], None], clips, situation=["Late.", None])
+    contexts = pd.Series([clips[1], np.nan])
+    assert scorer.score(contexts, array, situation=np.array(["Late.", None], object)) == expected

@@ -32,6 +32,10 @@ _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, 
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
 
 
+class CannotWrite(UserError):
+    """The run cannot be written, whatever is trained; once it can, the same run goes on."""
+
+
 @contextmanager
 def alone_in(run: Path) -> Iterator[None]:
     """Within, no other process trains in this folder, which is made.
@@ -40,7 +44,8 @@ def alone_in(run: Path) -> Iterator[None]:
     loaders), which live on for seconds after a kill, do not hold it.
 
     Raises:
-        UserError: If another process does, or the folder cannot be written, now or later.
+        UserError: If another process does.
+        CannotWrite: If the folder cannot be written, now or later.
     """
     path = run / _LOCK
     try:
@@ -56,13 +61,13 @@ def alone_in(run: Path) -> Iterator[None]:
             raise UserError(
                 f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
             ) from None
-        raise UserError(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
+        raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
     try:
         yield
     except OSError as error:  # of a logger, whose errors name no file
         if error.errno not in _REFUSED:
             raise
-        raise UserError(
+        raise CannotWrite(
             f"{error.filename or run}: {error.strerror}; expected a folder that can be written and has room, then "
             "--resume auto"
         ) from None
@@ -172,7 +177,7 @@ class AtomicCheckpoints(CheckpointIO):
         """Write `checkpoint` to `path`.
 
         Raises:
-            UserError: If it cannot be written; what was there before stays.
+            CannotWrite: What was there before stays.
         """
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
@@ -188,7 +193,7 @@ class AtomicCheckpoints(CheckpointIO):
             if not isinstance(refused, OSError):
                 raise
             kept = "the one before it is whole" if path.exists() else "there is none before it"
-            raise UserError(
+            raise CannotWrite(
                 f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; expected a disk with room, "
                 "then --resume auto"
             ) from None

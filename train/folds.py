@@ -37,8 +37,8 @@ from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
+from .module import Task
 from .recipe import Recipe
-from .task import Task
 
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -17,25 +18,47 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.datamodule import SHARES, PairDataModule
+from ..data_modules.datamodule import SHARES, PairDataModule, Parts
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..models.artifact import Provenance, describe
+from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
+from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.lora import FUSION, weights_of
 from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
-from .objective import Objective
+from .objective import Objective, RaterEmbedding
 from .optimization import OptimizerSettings, adamw, clip_gradients, cosine_schedule, wants_fused
-from .raters import RaterEmbedding
 from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Of a run; by default it is the only one.
+
+    Attributes:
+        parts: Which pairs it trains on and validates on; None = those of its splits.
+        refit: It trains on all that there is. Nothing is left to choose or to measure by.
+        scores: Pair -> what a judge that was not trained on it says; the refit judge is calibrated with it. None = a
+            probe fits itself once more to all but a fold of the groups, for each fold.
+        epochs: For which the refit trains; None = a probe, which does not.
+        landmarks: How many a kernel shall have at least, so that judges of several folds make an ensemble.
+        one_process: Other runs follow, so that it cannot be spread over processes.
+    """
+
+    parts: Parts | None = None
+    refit: bool = False
+    scores: Mapping[str, Prediction] | None = None
+    epochs: float | None = None
+    landmarks: int | None = None
+    one_process: bool = False
 
 
 class JudgeModule(L.LightningModule):
@@ -295,3 +318,23 @@ class CompileLayers(Callback):
         if not compile_layers(pl_module.judge.network, [] if features is None else features.lower_layers):
             name = pl_module.judge.backbone.name
             raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
+
+
+class StopAfter(Callback):
+    """Ends training after so many epochs, on the way that learning rates would take for all."""
+
+    def __init__(self, epochs: float) -> None:
+        """Whole, or a part."""
+        self._epochs = epochs
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        self._look(trainer)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Stop where it is reached."""
+        self._look(trainer)
+
+    def _look(self, trainer: L.Trainer) -> None:
+        if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
+            trainer.should_stop = True

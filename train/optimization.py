@@ -20,7 +20,7 @@ class OptimizerSettings:
     """AdamW and its learning rates.
 
     Attributes:
-        learning_rate: Peak, of the adapters and of parts of the backbone that are trained in full.
+        learning_rate: Peak, of the adapters and of fully fine-tuned parts of the backbone.
         head_learning_rate: Peak, of what starts from nothing: pooling, head, and a cross-attention fusion.
         weight_decay: Of the weight matrices.
         warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.

@@ -28,9 +28,8 @@ from ..models.closed_form import WIDTHS, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision
-from .module import JudgeModule
+from .module import JudgeModule, Task
 from .strategies import ZeroStrategy, like
-from .task import Task
 
 
 class StartAtProbe(Callback):

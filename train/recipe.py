@@ -24,7 +24,6 @@ from .features import CacheSettings
 from .objective import ObjectiveSettings
 from .optimization import OptimizerSettings
 from .shipped import find_recipe
-from .upgrade import new_name
 
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
@@ -297,6 +296,8 @@ class RecipeParser:
         """Refuse what is no setting; below some, such as a logger, there are further ones."""
         if self._is_group(name) or any(name == known or name.startswith(f"{known}.") for known in self._names):
             return
+        from .upgrade import new_name
+
         at = "" if where == f"--{name}" else f"{where}: "
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")

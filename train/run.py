@@ -29,7 +29,7 @@ from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.storage import RemotePath
 from ..data_modules.targets import MAX_STEPS
-from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, LAST
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.feature_cache import DiskStore
@@ -51,16 +51,12 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule
-from .objective import Objective
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
-from .raters import RaterEmbedding
 from .recipe import Config, Recipe, RecipeParser
 from .strategies import ShardedStrategy, check_strategy, started_by
-from .task import StopAfter, Task
 from .throughput import ProgressLines, Throughput
-from .upgrade import CONFIG_FILE
-from .validation_pictures import ValidationPictures
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -170,7 +166,6 @@ def train(
         if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
             from .folds import train_several  # measures agreement, which a single run has no need of
 
-            folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
             train_several(recipe, folder, one)
             return _finished(folder)
@@ -183,15 +178,7 @@ def train(
 
 
 def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
-    """One run, as `train` does it.
-
-    Args:
-        recipe: Of this run.
-        text: Of its `config.yaml`.
-        task: What it is for.
-        given: The dataset, as it was loaded.
-        watching: See `train`.
-    """
+    """One run, as `train` does it; `text` is that of its `config.yaml`."""
     folder = _run_folder(recipe)
     start = _starting_point(folder, recipe.resume)
     if recipe.method == "probe":
@@ -327,6 +314,11 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
     shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     best = ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False)
     # not strict: max_steps may end an epoch before its validation
+    pictures = []
+    if logger is not False:
+        from .validation_pictures import ValidationPictures  # draws with matplotlib
+
+        pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
     early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
     trainer = L.Trainer(
         **given,
@@ -340,9 +332,8 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
             start,
             *([CompileLayers()] if recipe.compile_layers else []),
             Throughput(),
-            ValidationPictures(recipe.log_audio),
+            *pictures,
             PreemptionCheckpoints(folder, recipe.checkpoint_steps),
-            *([LearningRateMonitor("step")] if logger is not False else []),
             *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
             *watching,
         ],

@@ -30,7 +30,7 @@ from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
 from ..models.weight_files import read_checkpoint
-from .checkpointing import find_resumable
+from .checkpointing import CannotWrite, find_resumable
 from .recipe import RecipeParser, nested
 from .run import train
 from .shipped import find_recipe
@@ -369,6 +369,8 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
                 say(f"trial {number}, seed {seed}: {trial.parameters}", markup=False, soft_wrap=True)
                 values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
                 study.set_user_attr(_note(number, seed), values[seed])
+    except CannotWrite:  # no fault of these settings: the trial goes on when the sweep does
+        raise
     except (UserError, torch.OutOfMemoryError) as error:
         reason = " ".join(str(error).splitlines())
         study.set_user_attr(_note(number, "reason"), reason)

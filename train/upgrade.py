@@ -13,11 +13,10 @@ import yaml
 
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file, resolve_inside
-from ..models import CHECKPOINTS, JUDGE_FILE
+from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import file_hash, read_checkpoint
 
-CONFIG_FILE = "config.yaml"
 _OF_THE_JUDGE = (
     "backbone", "revision", "dtype", "attention", "quantization", "pooling", "padding_side", "head", "long_clips",
 )  # fmt: skip

@@ -28,49 +28,30 @@ _ROUNDING = 9  # decimals of a spread; beyond, two spreads differ only by the or
 
 @dataclass(frozen=True)
 class DisputedItem:
-    """An item that its raters do not agree on.
-
-    Attributes:
-        pair_id: The pair.
-        spread: Standard deviation of its ratings (over n - 1), in rating points.
-        ratings: Rater and score, in rising order of scores, then of raters.
-    """
+    """An item that its raters do not agree on."""
 
     pair_id: str
-    spread: float
-    ratings: tuple[tuple[str, float], ...]
+    spread: float  # standard deviation of its ratings (over n - 1), rating points
+    ratings: tuple[tuple[str, float], ...]  # rater and score, in rising order of scores, then of raters
 
 
 @dataclass(frozen=True)
 class RatingFacts:
-    """The ratings of one dimension.
+    """The ratings of one dimension."""
 
-    Attributes:
-        scores: All ratings in the bins of `rating_bins` (rating points).
-        scores_by_rater: Rater -> number of ratings in each of these bins; raters in the order of their names.
-        pairs_by_raters: Number of raters -> pairs that so many raters rated; 0 for pairs without a rating.
-        disputed: The items with the highest spread, see `most_disputed`.
-        raters: Each rater, those who deserve a question first; see `raters`.
-    """
-
-    scores: Histogram
-    scores_by_rater: Mapping[str, tuple[int, ...]]
-    pairs_by_raters: Mapping[int, int]
-    disputed: tuple[DisputedItem, ...]
-    raters: tuple[RaterFacts, ...]
+    scores: Histogram  # all ratings in the bins of `rating_bins` (rating points)
+    scores_by_rater: Mapping[str, tuple[int, ...]]  # number of ratings in each of these bins; in the order of names
+    pairs_by_raters: Mapping[int, int]  # number of raters -> pairs that so many rated; 0 for pairs without a rating
+    disputed: tuple[DisputedItem, ...]  # the items with the highest spread, see `most_disputed`
+    raters: tuple[RaterFacts, ...]  # those who deserve a question first
 
 
 @dataclass(frozen=True)
 class DisputedCouple:
-    """Two items that raters compared with different results.
+    """Two items that raters compared with different results."""
 
-    Attributes:
-        pair_ids: The two pairs, in the order of their ids.
-        votes: Raters who preferred the first, called it a tie, preferred the second.
-    """
-
-    pair_ids: tuple[str, str]
-    votes: tuple[int, int, int]
+    pair_ids: tuple[str, str]  # in the order of their ids
+    votes: tuple[int, int, int]  # raters who preferred the first, called it a tie, preferred the second
 
     @property
     def dissent(self) -> float:
@@ -80,40 +61,24 @@ class DisputedCouple:
 
 @dataclass(frozen=True)
 class PreferenceFacts:
-    """The comparisons on one dimension.
-
-    Attributes:
-        comparisons: One rater, two items.
-        raters: Who compared.
-        ties: Comparisons of strength 0.
-        couples: Different couples of items, whichever was chosen.
-        shared_couples: Couples that were compared more than once.
-        unanimous_couples: Shared couples of which the same item was preferred each time, or none each time.
-        disputed: The `DISPUTED_ITEMS` couples with the highest dissent; equal ones: more votes first, then the ids.
-    """
+    """The comparisons (one rater, two items) on one dimension."""
 
     comparisons: int
     raters: int
-    ties: int
-    couples: int
-    shared_couples: int
-    unanimous_couples: int
-    disputed: tuple[DisputedCouple, ...]
+    ties: int  # comparisons of strength 0
+    couples: int  # different ones, whichever item was chosen
+    shared_couples: int  # that were compared more than once
+    unanimous_couples: int  # shared ones of which the same item was preferred each time, or none each time
+    disputed: tuple[DisputedCouple, ...]  # `DISPUTED_ITEMS`, highest dissent first, then more votes, then ids
 
 
 @dataclass(frozen=True)
 class InspectionFacts:
-    """What `inspect` says of ratings and preferences, and of what the import left out.
+    """What `inspect` says of ratings and preferences, and of what the import left out."""
 
-    Attributes:
-        ratings: Dimension -> its ratings; every dimension of the dataset.
-        preferences: Dimension -> its comparisons; only dimensions that have some.
-        skipped: Rows of ``skipped.csv``: column -> text. Empty where the import skipped nothing.
-    """
-
-    ratings: Mapping[str, RatingFacts]
-    preferences: Mapping[str, PreferenceFacts]
-    skipped: tuple[Mapping[str, str], ...]
+    ratings: Mapping[str, RatingFacts]  # every dimension of the dataset
+    preferences: Mapping[str, PreferenceFacts]  # only dimensions that have some
+    skipped: tuple[Mapping[str, str], ...]  # rows of ``skipped.csv``; empty where the import skipped nothing
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -121,17 +86,16 @@ class InspectionFacts:
 
 
 def inspection_facts(dataset: PairDataset) -> InspectionFacts:
-    """Collects them.
-
-    Args:
-        dataset: All pairs (not a subset).
-    """
+    """Collects them from a dataset (not a subset)."""
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     compared = [] if dataset.preferences is None else list(dataset.preferences.groupby("dimension", sort=False))
+    path: DataPath = dataset.root / SKIPPED_FILE
+    text = path.read_bytes().decode("utf-8", errors="replace") if path.is_file() else ""
+    rows = list(csv.reader(io.StringIO(text, newline="")))
     return InspectionFacts(
         ratings={dimension.name: _rating_facts(dataset, dimension, groups) for dimension in dataset.card.dimensions},
         preferences={str(name): _preference_facts(rows) for name, rows in compared},
-        skipped=_read_skipped(dataset.root / SKIPPED_FILE),
+        skipped=tuple(dict(zip(rows[0], row, strict=False)) for row in rows[1:]),
     )
 
 
@@ -156,12 +120,12 @@ def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> tuple[D
     items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
     items = items.loc[items["spread"] > 0].reset_index()
     top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:count]
-    annotations: dict[str, list[tuple[str, float]]] = {pair_id: [] for pair_id in top["pair_id"]}
-    wanted = ratings.loc[ratings["pair_id"].isin(list(annotations))]
+    wanted = ratings.loc[ratings["pair_id"].isin(top["pair_id"])].sort_values(["score", "rater_id"])
+    annotations: dict[Any, list[tuple[str, float]]] = {}
     for pair_id, rater, score in zip(wanted["pair_id"], wanted["rater_id"], wanted["score"], strict=True):
-        annotations[pair_id].append((str(rater), float(score)))
+        annotations.setdefault(pair_id, []).append((str(rater), float(score)))
     return tuple(
-        DisputedItem(pair_id, float(spread), tuple(sorted(annotations[pair_id], key=lambda own: own[::-1])))
+        DisputedItem(pair_id, float(spread), tuple(annotations[pair_id]))
         for pair_id, spread in zip(top["pair_id"], top["spread"], strict=True)
     )
 
@@ -206,11 +170,3 @@ def _preference_facts(rows: pd.DataFrame) -> PreferenceFacts:
         unanimous_couples=len(shared) - len(disputed),
         disputed=tuple(ranked[:DISPUTED_ITEMS]),
     )
-
-
-def _read_skipped(path: DataPath) -> tuple[Mapping[str, str], ...]:
-    if not path.is_file():
-        return ()
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    header, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
-    return tuple(dict(zip(header, row, strict=False)) for row in rows)

@@ -39,7 +39,6 @@ _TITLES = {
     "near_identical_context_clip": "Near-identical context clips",
     "near_identical_response_clip_in_one_group": "Near-identical response clips of one group",
 }
-_PROBLEMS = {"changed": "changed since the import"}
 
 
 def check_page_folder(out: Path) -> None:
@@ -121,13 +120,13 @@ def _render(
         facts=facts,
         minutes=sum(summary.total for summary in found.seconds.values()) / 60,
         refused=[(_title(kind).lower(), len(found.crossings[kind])) for kind in found.refused],
-        kinds=Counter(_problem(problem.kind) for problem in found.problems),
+        kinds=Counter(_words(problem.kind) for problem in found.problems),
         flagged=_flagged(facts),
         origin=[(name, value) for name, value in origin.items() if value],
         splits=[split for split in found.counts if split == "all" or found.split_by],
         dimensions=dimensions,
         clips=list(_clips(found)),
-        problems=[(_problem(p.kind), p.pair_id, p.clip, p.detail) for p in found.problems],
+        problems=[(_words(p.kind), p.pair_id, p.clip, p.detail) for p in found.problems],
         audit=list(_audit(dataset, found)),
         listed=LISTED,
         disputed_items=DISPUTED_ITEMS,
@@ -157,10 +156,11 @@ def _dimension(
         "is_timed": any(rater.median_seconds is not None for rater in own.raters),
         "preferences": preferences,
         "disputed": [
-            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies)) for item in own.disputed
+            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies.add))
+            for item in own.disputed
         ],
         "couples": [
-            (couple.votes, [heard(pairs[pair_id], copies) for pair_id in couple.pair_ids])
+            (couple.votes, [heard(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
             for couple in (preferences.disputed if preferences else ())
         ],
         **(_rating_charts(dimension, found.scores[name]["mean"], own) if panel["n_ratings"] else {"histogram": ""}),
@@ -262,14 +262,14 @@ def _audit(dataset: PairDataset, found: Inspection) -> Iterator[dict[str, Any]]:
         }
 
 
+def _words(problem: str) -> str:
+    """What is wrong with a clip."""
+    return "changed since the import" if problem == "changed" else problem.replace("_", " ")
+
+
 def _title(kind: str) -> str:
     """What may not be in several splits, as people call it."""
     return _TITLES.get(kind, kind.replace("_", " ").capitalize())
-
-
-def _problem(kind: str) -> str:
-    """What is wrong with a clip."""
-    return _PROBLEMS.get(kind, kind.replace("_", " "))
 
 
 def _flagged(facts: InspectionFacts) -> dict[str, dict[str, list[str]]]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ...data_modules.errors import UserError
-from ...data_modules.schema import PairDataset
+from ...data_modules.schema import Pair, PairDataset
 from ...scorer import Scorer
-from ..probes import choose
+from ..probes import Probe, choose
 from . import Judge
 from .baselines import BASELINES, check_apart, open_baseline, probe
 from .baselines.simple import PREFIX, HumanJudge, without_raters
@@ -101,102 +101,70 @@ def open_judges(
     if people:
         dataset = without_raters(dataset, raters)
         print(f"judges are compared with the other raters: without {', '.join(people)}", file=sys.stderr)
-    opener = _Opener(dataset, split, seed, probes, loading or {}, dry_run)
-    opened = [people[judge] if isinstance(judge, str) and judge in people else opener.open(judge) for judge in judges]
-    provenances = [getattr(judge, "record", None) for judge in opened]  # judges of users may have none
-    if raters:
-        provenances = [{**(said or {}), "raters_left_out": raters} for said in provenances]
-    return Opened(dataset, opened, provenances)
+    # What a judge may learn from: train, or where there are folds, all but the one that is measured
+    names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
+    learn_from = names if names and "train" not in names else ["train"]
+    named = loading or {}
 
-
-@dataclass(frozen=True)
-class _Opener:
-    dataset: PairDataset
-    split: str | None
-    seed: int
-    probes: Sequence[str] | Literal["all"] | None
-    loading: Loading
-    dry_run: bool
-
-    def open(self, judge: AnyJudge) -> Judge:
-        opened = TrainedJudge.of_scorer(judge) if isinstance(judge, Scorer) else judge
-        if isinstance(opened, str | Path):
-            opened = self._named(str(opened))
-        if isinstance(opened, TrainedJudge):
-            opened.check_scales(self.dataset.card)
-            _warn_of_known_pairs(opened.description, self.dataset, self.split)
-        if not callable(getattr(opened, "score", None)):
+    def opened(judge: AnyJudge) -> Judge:
+        if isinstance(judge, str) and judge in people:
+            return people[judge]
+        if isinstance(judge, Scorer):
+            found: Any = TrainedJudge.of_scorer(judge)
+        elif not isinstance(judge, str | Path):
+            found = judge
+        elif is_prompted(str(judge)):
+            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None)
+            _disclose(found, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
+        else:
+            found = _named(str(judge), dataset, learn_from, split, seed, named)
+        if isinstance(found, TrainedJudge):
+            found.check_scales(dataset.card)
+            _warn_of_known_pairs(found.description, dataset, split)
+        if not callable(getattr(found, "score", None)):
             raise UserError(
-                f"judge of type {type(opened).__name__}; expected a folder, a name, a Scorer, or an object with the "
+                f"judge of type {type(found).__name__}; expected a folder, a name, a Scorer, or an object with the "
                 "attributes of a Judge"
             )
-        return opened
+        return found
 
-    def _named(self, spec: str) -> Judge:
-        if spec in BASELINES:
-            return open_baseline(spec, self.dataset, self._other_splits(), self.split, self.seed)
-        named = self.loading
-        if spec.startswith(probe.PREFIX):
-            check_apart(spec, self._other_splits(), self.split)
-            learned = self.dataset.subset(self._other_splits())
-            return probe.open_probe(
-                spec,
-                learned,
-                self.seed,
-                device=named.get("device"),
-                backbone=named.get("backbone"),
-                quantization=named.get("quantization"),
-                cache=named.get("cache"),
-                windows=named.get("windows", True),
-            )
-        if spec.startswith("scores:"):
-            return ScoresFile(Path(spec.removeprefix("scores:")))
-        if is_prompted(spec):
-            return self._prompted(spec)
-        if not Path(spec).exists():
-            raise UserError(
-                f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
-                f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
-            )
-        cache = named.get("cache")
-        return TrainedJudge.load(
-            Path(spec),
-            named.get("backbone"),
-            named.get("device"),
-            named.get("quantization"),
-            None if cache is None else Path(cache),
-            named.get("windows", True),
+    all_opened = [opened(judge) for judge in judges]
+    provenances = [getattr(judge, "record", None) for judge in all_opened]  # judges of users may have none
+    if raters:
+        provenances = [{**(said or {}), "raters_left_out": raters} for said in provenances]
+    return Opened(dataset, all_opened, provenances)
+
+
+def _named(
+    spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int, loading: Loading
+) -> Judge:
+    """A judge that is not prompted, by its name or folder."""
+    placing: Any = {name: value for name, value in loading.items() if name not in ("budget", "answers")}
+    if spec in BASELINES:
+        return open_baseline(spec, dataset, learn_from, split, seed)
+    if spec.startswith(probe.PREFIX):
+        check_apart(spec, learn_from, split)
+        return probe.open_probe(spec, dataset.subset(learn_from), seed, **placing)
+    if spec.startswith("scores:"):
+        return ScoresFile(Path(spec.removeprefix("scores:")))
+    if not Path(spec).exists():
+        raise UserError(
+            f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
+            f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
         )
+    return TrainedJudge.load(Path(spec), **placing)
 
-    def _prompted(self, spec: str) -> PromptedJudge:
-        from .prompted.cache import AnswerCache, default_path
-        from .prompted.costs import check_budget, disclosure, example_request
 
-        file, named = self.loading.get("answers"), self.probes is not None
-        answers = AnswerCache(Path(file) if file else default_path())
-        judge = open_prompted(
-            spec,
-            self.dataset,
-            self._other_splits(),
-            answers,
-            self.loading.get("budget"),
-            named,
-            self.loading.get("device"),
-            self.loading.get("quantization"),
-        )
-        plan = judge.session.plan(judge.tasks(self.dataset.subset(self.split).pairs))
-        checks = () if self.probes is None else choose(self.probes)
-        print(disclosure(judge, plan, 1 + len(checks)), file=sys.stderr)
-        if self.dry_run:
-            print(example_request(judge, plan))
-        else:
-            check_budget(judge, plan)
-        return judge
+def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Probe], dry_run: bool) -> None:
+    """What a prompted judge would send and what that would cost; with a dry run a request, else it must be paid for."""
+    from .prompted.costs import check_budget, disclosure, example_request
 
-    def _other_splits(self) -> list[str]:
-        """What a judge may learn from: train, or where there are folds, all but the one that is measured."""
-        names = sorted({pair.split for pair in self.dataset.pairs if pair.split is not None} - {self.split})
-        return names if names and "train" not in names else ["train"]
+    plan = judge.session.plan(judge.tasks(pairs))
+    print(disclosure(judge, plan, 1 + len(checks)), file=sys.stderr)
+    if dry_run:
+        print(example_request(judge, plan))
+    else:
+        check_budget(judge, plan)
 
 
 def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str | None) -> None:

@@ -52,12 +52,12 @@ class TrainedJudge:
         backbone: str | None = None,
         device: str | None = None,
         quantization: Quantization | None = None,
-        cache: Path | None = None,
+        cache: str | Path | None = None,
         windows: bool = True,
     ):
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
-        store = None if cache is None else DiskStore(cache)
+        store = None if cache is None else DiskStore(Path(cache))
         scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store, windows=windows)
         return cls(folder.resolve().name, loaded.description, scorer)
 

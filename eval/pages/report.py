@@ -6,6 +6,8 @@ What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ...data_modules.folders import replace_file
 from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
 from ..dimension_report import judged_rows
@@ -25,7 +26,7 @@ from ..rendering import number, read, render, sentences
 from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame
 from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
-from .sound import EMBEDDED_RULE, EmbeddedClips, disagreements
+from .sound import EMBEDDED_RULE, disagreements
 
 TABLE_FILE = "agreement.md"
 COMPARISON_FILE = "comparison.json"
@@ -103,10 +104,20 @@ def _as_csv(table: pd.DataFrame) -> str:
 
 
 def _write_files(out: Path, files: Mapping[str, str]) -> None:
-    """Writes texts into a folder, each complete or not at all."""
+    """Writes texts into a folder, each complete or not at all; where there is no room for all, all old ones stay.
+
+    Raises:
+        OSError: If one cannot be written, with its name.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        replace_file(out / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix=".", dir=out) as stage:
+        for name, text in files.items():
+            try:
+                Path(stage, name).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(out / name)) from error
+        for name in files:  # needs no room
+            os.replace(Path(stage, name), out / name)
 
 
 def markdown_report(report: Report) -> str:
@@ -146,7 +157,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None
         difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
         worst = rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]].to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
-        heard = disagreements(worst, name, scale, dataset, EmbeddedClips()) if dataset is not None else []
+        heard = disagreements(worst, name, scale, dataset) if dataset is not None else []
         sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
     return render(
         "report",

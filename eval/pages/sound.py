@@ -9,10 +9,10 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -60,26 +60,15 @@ class Player:
     problem: str | None = None
 
 
-class Players(Protocol):
-    """Where the clips of a page go."""
-
-    def add(self, source: AudioSource) -> Player:
-        """Takes a clip in; one that cannot be decoded is named as such."""
-        ...
-
-
-class EmbeddedClips:
-    """The clips of a page that is one file."""
-
-    def add(self, source: AudioSource) -> Player:
-        """The clip as an address that holds it, by the `EMBEDDED_RULE`."""
-        try:
-            content, suffix, seconds = playable(source)
-            if len(content) > MAX_EMBEDDED:
-                content, suffix = _mp3(source), "mp3"
-        except AudioError as error:
-            return Player(None, None, str(error))
-        return Player(f"data:{_TYPES[suffix]};base64,{base64.b64encode(content).decode()}", seconds)
+def embedded(source: AudioSource) -> Player:
+    """A clip with an address that holds it, by the `EMBEDDED_RULE`; one that cannot be decoded is named as such."""
+    try:
+        content, suffix, seconds = playable(source)
+        if len(content) > MAX_EMBEDDED:
+            content, suffix = _mp3(source), "mp3"
+    except AudioError as error:
+        return Player(None, None, str(error))
+    return Player(f"data:{_TYPES[suffix]};base64,{base64.b64encode(content).decode()}", seconds)
 
 
 class AudioCopies:
@@ -150,8 +139,8 @@ def _mp3(source: AudioSource) -> bytes:
     return buffer.getvalue()
 
 
-def heard(pair: Pair, players: Players) -> dict[str, Any]:
-    """Players and facts of a pair, as the macros of ``sound`` show them; its clips go into `players`."""
+def heard(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
+    """Players and facts of a pair, as the macros of ``sound`` show them; `play` takes its clips in."""
     facts = {
         "group": pair.group_id,
         "system": pair.system_id,
@@ -166,10 +155,10 @@ def heard(pair: Pair, players: Players) -> dict[str, Any]:
         "pair": pair,
         "facts": ", ".join(f"{name} {value}" for name, value in facts.items() if value),
         "context": [
-            (players.add(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
+            (play(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
             for number, turn in enumerate(pair.context, start=1)
         ],
-        "response": players.add(pair.response),
+        "response": play(pair.response),
     }
 
 
@@ -237,16 +226,14 @@ def disagreements(
     dimension: str,
     scale: tuple[float, float],
     dataset: PairDataset,
-    players: Players,
 ) -> list[dict[str, Any]]:
-    """The items of `rows` with their players and single ratings.
+    """The items of `rows` with their players, which hold the clips, and single ratings.
 
     Args:
-        rows: Rows of `evaluate.Evaluation.items` with a score and ratings; others of the dataset are left out.
+        rows: Rows of `results.Results.items` with a score and ratings; others of the dataset are left out.
         dimension: Of the ratings.
         scale: Lowest and highest rating.
         dataset: What was judged.
-        players: Where the clips go.
     """
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
     known = [row for row in rows if row["pair_id"] in pairs]
@@ -263,7 +250,7 @@ def disagreements(
                 **row,
                 "ratings": ratings,
                 "strip": dot_strip(ratings, scale, _ticks(row["score"], scale)) if ratings else "",
-                "heard": heard(pairs[row["pair_id"]], players),
+                "heard": heard(pairs[row["pair_id"]], embedded),
             }
         )
     return found

@@ -20,7 +20,6 @@ from scipy import sparse
 from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
-_FEW = 256  # items up to which every two of them are compared: products of matrices, a tenth of the time
 _PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
 _RUNS = 256  # sorted items are cut into so many runs, summed side by side: the arrays stay in the cache of a core
 
@@ -85,16 +84,11 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     found = np.full((len(scores), len(counts)), np.nan)
     if len(human) == 0:
         return found
-    if len(human) <= _FEW:
-        for start in range(0, len(counts), _ROWS):
-            rows = slice(start, start + _ROWS)
-            found[:, rows] = _few(scores, human, counts[rows][:, groups].astype(np.float64))
-        return found
     n_groups = counts.shape[1]
     people = _Ties.of(human, groups, n_groups)
     judges = [_Ties.of(score, groups, n_groups) for score in scores]
     runs = [
-        _Runs.of(score, groups, n_groups, people.code) if judge.code.max() + 1 == len(human) else None
+        _Runs.of(score, groups, n_groups, people.code) if judge.code.max() + 1 == len(human) > _RUNS else None
         for score, judge in zip(scores, judges, strict=True)
     ]
 
@@ -109,25 +103,6 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy leaves Python's lock
             list(pool.map(compute, starts))
-    return found
-
-
-def _few(scores: np.ndarray, human: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Shape (judges, rows), for weights (rows, n): a doubled, centred rank is the sum of the signs over all items."""
-    total = weights.sum(axis=1)
-
-    def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        own = weights @ np.sign(values[None] - values[:, None])
-        return own, (weights * own * own).sum(axis=1)
-
-    people, human_squares = ranks(human)
-    people *= weights
-    found = np.full((len(scores), len(weights)), np.nan)
-    for number, score in enumerate(scores):
-        own, squares = ranks(score)
-        squares *= human_squares
-        covariance = (people * own).sum(axis=1)
-        np.divide(covariance, np.sqrt(squares), out=found[number], where=(squares > 0) & (total >= MIN_ITEMS))
     return found
 
 

@@ -17,7 +17,7 @@ A flag is a reason to look, not a verdict: its evidence stands beside it. The ru
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,9 @@ MIN_DUPLICATE_ITEMS = 20
 _CHANCE = 0.01
 
 
+Kind = Literal["constant", "random", "fast", "duplicate"]
+
+
 @dataclass(frozen=True)
 class RaterFlag:
     """Why a rater deserves a question.
@@ -45,7 +48,7 @@ class RaterFlag:
         evidence: The numbers, in words.
     """
 
-    kind: Literal["constant", "random", "fast", "duplicate"]
+    kind: Kind
     evidence: str
 
 
@@ -120,11 +123,11 @@ def rater_report(
         scores = table.scores[own]
         shared = own[~np.isnan(others[own])]
         compared, theirs = table.scores[shared], others[shared]
-        flags = [
-            *_constant(compared, theirs),
-            *_random(agreement[rater_id], panel),
-            *([RaterFlag("fast", fast[position])] if position in fast else ()),
-            *(RaterFlag("duplicate", evidence) for evidence in duplicates.get(position, ())),
+        evidence: list[tuple[Kind, str | None]] = [
+            ("constant", _constant(compared, theirs)),
+            ("random", _random(agreement[rater_id], panel)),
+            ("fast", fast.get(position)),
+            *(("duplicate", of) for of in duplicates.get(position, ())),
         ]
         facts.append(
             RaterFacts(
@@ -139,7 +142,7 @@ def rater_report(
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
                 median_seconds=_median_seconds(table, own),
-                flags=tuple(flags),
+                flags=tuple(RaterFlag(kind, why) for kind, why in evidence if why is not None),
             )
         )
     return sorted(facts, key=lambda rater: (not rater.flags, rater.rater_id))
@@ -161,29 +164,25 @@ def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: n
     return None if is_constant(scores) else float(compared.std() / spread)
 
 
-def _constant(compared: np.ndarray, theirs: np.ndarray) -> Sequence[RaterFlag]:
+def _constant(compared: np.ndarray, theirs: np.ndarray) -> str | None:
+    """The evidence."""
     if len(compared) < MIN_RATER_ITEMS or not is_constant(compared) or is_constant(theirs):
-        return ()
+        return None
     return (
-        RaterFlag(
-            "constant",
-            f"gave {compared[0]:g} to all of {len(compared)} items; the means of the others range from "
-            f"{theirs.min():.2f} to {theirs.max():.2f}",
-        ),
+        f"gave {compared[0]:g} to all of {len(compared)} items; the means of the others range from "
+        f"{theirs.min():.2f} to {theirs.max():.2f}"
     )
 
 
-def _random(own: Statistic, panel: Statistic) -> Sequence[RaterFlag]:
+def _random(own: Statistic, panel: Statistic) -> str | None:
+    """The evidence."""
     if own.low is None or own.high is None or panel.value is None or panel.low is None:
-        return ()
+        return None
     if not (own.low <= 0 and own.high < panel.value and panel.low > 0):
-        return ()
+        return None
     return (
-        RaterFlag(
-            "random",
-            f"Spearman with the others {own.value:.2f} [{own.low:.2f}, {own.high:.2f}] over {own.n} items; the panel "
-            f"has {panel.value:.2f} [{panel.low:.2f}, {panel.high:.2f}]",
-        ),
+        f"Spearman with the others {own.value:.2f} [{own.low:.2f}, {own.high:.2f}] over {own.n} items; the panel "
+        f"has {panel.value:.2f} [{panel.low:.2f}, {panel.high:.2f}]"
     )
 
 

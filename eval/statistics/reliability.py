@@ -275,18 +275,24 @@ def _halved(
         side = rng.integers(0, 2, len(table.raters))
     else:
         side = (rng.permutation(len(table.rater_ids)) % 2)[table.raters]
-    key = side + rng.random(len(table.raters))
-    order = np.argsort(2.0 * table.items + key)
-    items = table.items[order]
     counts = table.counts
-    starts = np.cumsum(counts) - counts
-    position = np.arange(len(items)) - starts[items]
     on_first = np.bincount(table.items, weights=side == 0, minlength=table.n_items)
-    first_size = counts // 2 + (counts % 2) * (on_first > counts / 2)
-    in_first = position < first_size[items]
-    first_sum = np.bincount(items, weights=table.scores[order] * in_first, minlength=table.n_items)
-    second_sum = np.bincount(items, weights=table.scores[order] * ~in_first, minlength=table.n_items)
-    return first_sum[shared] / first_size[shared], second_sum[shared] / (counts - first_size)[shared]
+    size = counts // 2 + (counts % 2) * (on_first > counts / 2)
+    first, second = _part_means(table, side + rng.random(len(side)), size)
+    return first[shared], second[shared]
+
+
+def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per item the mean of its ratings with the lowest keys, so many as `size` says, and of the rest, each (items,)."""
+    rows = np.lexsort((key, table.items))
+    items, scores = table.items[rows], table.scores[rows]
+    position = np.arange(len(items)) - (np.cumsum(table.counts) - table.counts)[items]
+    sums = [
+        np.bincount(items, weights=scores * part, minlength=table.n_items)
+        for part in (position < size[items], position >= size[items])
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums[0] / size, sums[1] / (table.counts - size)
 
 
 def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
@@ -374,7 +380,8 @@ def raters_ceiling(
         )
         expected = with_interval(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
     choices = _choices(len(table.rater_ids), k, np.random.default_rng(seed))
-    divisions = (_means(table, order, k) for order in choices)
+    size = np.minimum(table.counts, k)
+    divisions = (_part_means(table, order[table.raters], size) for order in choices)
     measured = mean_spearman(((one[items], other[items]) for one, other in divisions), seen)
     return {"expected": expected, "measured": measured}
 
@@ -397,13 +404,3 @@ def _choices(n_raters: int, k: int, rng: np.random.Generator) -> Iterator[np.nda
         if every is not None:
             order[list(every[number])] -= n_raters
         yield order
-
-
-def _means(table: RatingTable, order: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per item the mean of the first k of its raters and of the rest, each (items,); undefined without a rest."""
-    rows = np.lexsort((order[table.raters], table.items))
-    items = table.items[rows]
-    position = np.arange(len(items)) - (np.cumsum(table.counts) - table.counts)[items]
-    chosen = np.bincount(items, weights=table.scores[rows] * (position < k), minlength=table.n_items)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return chosen / np.minimum(table.counts, k), (table.sums - chosen) / (table.counts - k)

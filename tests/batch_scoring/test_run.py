@@ -601,6 +601,7 @@ def test_each_worker_has_a_device(gpus, launch, device, workers, devices, monkey
         (Launch(0, 2, 0), "cuda:0", None, "--device cuda:0 for several workers.*expected no --device, cuda, or cpu"),
         (Launch(), "auto", 2, "--device auto for several workers"),
         (Launch(), None, 0, "--workers 0; expected at least 1"),
+        (Launch(), "cpu", 1_000_000_000, "--workers 1000000000; expected at most 256"),
     ],
 )
 def test_workers_that_would_be_in_each_others_way_are_refused(launch, device, workers, text):

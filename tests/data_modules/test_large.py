@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
+import shutil
+import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
+from empathy_judge.cli import main
+from empathy_judge.commands import BAD_USAGE
 from empathy_judge.data_modules import measuring, pairs_file, stored_clips
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
@@ -346,25 +352,65 @@ class TestOrder:
 
 
 @pytest.mark.long
-def test_two_ranks_read_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark with 2,000 pairs: imported by the command, inspected, read by two processes.
+def test_two_ranks_read_everything_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """2,000 pairs imported by the command from files and from tables with audio inside, and read by two ranks."""
+    source, ratings = _write_source(tmp_path / "source", pairs=2_000, clips=400)
+    hashes = set()
+    for importer, table, name in (
+        ("table", source / "pairs.csv", "data"),
+        ("table", source / "pairs.parquet", "same"),
+        ("hugging-face", source / "hub", "again"),
+    ):
+        words = ["import", importer, str(table), "--ratings", str(ratings), "--dimension", "empathy=1:5:1"]
+        assert main([*words, "--embed-audio", "--shard-rows", "600", "--out", str(tmp_path / name)]) == 0
+        hashes.add(PairDataset.load(tmp_path / name).card.content_hash)
+    assert len(hashes) == 1
+    data = tmp_path / "data"
+    shards = list((data / "pairs").iterdir())
+    assert len(shards) == 4
+    capsys.readouterr()
+    assert main(["inspect", str(data), "--json"]) != BAD_USAGE
+    assert json.loads(capsys.readouterr().out)["counts"]["all"]["pairs"] == 2_000
+    for workers in (0, 2):
+        command = [sys.executable, str(Path(__file__).with_name("read_as_rank.py")), str(data)]
+        ranks = [
+            subprocess.Popen([*command, str(rank), "2", str(workers)], stdout=subprocess.PIPE) for rank in range(2)
+        ]
+        found = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+        assert sorted(found[0]["seen"] + found[1]["seen"]) == list(range(2_000))
+        assert max(rank["peak"] for rank in found) < 1_500
+        if not workers:  # the two ranks share one row group of 16, and each read one beforehand
+            read = sum(rank["read"] for rank in found)
+            assert 0.9 < read / sum(shard.stat().st_size for shard in shards) < 1.5
 
-    All but the reading is done by one process after another; here by one for all, which saves six starts. Its peak is
-    that of the greediest step so far.
-    """
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    import large_dataset  # pyright: ignore[reportMissingImports]
 
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn) as one:
-        alone = lambda *call: one.submit(large_dataset._measured, *call).result()  # noqa: E731
-        monkeypatch.setattr(large_dataset, "_alone", alone)
-        found = large_dataset.run(tmp_path, pairs=2_000, clips=400, raters=6, shard_rows=600)
-    assert len(list((tmp_path / "data/pairs").iterdir())) == 4
-    assert found.seen_once
-    assert [step.result for name, step in found.steps.items() if name in ("load", "inspect")] == [2_000, 2_000]
-    assert 0.9 < found.amplification < 1.5  # the two ranks share one row group of 16, and each read one beforehand
-    ranks = large_dataset.read_by_ranks(tmp_path / "data", workers=2)
-    assert large_dataset.seen_once([step.result for step in ranks], 2_000)
-    assert max(step.peak for step in (*found.steps.values(), *ranks)) < 1_500
-    assert max(step.result.worker_peak for step in ranks) < 1_500
+def _write_source(folder: Path, pairs: int, clips: int) -> tuple[Path, Path]:
+    """Tables as people bring them: short clips that repeat, contexts of eight responses; with files and with bytes."""
+    rng = np.random.default_rng(0)
+    (folder / "clips").mkdir(parents=True)
+    (folder / "hub").mkdir()
+    for number in range(clips):
+        samples = 0.1 * rng.standard_normal(int(rng.uniform(0.15, 0.3) * 16_000))
+        soundfile.write(folder / f"clips/{number}.wav", samples, 16_000)
+    groups = np.arange(pairs) // 8
+    rows = pd.DataFrame(
+        {
+            "pair_id": [f"p{number:06d}" for number in range(pairs)],
+            "group_id": [f"g{group}" for group in groups],
+            "system_id": [f"s{number % 5}" for number in range(pairs)],
+            "context_audio": [f"clips/{group % clips}.wav" for group in groups],
+            "response_audio": [f"clips/{clip}.wav" for clip in rng.integers(clips, size=pairs)],
+        }
+    )
+    rows.to_csv(folder / "pairs.csv", index=False)
+    rated = [
+        (pair_id, f"r{(number + rater) % 50}", 1 + (number + rater) % 5)
+        for number, pair_id in enumerate(rows["pair_id"])
+        for rater in range(6)
+    ]
+    pd.DataFrame(rated, columns=["pair_id", "rater_id", "score"]).to_csv(folder / "ratings.csv", index=False)
+    for name in ("context_audio", "response_audio"):
+        rows[name] = [{"bytes": (folder / path).read_bytes(), "path": None} for path in rows[name]]
+    pq.write_table(pa.Table.from_pandas(rows), folder / "pairs.parquet")
+    shutil.copy(folder / "pairs.parquet", folder / "hub" / "train.parquet")
+    return folder, folder / "ratings.csv"

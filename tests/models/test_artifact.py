@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -23,10 +24,15 @@ from empathy_judge.models.artifact import (
     load_judge,
     save_judge,
 )
+from empathy_judge.models.calibration import Calibration, no_calibration
+from empathy_judge.models.ensemble import write_ensemble
+from empathy_judge.models.export.check import synthetic_set
+from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.judge_calibration import store_calibration
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.weight_files import fingerprint
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
@@ -298,16 +304,58 @@ def test_an_empty_folder_may_become_a_judge(make_judge, tmp_path):
     assert (tmp_path / "judge" / JUDGE).is_file()
 
 
-@pytest.mark.parametrize("failing", ["json", "rename"])
-def test_an_export_that_fails_leaves_nothing(failing, make_judge, tmp_path, monkeypatch):
-    loaded = wrapped(make_judge())
-    if failing == "json":  # the last file to be written
-        loaded = replace(loaded, description={"score": float("nan")})
-    else:
-        monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises((ValueError, OSError)):
+def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
+    loaded = replace(wrapped(make_judge()), description={"score": float("nan")})  # in the last file to be written
+    with pytest.raises(ValueError, match="not JSON compliant"):
         save_judge(loaded, tmp_path / "deep" / "judge", "card")
     assert list((tmp_path / "deep").iterdir()) == []
+
+
+NOTHING = Calibration("w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration("none", False)})
+FULL = "No space left on device"
+REFUSED_BY_THE_DISK = {  # what fails, with what, and what is said of it
+    "no folder": ("tempfile.mkdtemp", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    "adapter": ("peft.peft_model.safe_save_file", SafetensorError(f"I/O error: {FULL} (os error 28)"), FULL),
+    "head": ("empathy_judge.models.weight_files.save_file", OSError(errno.ENOSPC, FULL), FULL),
+    "tokenizer": ("transformers.ProcessorMixin.save_pretrained", Exception(f"{FULL} (os error 28)"), FULL),
+    "card": ("pathlib.Path.write_text", OSError(errno.ENOSPC, FULL), FULL),
+    "rename": ("os.replace", OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_BY_THE_DISK)
+def test_what_the_disk_refuses_is_said_in_one_line_and_leaves_nothing(what, judge_folder, tmp_path, monkeypatch):
+    place, error, reason = REFUSED_BY_THE_DISK[what]
+    loaded, earlier = load_judge(judge_folder), shutil.copytree(judge_folder, tmp_path / "earlier")
+    before = {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
+    out, ways = tmp_path / "new" / "judge", []
+    with monkeypatch.context() as patch:
+        patch.setattr(place, mock.Mock(side_effect=error))
+        ways.append(lambda: save_judge(loaded, out, "card"))
+        ways.append(lambda: write_ensemble([judge_folder, earlier], out))
+        if what not in ("adapter", "tokenizer"):
+            ways.append(
+                lambda: write_whole(load_judge(earlier), out, "merged", "none", synthetic_set(loaded), device="cpu")
+            )
+        for way in ways:
+            with pytest.raises(UserError, match=re.escape(f"{out}: cannot be written ({reason})")):
+                way()
+        if what in ("card", "rename"):
+            with pytest.raises(UserError, match=re.escape(f"{earlier / JUDGE}: cannot be written ({reason})")):
+                store_calibration(NOTHING, earlier)
+    assert list(tmp_path.glob("new/*")) == list(tmp_path.glob("new/.*")) == []
+    assert {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()} == before
+    save_judge(loaded, out, "card")  # the same goes on when there is room
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "owner/" + "x" * 300, "a\0b", "deep/" * 1_200])
+def test_no_name_is_too_strange_to_be_refused(name, judge_folder, tmp_path):
+    with pytest.raises(UserError, match=r"no such folder|cannot be read|expected a judge folder|OWNER/NAME"):
+        load_any(Path(name))
+    if "\0" not in name:
+        with pytest.raises(UserError, match="cannot be written"):
+            save_judge(load_judge(judge_folder), tmp_path / name, "card")
+    assert list(tmp_path.rglob(".judge*")) == []
 
 
 def test_saving_and_loading_ask_no_hub(make_judge, tmp_path, monkeypatch, backbone_folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,8 @@ def test_a_row_of_a_table_says_why_it_has_no_score(name, scorer, voice, tmp_path
 
     text, message = UNREADABLE[name]
     table = pd.DataFrame({"response_audio": [voice] * 2, "situation": [text, "Late."]})
-    status = score_table(scorer, table)["status"]
-    assert status.str.contains(message).tolist() == [True, False]
+    status = score_table(scorer, table)["status"].tolist()
+    assert re.search(message, status[0])
     assert status[1] == "ok"
     soundfile.write(tmp_path / "r.wav", voice.samples, RATE)
     with open(tmp_path / "manifest.csv", "w", newline="", encoding="utf-8") as file:
@@ -107,9 +108,10 @@ def test_the_longest_text_that_fits_is_scored_in_any_batch(make_judge, voice, sc
     judge = make_judge()
     text = "x" * 1_900
     free = judge.backbone.max_tokens - int(judge.build_inputs([Pair("p", voice, situation=text)]).attention_mask.sum())
-    fits = Pair("p", voice, situation=text + "x" * free)
+    longest = text + "x" * free
+    fits = Pair("p", voice, situation=longest)
     inputs = judge.build_inputs([fits, Pair("q", voice)])
     assert inputs.attention_mask.sum(-1)[0] == 2_048
     assert torch.isfinite(judge(inputs)).all()
     with pytest.raises(TextError, match=r"make 2,049 tokens"):
-        judge.build_inputs([Pair("p", voice, situation=fits.situation + "x")])
+        judge.build_inputs([Pair("p", voice, situation=longest + "x")])

@@ -277,7 +277,7 @@ def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
         assert error_of(service.score(wav(), level="0.9"))[:2] == (422, "invalid")
 
 
-# ---------------------------------------------------------------- trouble
+# ---------------------------------------------------------------- errors
 
 
 def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ def logged(run: Path, name: str) -> list[float]:
 def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
     """12 pairs in batches of 4, or of twice 2: the same sums. 9 validation pairs: an odd number, 5 and 4 of them.
 
-    With a part trained in full, and layers computed again: reentrant checkpointing would break under DDP (peft#313).
+    With a fully fine-tuned part, and layers computed again: reentrant checkpointing would break under DDP (peft#313).
     With losses that compare the items of a batch: each process must see those of the other.
     """
     one, two = tmp_path / "one", tmp_path / "two"

@@ -1,4 +1,4 @@
-"""Training a judge on an encoder: the tower stays, the joiner learns, and the clips are encoded once."""
+"""Training a judge on an encoder: the tower stays, the fusion learns, and the clips are encoded once."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 conv_bias=True,
             )
         )
-    with torch.no_grad():
-        for name, weight in model.feature_extractor.named_parameters():
-            if name.endswith("conv.bias"):
-                weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
+        with torch.no_grad():
+            for name, weight in model.feature_extractor.named_parameters():
+                if name.endswith("conv.bias"):
+                    weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
     model.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
     return folder
@@ -51,7 +51,7 @@ def scores_of(judge, pairs) -> np.ndarray:
 
 @pytest.fixture
 def run_on(train_arguments, hubert_folder, tmp_path):
-    """Train the joiner alone: name of the run, whether clips are encoded once, epochs."""
+    """Train the fusion alone: name of the run, whether clips are encoded once, epochs."""
 
     def run(name: str, *, cached: bool, epochs: int):
         words = train_arguments(
@@ -69,7 +69,7 @@ def run_on(train_arguments, hubert_folder, tmp_path):
     return run
 
 
-def test_a_joiner_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_folder, tmp_path):
+def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_folder, tmp_path):
     loaded = run_on("run", cached=True, epochs=12)
     fresh = load_backbone(Checkpoint(str(hubert_folder))).network.encoder.state_dict()
     assert all(torch.equal(weight, fresh[name]) for name, weight in loaded.judge.network.encoder.state_dict().items())
@@ -84,7 +84,7 @@ def test_a_joiner_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_fold
     assert np.abs(scores_of(load_judge(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
 
 
-def test_clips_that_were_encoded_once_train_the_same_joiner(run_on):
+def test_clips_that_were_encoded_once_train_the_same_fusion(run_on):
     once, anew = (
         dict(run_on(str(cached), cached=cached, epochs=1).judge.network.joiner.named_parameters())
         for cached in (True, False)

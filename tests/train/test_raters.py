@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from empathy_judge.train.raters import RaterEmbedding
+from empathy_judge.train.objective import RaterEmbedding
 from torch import Tensor, nn
 
 

@@ -28,13 +28,13 @@ PREFERENCES_ALONE = {"data__preference_share": 1}
 
 
 @pytest.fixture(scope="module")
-def opinions(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compared(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 scripts of two contexts, each with the response that was made for it.
 
     Low responses are good and high ones are bad. Two raters in each of two campaigns, the second campaign two points
     stricter; a rater compares the responses of each script.
     """
-    folder = tmp_path_factory.mktemp("opinions") / "data"
+    folder = tmp_path_factory.mktemp("compared") / "data"
     folder.mkdir()
     pairs, ratings, preferences = [], [], []
     for script in range(12):
@@ -52,7 +52,7 @@ def opinions(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
             ratings += [(name, f"{campaign}-{rater}", "warmth", score + rater) for rater in range(2)]
         better, worse = sorted((f"p{script:02d}-{take}" for take in range(2)), key=lambda n: (script + int(n[-1])) % 2)
         preferences.append((better, worse, "judge", "warmth", 1.0))
-    card = DatasetCard("opinions", (Dimension("warmth", 1, 5, 1),), "a test", "CC0-1.0", synthetic=True)
+    card = DatasetCard("compared", (Dimension("warmth", 1, 5, 1),), "a test", "CC0-1.0", synthetic=True)
     write_dataset(
         folder,
         card,
@@ -68,15 +68,15 @@ def scores_of(judge, pairs) -> np.ndarray:
     return torch.cat([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
-def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_path: Path):
+def test_preferences_alone_teach_the_order(compared: Path, train_arguments, tmp_path: Path):
     run = tmp_path / "run"
-    train(train_arguments(run, data__path=opinions, trainer__max_epochs=4, **PREFERENCES_ALONE))
+    train(train_arguments(run, data__path=compared, trainer__max_epochs=4, **PREFERENCES_ALONE))
     checkpoint = read_checkpoint(run / BEST)
     origin = checkpoint["description"]["provenance"]
     assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
     assert origin["losses"] == {"bradley_terry": 1.0, "centring": 0.01}
     judge = load_run(run / LAST).judge
-    whole = PairDataset.load(opinions)
+    whole = PairDataset.load(compared)
     items = [*human_comparisons(whole.subset("train")), *human_comparisons(whole.subset("test"))]
     chosen = scores_of(judge, [item.chosen for item in items])
     rejected = scores_of(judge, [item.rejected for item in items])
@@ -86,19 +86,19 @@ def test_preferences_alone_teach_the_order(opinions: Path, train_arguments, tmp_
     assert origin["preferences_met"]["warmth"] == 1.0
 
 
-def test_a_probe_learns_the_order_from_preferences_alone(opinions: Path, train_arguments, tmp_path: Path):
+def test_a_probe_learns_the_order_from_preferences_alone(compared: Path, train_arguments, tmp_path: Path):
     run = tmp_path / "run"
     train(
         train_arguments(
-            run, data__path=opinions, method="probe", judge__head_input__audio="all_layers", **PREFERENCES_ALONE
+            run, data__path=compared, method="probe", judge__head_input__audio="all_layers", **PREFERENCES_ALONE
         )
     )
-    judge, test = load_run(run).judge, human_comparisons(PairDataset.load(opinions).subset("test"))
+    judge, test = load_run(run).judge, human_comparisons(PairDataset.load(compared).subset("test"))
     lead = scores_of(judge, [item.chosen for item in test]) - scores_of(judge, [item.rejected for item in test])
     assert (lead > 0).all()
 
 
-def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opinions: Path, train_arguments, tmp_path):
+def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, compared: Path, train_arguments, tmp_path):
     for share, data, message in (
         ({"preference_share": 0.5}, dataset_folder, "share of 0.5 of what it has not: preferences"),
         (
@@ -106,28 +106,28 @@ def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, opin
             dataset_folder,
             "share of 0.2 of what it has not: a response of the same",
         ),
-        ({"preference_share": 1.2}, opinions, r"data\.preference_share 1\.2; expected shares from 0 to 1"),
-        ({"preference_share": 0.7, "counterfactual_share": 0.7}, opinions, "left for rated pairs -0.4; expected"),
+        ({"preference_share": 1.2}, compared, r"data\.preference_share 1\.2; expected shares from 0 to 1"),
+        ({"preference_share": 0.7, "counterfactual_share": 0.7}, compared, "left for rated pairs -0.4; expected"),
     ):
         overrides = {f"data__{name}": value for name, value in share.items()}
         with pytest.raises(DataError, match=message):
             train(train_arguments(tmp_path / "run", data__path=data, **overrides))
     with pytest.raises(UserError, match=r"rater_embedding 4 with data\.target mean; expected single"):
-        train(train_arguments(tmp_path / "run", data__path=opinions, objective__rater_embedding=4))
+        train(train_arguments(tmp_path / "run", data__path=compared, objective__rater_embedding=4))
 
 
-def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_arguments, tmp_path, monkeypatch):
+def test_mixed_batches_hold_rated_and_counterfactual_pairs(compared, train_arguments, tmp_path, monkeypatch):
     batches: list[Batch] = []
     monkeypatch.setattr(JudgeModule, "on_train_batch_start", lambda self, batch, number: batches.append(batch))
     mix = {"data__counterfactual_share": 0.5, "data__counterfactual_min_score": 0.6, "trainer__max_epochs": 1}
-    train(train_arguments(tmp_path / "run", data__path=opinions, **mix))
-    training = PairDataset.load(opinions).subset("train")
+    train(train_arguments(tmp_path / "run", data__path=compared, **mix))
+    training = PairDataset.load(compared).subset("train")
     made = counterfactuals(training, 0.6)
     # of the two responses of a script only the good one, of the experts, reaches the score
     assert 0 < len(made) < len(training.pairs)
     rows = sum(len(batch.labels.targets) for batch in batches)
-    compared = sum(len(batch.labels.chosen) for batch in batches)
-    assert sum(len(batch.indices) for batch in batches) == compared == 12
+    count = sum(len(batch.labels.chosen) for batch in batches)
+    assert sum(len(batch.indices) for batch in batches) == count == 12
     assert rows == 36
     for batch in batches:
         rated = len(batch.indices)
@@ -140,10 +140,10 @@ def test_mixed_batches_hold_rated_and_counterfactual_pairs(opinions, train_argum
         assert (batch.labels.strengths == 1).all()
 
 
-def test_pairs_that_nobody_rated_are_no_training_items(opinions: Path, tmp_path: Path):
+def test_pairs_that_nobody_rated_are_no_training_items(compared: Path, tmp_path: Path):
     folder = tmp_path / "few"
-    shutil.copytree(opinions, folder)
-    whole = PairDataset.load(opinions)
+    shutil.copytree(compared, folder)
+    whole = PairDataset.load(compared)
     training = [pair.pair_id for pair in whole.subset("train").pairs]
     kept = whole.ratings.loc[~whole.ratings["pair_id"].isin(training[:5]), :]
     pairs = pd.DataFrame([
@@ -161,10 +161,10 @@ def test_pairs_that_nobody_rated_are_no_training_items(opinions: Path, tmp_path:
     assert len(data.validation.pairs) == len(whole.subset("validation").pairs)
 
 
-def test_single_raters_are_learned_and_left_behind(opinions: Path, train_arguments, tmp_path: Path):
+def test_single_raters_are_learned_and_gone_afterwards(compared: Path, train_arguments, tmp_path: Path):
     run = tmp_path / "run"
     raters = {"data__target": "single", "objective__rater_embedding": 4, "judge__head": "gaussian"}
-    train(train_arguments(run, data__path=opinions, trainer__max_epochs=2, **raters))
+    train(train_arguments(run, data__path=compared, trainer__max_epochs=2, **raters))
     weights = read_checkpoint(run / LAST)["state_dict"]
     assert {name for name in weights if not name.startswith("judge.")} == {
         "raters.embedding", "raters.scale.weight", "raters.shift.weight",
@@ -173,10 +173,10 @@ def test_single_raters_are_learned_and_left_behind(opinions: Path, train_argumen
     assert weights["raters.scale.weight"].abs().max() > 1e-4  # it starts at 0
     loaded = load_run(run / LAST)
     save_judge(loaded, tmp_path / "judge", "card")
-    pairs = PairDataset.load(opinions).pairs
+    pairs = PairDataset.load(compared).pairs
     assert (scores_of(load_judge(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()
     stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
     assert "crowd-0" not in json.dumps(stored)
     # a resumed run needs them
-    resumed = train(train_arguments(run, data__path=opinions, trainer__max_epochs=3, resume="true", **raters))
+    resumed = train(train_arguments(run, data__path=compared, trainer__max_epochs=3, resume="true", **raters))
     assert resumed is not None

@@ -15,6 +15,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import sweep as sweeps
+from empathy_judge.train.checkpointing import CannotWrite
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.sweep import Space, check_recipe, read_sweep, run_sweep
 from filelock import FileLock
@@ -143,18 +144,19 @@ def test_a_trial_counts_the_mean_over_seeds_and_the_best_becomes_a_recipe(traine
     )
 
 
-def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(trained, sweep_file, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CannotWrite("disk full"), OSError(28, "disk full")])
+def test_a_sweep_that_was_stopped_goes_on_as_if_nothing_had_happened(error, trained, sweep_file, tmp_path, monkeypatch):
     _, whole = run_sweep(sweep_file, tmp_path / "whole")
     plain = sweeps._train_seed
     before = len(trained)
 
     def killed(recipes: list[str], run: Path, seed: int) -> float:
         if run.parent.name == "trial-0001" and seed == 2:
-            raise KeyboardInterrupt
+            raise error
         return plain(recipes, run, seed)
 
     monkeypatch.setattr(sweeps, "_train_seed", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         run_sweep(sweep_file, tmp_path / "cut")
     assert trained[before:] == [("trial-0000/seed-0", 0), ("trial-0000/seed-2", 2), ("trial-0001/seed-0", 0)]
     monkeypatch.setattr(sweeps, "_train_seed", plain)

@@ -19,16 +19,7 @@ BASELINES = (*FITTED, "quality", "random", "constant")
 
 
 def check_apart(spec: str, learn_from: Sequence[str], split: str | None) -> None:
-    """A judge is not measured on the pairs that it is fitted on.
-
-    Args:
-        spec: Its name.
-        learn_from: The splits that it is fitted on.
-        split: The one that it will be measured on; None = all pairs.
-
-    Raises:
-        UserError: If it would be.
-    """
+    """Refuses (`UserError`) a judge that would be measured on a split (None = all pairs) that it is fitted on."""
     if split is None or split in learn_from:
         raise UserError(
             f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
@@ -19,8 +19,8 @@ from ....data_modules.functionals import FUNCTIONALS, functionals
 from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Pair, PairDataset
-from .. import OK, score_table
-from .regression import Learn, Regression, fit, in_closed_form, searched, the_best_of
+from .. import OK
+from .regression import Learn, RegressionJudge, Standardised, fit, searched, the_best_of
 
 ITERATIONS = 300
 """Trees of gradient boosting for each dimension."""
@@ -117,27 +117,13 @@ def egemaps() -> Measures:
 OURS = Measures(tuple(FUNCTIONALS), functionals)
 
 
-class AcousticJudge:
-    """Implements `Judge` by regression on measures of the last context turn, of the response, and of their difference.
+class AcousticJudge(RegressionJudge):
+    """Regression on measures of the last context turn, of the response, and of their difference.
 
     Ridge regression can only weigh them; with a Gaussian kernel it can also learn which delivery suits which.
-
-    Args:
-        name: How reports call it.
-        features: Of pairs.
-        regression: Fitted to them.
-        record: What it says of itself; fits strict JSON.
     """
 
-    only_given: str | None = None
-
-    def __init__(self, name: str, features: ClipFeatures, regression: Regression, record: Mapping[str, Any]) -> None:
-        self.name, self.record = name, record
-        self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
-        self._features, self._regression = features, regression
-        sizes = {of: (own["pairs"], own["groups"]) for of, own in regression.record.items()}
-        # in signatures: what was fitted to what, and no errors, whose last digits another CPU has otherwise
-        self.identity = [features.measures.names, sizes]
+    identity: Sequence[Any] = ()
 
     @classmethod
     def fitted_to(cls, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0):
@@ -151,19 +137,18 @@ class AcousticJudge:
         features = ClipFeatures(measures)
         found, statuses = features.of(dataset.pairs)
         usable = [status == OK for status in statuses]
-        regression = fit(name, dataset, found, usable, the_best_of(in_closed_form(seed), boosting(seed)))
+        learn = the_best_of(partial(Standardised.learn, seed=seed), boosting(seed))
+        regression = fit(name, dataset, found, usable, learn)
         record = {
             "measures": list(measures.names),
             "unusable_pairs": usable.count(False),
             "fitted": dict(regression.record),
         }
-        return cls(name, features, regression, record)
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`. A pair with a clip that cannot be used has no score and says why in `status`."""
-        found, statuses = self._features.of(pairs)
-        scores = self._regression.predict(found, [status == OK for status in statuses])
-        return score_table(pairs, self.dimensions, scores, statuses=statuses)
+        judge = cls(name, features.of, regression, record)
+        sizes = {of: (own["pairs"], own["groups"]) for of, own in regression.record.items()}
+        # in signatures: what was fitted to what, and no errors, whose last digits another CPU has otherwise
+        judge.identity = [measures.names, sizes]
+        return judge
 
 
 def boosting(seed: int) -> Learn:

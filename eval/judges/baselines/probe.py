@@ -12,8 +12,9 @@ from ....data_modules.errors import DataError, UserError
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
 from ....models import CHECKPOINTS, JUDGE_FILE
-from ....models.artifact import Provenance, describe, read_settings
+from ....models.artifact import describe, read_settings
 from ....models.backbones.base import Quantization
+from ....models.description import Provenance
 from ....models.feature_cache import DiskStore
 from ....models.head_input import HeadInputSettings
 from ....models.judge import EmpathyJudge, JudgeSettings

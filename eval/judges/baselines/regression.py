@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from ....data_modules.errors import DataError
-from ....data_modules.schema import Dimension, PairDataset
+from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
 from ...probes import group_of
+from .. import OK, score_table
 
 FOLDS = 5
 _FURTHEST = 5.0  # standard deviations: a measure beyond says no more for its distance
 
 
 class Model(Protocol):
-    """What was fitted."""
+    """What was fitted: rating points `(n,)` from features `(n, k)`."""
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """Rating points `(n,)` from features `(n, k)`."""
-        ...
+    def predict(self, features: np.ndarray) -> np.ndarray: ...
 
 
 Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Model, Mapping[str, Any]]]
@@ -61,6 +61,34 @@ class Regression:
             for column, (dimension, model) in enumerate(zip(self.dimensions, self.models, strict=True)):
                 scores[rows, column] = np.clip(model.predict(features[rows]), dimension.minimum, dimension.maximum)
         return scores
+
+
+Features = Callable[[Sequence[Pair]], tuple[np.ndarray, list[str]]]
+"""From n pairs to features `(n, k)` and per pair ``ok``, or why it has none."""
+
+
+class RegressionJudge:
+    """Implements `Judge` by regression on features of pairs.
+
+    Args:
+        name: How reports call it.
+        features: Of pairs.
+        regression: Fitted to them.
+        record: What it says of itself; fits strict JSON.
+    """
+
+    only_given: str | None = None
+
+    def __init__(self, name: str, features: Features, regression: Regression, record: Mapping[str, Any]) -> None:
+        self.name, self.record = name, record
+        self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
+        self._features, self._regression = features, regression
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`. A pair without features has no score and says why in `status`."""
+        found, statuses = self._features(pairs)
+        scores = self._regression.predict(found, [status == OK for status in statuses])
+        return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
 
 def fit(
@@ -100,15 +128,8 @@ def fit(
 
 
 def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
-    """A regressor of scikit-learn with the settings that have the least squared error of groups left out, in `FOLDS`
-    folds (fewer where there are fewer groups).
-
-    Args:
-        name: Of the model, in records.
-        model: The regressor.
-        settings: Parameter of it -> values to choose among.
-        seed: Of the folds.
-    """
+    """A regressor of scikit-learn with the settings (parameter -> values) that have the least squared error of groups
+    left out, in `FOLDS` folds (fewer where there are fewer groups)."""
 
     def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
         search = GridSearchCV(
@@ -126,11 +147,7 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
 
 
 def the_best_of(*learns: Learn) -> Learn:
-    """Whichever has the least squared error of groups that were left out.
-
-    Args:
-        learns: All are tried.
-    """
+    """Whichever has the least squared error of groups that were left out."""
 
     def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
         found = [learn(features, target, groups) for learn in learns]
@@ -141,20 +158,29 @@ def the_best_of(*learns: Learn) -> Learn:
     return learn
 
 
-def in_closed_form(seed: int) -> Learn:
-    """Ridge or kernel regression, whichever has the least squared error of groups that were left out
-    (`models.closed_form`), on standardised features; a missing one is its mean in training.
+@dataclass(frozen=True)
+class Standardised:
+    """Ridge or kernel regression on standardised features; a missing one is its mean in training.
 
-    Args:
-        seed: Of the folds.
+    Attributes:
+        mean: Shape (k,), in training.
+        scale: Shape (k,), standard deviation in training; inf where a feature never varied.
+        solution: Of the closed form.
     """
 
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+    mean: np.ndarray
+    scale: np.ndarray
+    solution: closed_form.Solution
+
+    @classmethod
+    def learn(
+        cls, features: np.ndarray, target: np.ndarray, groups: np.ndarray, *, seed: int
+    ) -> tuple[Model, Mapping[str, Any]]:
+        """A `Learn`: linear or kernel, whichever has the least squared error of groups left out."""
         known = ~np.isnan(features)
         count = np.maximum(known.sum(0), 1)
         mean = np.where(known, features, 0).sum(0) / count
-        variance = np.where(known, features - mean, 0) ** 2
-        scale = np.sqrt(variance.sum(0) / count)
+        scale = np.sqrt((np.where(known, features - mean, 0) ** 2).sum(0) / count)
         scale[scale <= 1e-6 * np.abs(mean)] = np.inf  # what never varied says nothing
         order = np.random.default_rng(seed).permutation(len(target))
         standardised = _standardised(features, mean, scale)[order]
@@ -162,26 +188,15 @@ def in_closed_form(seed: int) -> Learn:
         whole = len(order) <= closed_form.EXACT
         few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
         solution = closed_form.fit(few, (features.shape[1],), None if whole else [every], seed=seed)
-        spread = float(np.std(target))
-        errors = {name: spread * max(0.0, share) ** 0.5 for name, share in solution.record["unexplained"].items()}
-        chosen = {"kernel": solution.record["kernel"], "width": solution.record["width"]}
-        chosen["penalty"] = solution.record["penalty"][0]
-        return _ClosedForm(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
+        spread, record = float(np.std(target)), solution.record
+        errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
+        chosen = {"kernel": record["kernel"], "width": record["width"], "penalty": record["penalty"][0]}
+        return cls(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
 
-    return learn
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """See `Model`."""
+        return self.solution.predict(_standardised(features, self.mean, self.scale))[:, 0]
 
 
 def _standardised(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.clip(np.nan_to_num((features - mean) / scale), -_FURTHEST, _FURTHEST)
-
-
-@dataclass(frozen=True)
-class _ClosedForm:
-    """A model on standardised features, whose mean and standard deviation in training have shape (k,)."""
-
-    mean: np.ndarray
-    scale: np.ndarray
-    solution: closed_form.Solution
-
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        return self.solution.predict(_standardised(features, self.mean, self.scale))[:, 0]

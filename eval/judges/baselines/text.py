@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from sklearn.compose import make_column_transformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
@@ -14,32 +12,22 @@ from sklearn.pipeline import make_pipeline
 
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Pair, PairDataset
-from .. import OK, score_table
-from .regression import Learn, Regression, fit, searched
+from .. import OK
+from .regression import Learn, RegressionJudge, fit, searched
 
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
 _MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
 
 
-class TextJudge:
-    """Implements `Judge` by ridge regression on TF-IDF of words and characters, of context and response.
+class TextJudge(RegressionJudge):
+    """Ridge regression on TF-IDF of words and characters, of context and response.
 
     The context is the text about the situation and the transcript of what is answered. A judge of delivery must beat
     it; where it agrees with the raters, they, or the writers of the responses, let words decide.
-
-    Args:
-        regression: Fitted to `_documents`.
-        record: What it says of itself; fits strict JSON.
     """
 
     name = "text"
-    only_given: str | None = None
-
-    def __init__(self, regression: Regression, record: Mapping[str, Any]) -> None:
-        self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
-        self.record = record
-        self._regression = regression
 
     @classmethod
     def fitted_to(cls, dataset: PairDataset, seed: int = 0) -> TextJudge:
@@ -56,13 +44,8 @@ class TextJudge:
                 "has a response_text; expected pairs with transcripts"
             )
         regression = fit(cls.name, dataset, documents, usable, _ridge(seed))
-        return cls(regression, {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)})
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`. A pair without a transcript of its response has no score."""
-        documents, statuses = _documents(pairs)
-        scores = self._regression.predict(documents, [status == OK for status in statuses])
-        return score_table(pairs, self.dimensions, scores, statuses=statuses)
+        record = {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)}
+        return cls(cls.name, _documents, regression, record)
 
 
 def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:

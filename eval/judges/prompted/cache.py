@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platformdirs import user_cache_path
+from pydantic import TypeAdapter, ValidationError
 
 from ....data_modules.errors import UserError
-from .provider import Provider, Reply, Usage
+from .provider import Provider, Reply
 from .questions import Question
 
 _VERSION = 1
@@ -28,6 +29,9 @@ CREATE TABLE IF NOT EXISTS answers (
     created REAL NOT NULL     -- seconds since 1970
 )
 """
+
+
+_REPLIES = TypeAdapter(Reply)
 
 
 def default_path() -> Path:
@@ -71,7 +75,7 @@ class AnswerCache:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
@@ -85,12 +89,18 @@ class AnswerCache:
             raise UserError(f"{path}: not a file of answers ({error})") from None
 
     def get(self, key: str) -> Answer | None:
-        """The answer, if there is one."""
-        row = self._base.execute("SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        fields = json.loads(row[0])
-        return Answer(Reply(**{**fields, "usage": Usage(**fields["usage"])}), *row[1:])
+        """The answer, if there is one.
+
+        Raises:
+            UserError: If the file is damaged: what was paid for is not asked again in silence.
+        """
+        wanted = "SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?"
+        try:
+            row = self._base.execute(wanted, (key,)).fetchone()
+            return row and Answer(_REPLIES.validate_json(row[0]), *row[1:])
+        except (sqlite3.Error, ValidationError) as error:
+            reason = "a row is no answer" if isinstance(error, ValidationError) else error
+            raise UserError(f"{self.path}: is damaged ({reason}); name another file with --answers") from None
 
     def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
         """Keeps an answer.
@@ -102,7 +112,7 @@ class AnswerCache:
         try:
             self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))
         except sqlite3.Error as error:
-            raise UserError(f"{self._path}: an answer cannot be kept ({error})") from None
+            raise UserError(f"{self.path}: an answer cannot be kept ({error})") from None
 
     def close(self) -> None:
         """Closes the file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
-from .cache import AnswerCache
+from .cache import AnswerCache, default_path
 from .gemini import GeminiProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge, Session
 from .openai import OpenAIProvider
@@ -20,7 +21,7 @@ from .questions import Example
 from .settings import Settings, parse_settings
 
 if TYPE_CHECKING:
-    from ....models.backbones.base import Quantization
+    from ..opening import Loading
 
 PROVIDERS = ("openai", "gemini", "local")
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
@@ -36,11 +37,8 @@ def open_prompted(
     spec: str,
     dataset: PairDataset,
     learn_from: Sequence[str],
-    answers: AnswerCache,
-    budget: float | None = None,
+    loading: Loading,
     probes_asked_for: bool = False,
-    device: str | None = None,
-    quantization: Quantization | None = None,
 ) -> PromptedJudge:
     """The judge that a spec names.
 
@@ -48,11 +46,8 @@ def open_prompted(
         spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `Settings`, each after a comma.
         dataset: Its dimensions are asked for; rated examples come from it.
         learn_from: The splits that examples may come from.
-        answers: Where answers are kept.
-        budget: Dollars.
+        loading: Budget, where answers are kept, and of a local model device and quantization.
         probes_asked_for: Whether listening checks were asked for by name.
-        device: Of a local model, see `LocalProvider`.
-        quantization: Of a local model.
 
     Raises:
         UserError: If the spec has no model or a wrong setting, SDK or key are missing, or a local model cannot answer.
@@ -67,12 +62,13 @@ def open_prompted(
     if name == "local":
         from .local import LocalProvider  # torch and transformers, which no other provider needs
 
-        provider = LocalProvider(model, device, quantization or "none")
+        provider = LocalProvider(model, loading.get("device"), loading.get("quantization") or "none")
         settings = _local_settings(settings, dimensions, spec)
         provider.check_mode("text" if settings.answers == "text" else "logprobs")
     else:
         provider = OpenAIProvider(model, settings) if name == "openai" else GeminiProvider(model, settings)
-    session = Session(provider, settings, answers, budget)
+    file = loading.get("answers")
+    session = Session(provider, settings, AnswerCache(Path(file) if file else default_path()), loading.get("budget"))
     named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     mode = session.settings.answers
     if settings.mode == "pairwise":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import combinations
@@ -62,6 +64,8 @@ class Session:
     def __init__(
         self, provider: Provider, settings: Settings, answers: AnswerCache, budget: float | None = None
     ) -> None:
+        if budget is not None and not 0 <= budget < math.inf:
+            raise UserError(f"budget {budget}; expected dollars, 0 or more")
         mode = provider.modes[0] if settings.answers == "auto" else settings.answers
         if mode not in provider.modes:
             name = f"{provider.name}:{provider.model}"
@@ -156,16 +160,40 @@ def record(outcomes: Sequence[Outcome], parsed: Sequence[Parsed]) -> dict[str, A
 # ---------------------------------------------------------------- judges
 
 
-class PointwiseJudge:
-    """Implements `Judge`: the mean of several answers for each pair.
+class PromptedJudge(ABC):
+    """Implements `Judge`: what both kinds share.
 
     Args:
         name: How reports call it.
         session: Who is asked, and how.
-        dimensions: What it rates, with their scales.
-        examples: Rated pairs that it is shown before each question.
+        dimensions: What it scores, with their scales.
         only_given: See `Judge.only_given`.
     """
+
+    def __init__(
+        self, name: str, session: Session, dimensions: Sequence[Dimension], only_given: str | None = None
+    ) -> None:
+        self.name, self.only_given, self.record = name, only_given, None
+        self.dimensions = tuple(dimension.name for dimension in dimensions)
+        self.session = session
+        self._scales = tuple(dimensions)
+
+    @abstractmethod
+    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
+        """All questions about the pairs."""
+
+    @abstractmethod
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`."""
+
+    def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[Task]:
+        """Each as often as the settings say."""
+        samples = range(self.session.settings.samples)
+        return [Task(build, sample) for build in questions for sample in samples]
+
+
+class PointwiseJudge(PromptedJudge):
+    """The mean of several answers for each pair; `examples` are rated pairs that it is shown before each question."""
 
     def __init__(
         self,
@@ -175,24 +203,20 @@ class PointwiseJudge:
         examples: Sequence[Example] = (),
         only_given: str | None = None,
     ) -> None:
-        self.name, self.only_given, self.record = name, only_given, None
-        self.dimensions = tuple(dimension.name for dimension in dimensions)
-        self.session = session
+        super().__init__(name, session, dimensions, only_given)
         self._examples = tuple(examples)
         # the probabilities of a first token are those of one number
         single = session.settings.answers == "logprobs"
         self._asked: list[tuple[Dimension, ...]] = [(d,) for d in dimensions] if single else [tuple(dimensions)]
 
     def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
-        """All questions about the pairs: pair by pair, then by what is asked at once, then sample by sample."""
+        """All questions: pair by pair, then by what is asked at once, then sample by sample."""
         settings, most = self.session.settings, self.session.provider.max_tokens
-        return [
-            Task(build, sample)
+        return self._sampled(
+            partial(score_question, pair, asked, settings, most, self._examples)
             for pair in pairs
             for asked in self._asked
-            for build in [partial(score_question, pair, asked, settings, most, self._examples)]
-            for sample in range(settings.samples)
-        ]
+        )
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`.
@@ -223,27 +247,13 @@ class PointwiseJudge:
         return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
 
 
-class PairwiseJudge:
-    """Implements `Judge`: a response's score is how often it is preferred to the others of its context.
+class PairwiseJudge(PromptedJudge):
+    """A response's score is how often it is preferred to the others of its context.
 
     The score is in rating points, the middle of the scale where it wins as often as it loses; it says who is better in
     a context and nothing about whether all of them are good. Both orders count alike, so that position bias cancels;
     how often they disagree is told.
-
-    Args:
-        name: How reports call it.
-        session: Who is asked, and how.
-        dimensions: What it compares, with their scales.
-        only_given: See `Judge.only_given`.
     """
-
-    def __init__(
-        self, name: str, session: Session, dimensions: Sequence[Dimension], only_given: str | None = None
-    ) -> None:
-        self.name, self.only_given, self.record = name, only_given, None
-        self.dimensions = tuple(dimension.name for dimension in dimensions)
-        self.session = session
-        self._scales = tuple(dimensions)
 
     def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
         """All questions: comparison by comparison, then the two orders, then sample by sample."""
@@ -251,13 +261,11 @@ class PairwiseJudge:
 
     def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[Task]:
         settings, most = self.session.settings, self.session.provider.max_tokens
-        return [
-            Task(build, sample)
+        return self._sampled(
+            partial(comparison_question, pairs[first], pairs[second], self._scales, settings, most)
             for one, other in compared
             for first, second in ((one, other), (other, one))
-            for build in [partial(comparison_question, pairs[first], pairs[second], self._scales, settings, most)]
-            for sample in range(settings.samples)
-        ]
+        )
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`.
@@ -305,9 +313,6 @@ class PairwiseJudge:
             for won, failed in zip(wins, failures, strict=True)
         ]
         return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
-
-
-PromptedJudge = PointwiseJudge | PairwiseJudge
 
 
 def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ....data_modules.errors import AudioError, UserError
+from ....data_modules.errors import AudioError, TextError, UserError
 from ....models.backbones import NANO
 from ....models.backbones.audio_language_model import Message
 from ....models.backbones.base import Checkpoint, Quantization
@@ -91,10 +91,10 @@ class LocalProvider:
             self._loaded = AnsweringModel(self._checkpoint, self._device)
         try:
             return self._rated(question) if question.mode == "logprobs" else self._written(question)
-        except AudioError as error:
-            raise RequestError("clips too long", str(error)) from None
-        except UserError as error:  # too many tokens, or a transcript with one that has a meaning of its own
-            raise RequestError("question cannot be read", str(error)) from None
+        except UserError as error:
+            # else too many tokens, or a transcript with one that has a meaning of its own
+            of_clips = isinstance(error, AudioError) and not isinstance(error, TextError)
+            raise RequestError("clips too long" if of_clips else "question cannot be read", str(error)) from None
         except torch.OutOfMemoryError:
             advice = "use shorter clips, fewer examples, another --device or --quantization nf4"
             raise RequestError("out of memory", advice, final=True) from None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import soundfile
@@ -54,25 +54,56 @@ class Scores:
     """
 
     dimensions: tuple[Dimension, ...]
+    _ASKS: ClassVar[str] = "what the voices sound like, one sentence"
 
     def schema(self) -> dict[str, Any]:
         """The form as a JSON schema."""
-        reason = {"type": "string", "description": "what the voices sound like, one sentence"}
-        return _object({REASON: reason, **{d.name: _number_schema(d) for d in self.dimensions}})
+        reason = {"type": "string", "description": self._ASKS}
+        return _object({REASON: reason, **{d.name: self._field(d) for d in self.dimensions}})
 
     def in_words(self) -> str:
         """The form as an instruction, for models that take no schema."""
-        fields = ", ".join(f'"{d.name}": <{d.scale}>' for d in self.dimensions)
+        fields = ", ".join(f'"{d.name}": {self._in_words(d)}' for d in self.dimensions)
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
     def read(self, answer: str) -> dict[str, float]:
-        """Name -> number.
+        """Name -> number; of `Preferred` a verdict.
 
         Raises:
             Unread: If the answer does not have the form.
         """
         found = _last_object(answer, [d.name for d in self.dimensions])
-        return {d.name: _on_scale(found[d.name], d) for d in self.dimensions}
+        return {d.name: self._value(found[d.name], d) for d in self.dimensions}
+
+    def _field(self, dimension: Dimension) -> dict[str, Any]:
+        low, high = (int(x) if float(x).is_integer() else x for x in (dimension.minimum, dimension.maximum))
+        whole = dimension.step is not None and all(float(x).is_integer() for x in (dimension.step, dimension.minimum))
+        kind = "integer" if whole else "number"
+        return {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
+
+    def _in_words(self, dimension: Dimension) -> str:
+        return f"<{dimension.scale}>"
+
+    def _value(self, value: Any, dimension: Dimension) -> float:
+        return _on_scale(value, dimension)
+
+
+class Preferred(Scores):
+    """The form of a verdict: for each dimension the better response; 1 = the first, -1 = the second, 0 = a tie."""
+
+    _ASKS = "how the voices differ, one sentence"
+
+    def _field(self, dimension: Dimension) -> dict[str, Any]:
+        return {"type": "string", "enum": [*_PREFERENCE]}
+
+    def _in_words(self, dimension: Dimension) -> str:
+        return '"first" or "second" or "tie"'
+
+    def _value(self, value: Any, dimension: Dimension) -> float:
+        word = str(value).strip().lower()
+        if word not in _PREFERENCE:
+            raise Unread(UNREADABLE, f"{dimension.name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
+        return _PREFERENCE[word]
 
 
 @dataclass(frozen=True)
@@ -97,33 +128,7 @@ class Number:
         return {self.dimension.name: _on_scale(numbers[0], self.dimension)}
 
 
-@dataclass(frozen=True)
-class Preferred:
-    """The form of a verdict: for each dimension the better response; 1 = the first, -1 = the second, 0 = a tie."""
-
-    dimensions: tuple[Dimension, ...]
-
-    def schema(self) -> dict[str, Any]:
-        """See `Scores.schema`."""
-        fields = {d.name: {"type": "string", "enum": [*_PREFERENCE]} for d in self.dimensions}
-        return _object({REASON: {"type": "string", "description": "how the voices differ, one sentence"}, **fields})
-
-    def in_words(self) -> str:
-        """See `Scores.in_words`."""
-        fields = ", ".join(f'"{d.name}": "first" or "second" or "tie"' for d in self.dimensions)
-        return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
-
-    def read(self, answer: str) -> dict[str, float]:
-        """See `Scores.read`."""
-        found = _last_object(answer, [d.name for d in self.dimensions])
-        words = {d.name: str(found[d.name]).strip().lower() for d in self.dimensions}
-        for name, word in words.items():
-            if word not in _PREFERENCE:
-                raise Unread(UNREADABLE, f"{name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
-        return {name: _PREFERENCE[word] for name, word in words.items()}
-
-
-Form = Scores | Number | Preferred
+Form = Scores | Number
 _PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
 
 
@@ -184,13 +189,6 @@ def _on_scale(value: Any, dimension: Dimension) -> float:
     if not dimension.minimum - slack <= number <= dimension.maximum + slack:
         raise Unread(OUT_OF_RANGE, f"{dimension.name}: {number:g}; expected {dimension.scale}")
     return number
-
-
-def _number_schema(dimension: Dimension) -> dict[str, Any]:
-    low, high = (int(end) if float(end).is_integer() else end for end in (dimension.minimum, dimension.maximum))
-    whole = dimension.step is not None and float(dimension.step).is_integer() and float(dimension.minimum).is_integer()
-    kind = "integer" if whole else "number"
-    return {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
 
 
 def _object(fields: dict[str, Any]) -> dict[str, Any]:

@@ -296,7 +296,7 @@ def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> No
     assert "agreement with the others median time (s) to ask about" in page.text
 
 
-def test_the_page_claims_nothing_about_haste_without_times(inspected: Inspected) -> None:
+def test_the_page_claims_nothing_about_rapid_responding_without_times(inspected: Inspected) -> None:
     ratings = rating_rows()
     text = inspected(ratings=ratings).text
     assert "None looks constant, random or like a copy of another." in text

@@ -100,13 +100,13 @@ CONDITIONS = {"voice of both": of_both, "voice of the response": of_response, "w
 
 def test_the_three_are_told_apart(reports: dict[str, Any]) -> None:
     said = {}
-    for name, (report, items) in reports.items():
-        own = report["dimensions"][DIMENSION.name]
-        checks = {check: found[DIMENSION.name] for check, found in report["checks"].items()}
+    for name, results in reports.items():
+        own = results.report["dimensions"][DIMENSION.name]
+        checks = {check: found[DIMENSION.name] for check, found in results.report["checks"].items()}
         found = listening_sentence(checks, own["spearman"])
         said[name] = found.kind
         assert found.text.count(". ") == 0
-        assert found.text in unescape(render_page(report, items)), found
+        assert found.text in unescape(render_page(results.report, results.items)), found
     assert said == {
         "voice of both": "listens",
         "voice of the response": "response_only",

@@ -21,7 +21,7 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
 from empathy_judge.eval.pages.report import listening, render_page, write_report
-from empathy_judge.eval.pages.sound import MAX_EMBEDDED, EmbeddedClips
+from empathy_judge.eval.pages.sound import MAX_EMBEDDED, embedded
 from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
 from empathy_judge.eval.results import Report, Results
@@ -97,8 +97,7 @@ def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) 
     samples = 0.3 * np.sin(2 * np.pi * 440 * np.arange(30 * 44_100) / 44_100)
     soundfile.write(tmp_path / "long.wav", np.stack([samples, samples], 1), 44_100)
     (tmp_path / "damaged.wav").write_bytes(b"RIFF no")
-    clips = EmbeddedClips()
-    player = clips.add(tmp_path / "long.wav")
+    player = embedded(tmp_path / "long.wav")
     assert player.seconds == pytest.approx(30)
     assert player.address is not None
     content = base64.b64decode(player.address.removeprefix("data:audio/mpeg;base64,"))
@@ -107,7 +106,7 @@ def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) 
     assert rate == 44_100
     assert heard.ndim == 1
     assert heard.std() == pytest.approx(samples.std(), rel=0.05)
-    damaged = clips.add(tmp_path / "damaged.wav")
+    damaged = embedded(tmp_path / "damaged.wav")
     assert damaged.address is None
     assert damaged.problem
 

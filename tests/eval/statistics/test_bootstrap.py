@@ -133,13 +133,6 @@ def test_a_resample_in_which_the_scores_are_constant_is_undefined() -> None:
         np.testing.assert_array_equal(undefined, without | (resamples.counts[:, 0] == 7))
 
 
-def test_no_resamples_give_the_value_alone() -> None:
-    x, y, groups = tied_scores(30, seed=7)
-    result = estimate(kendall, x, y, resamples=Resamples.draw(groups, 0, seed=0))
-    assert result.value is not None
-    assert (result.low, result.high) == (None, None)
-
-
 def test_differences_and_ratios_are_taken_draw_by_draw() -> None:
     x, y, groups = tied_scores(60, seed=8)
     resamples = Resamples.draw(groups, 100, seed=0)

@@ -24,7 +24,8 @@ from empathy_judge.eval.statistics.calibration import (
 )
 from scipy import stats
 
-NAN = float("nan")
+from .conftest import NAN, own_groups
+
 X = np.array([1.0, 2, 2, 3, 4, 4, 5, 6, 7, 8])
 Y = np.array([2.0, 1, 3, 2.5, 2, 4, 3.5, 5, 4.5, 5])
 
@@ -34,10 +35,6 @@ def scores(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
     rng = np.random.default_rng(seed)
     human = rng.uniform(1, 5, n)
     return (human + rng.normal(size=n)).round(1), (2 * human).round(0) / 2, rng.integers(0, 12, n)
-
-
-def no_draws(n: int) -> Resamples:
-    return Resamples.draw(np.arange(n), 0, 0)
 
 
 def interval_by_hand(
@@ -81,16 +78,16 @@ def test_scale_use_is_numpys_also_in_resamples():
 
 
 def test_scale_use_of_constants_and_few_items():
-    constant = scale_use(np.full(4, 3.3), np.arange(4.0), 0, 4, no_draws(4))
+    constant = scale_use(np.full(4, 3.3), np.arange(4.0), 0, 4, own_groups(4))
     shown = constant["judge"]["sd"], constant["judge"]["range_used"], constant["sd_ratio"]
     assert [own.value for own in shown] == [0, 0, 0]
-    undefined = scale_use(np.arange(4.0), np.full(4, 0.1), 0, 4, no_draws(4))["sd_ratio"]
+    undefined = scale_use(np.arange(4.0), np.full(4, 0.1), 0, 4, own_groups(4))["sd_ratio"]
     assert (undefined.value, undefined.reason) == (None, "the human scores are constant")
-    one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, no_draws(2))["judge"]["mean"]
+    one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, own_groups(2))["judge"]["mean"]
     assert (one.value, one.n, one.dropped) == (2, 1, 1)
-    assert scale_use(np.array([]), np.array([]), 1, 5, no_draws(0))["judge"]["mean"].reason == "0 items"
+    assert scale_use(np.array([]), np.array([]), 1, 5, own_groups(0))["judge"]["mean"].reason == "0 items"
     with pytest.raises(ValueError, match="a scale from 5 to 5"):
-        scale_use(X, Y, 5, 5, no_draws(10))
+        scale_use(X, Y, 5, 5, own_groups(10))
 
 
 # --- calibration
@@ -149,7 +146,7 @@ def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
     assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
     assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
     assert calibration_error(Y, Y) == 0.0
-    empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), no_draws(1))
+    empty = expected_calibration_error(np.array([NAN]), np.array([1.0]), own_groups(1))
     assert (empty.value, empty.reason) == (None, "0 items, 1 dropped as NaN")
     assert calibration_curve(np.array([np.inf]), np.array([1.0]), np.zeros(1)) == ()
 
@@ -209,7 +206,7 @@ def test_mapping_mends_another_scale_and_the_error(mapping: Mapping):
     human = rng.uniform(1, 5, 400)
     judge = 20 * human + 10 * rng.normal(size=400)
     groups = np.arange(400) // 4
-    found = mapped_errors(judge, human, groups, mapping, no_draws(400))
+    found = mapped_errors(judge, human, groups, mapping, own_groups(400))
     assert found["mae"].value < 0.5 < 20 < mae(judge, human)
     assert found["error"].value < 0.25 < 20 < calibration_error(judge, human)
 
@@ -223,11 +220,11 @@ def test_mapping_of_constants_gaps_and_single_groups(mapping: Mapping):
     score = np.array([1.0, NAN, 3, 4, 5, 6])
     gaps = mapped_scores(score, human, groups, mapping)
     assert np.isnan(gaps).tolist() == np.isnan(score).tolist()
-    errors = mapped_errors(score, human, groups, mapping, no_draws(6))
+    errors = mapped_errors(score, human, groups, mapping, own_groups(6))
     assert (errors["mae"].n, errors["mae"].dropped) == (5, 1)
-    alone = mapped_errors(human, human, np.zeros(6), mapping, no_draws(6))
+    alone = mapped_errors(human, human, np.zeros(6), mapping, own_groups(6))
     assert (alone["mae"].value, alone["mae"].reason) == (None, "1 group: no other one to fit a mapping on")
-    assert mapped_errors(np.array([]), np.array([]), np.array([]), mapping, no_draws(0))["rmse"].reason == "0 items"
+    assert mapped_errors(np.array([]), np.array([]), np.array([]), mapping, own_groups(0))["rmse"].reason == "0 items"
 
 
 HUMAN = np.array([1.0, 2.0, 3.0, 4.0, np.nan, 2.5])

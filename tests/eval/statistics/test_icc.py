@@ -10,7 +10,8 @@ from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import FORMS, Form, icc
 
-NAN = float("nan")
+from .conftest import NAN, own_groups, table_of
+
 # Shrout and Fleiss (1979), table 2: six items, four raters. They print 0.17, 0.29, 0.71, 0.44, 0.62, 0.91.
 SHROUT_FLEISS = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], float)
 # pingouin 0.7.0: intraclass_corr with options["round.column.CI95"] = 10
@@ -24,18 +25,8 @@ PINGOUIN: dict[Form, tuple[float, float, float]] = {
 }
 
 
-def table(scores: np.ndarray) -> RatingTable:
-    """From shape (items, raters), NaN = not rated."""
-    items, raters = np.nonzero(~np.isnan(scores))
-    return RatingTable(items, raters, scores[items, raters], len(scores), tuple(map(str, range(scores.shape[1]))))
-
-
-def own_groups(n: int, resamples: int = 0) -> Resamples:
-    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
-
-
 def measured(scores: np.ndarray, resamples: int = 0) -> dict[Form, Statistic]:
-    return icc(table(scores), own_groups(len(scores), resamples))
+    return icc(table_of(scores.T), own_groups(len(scores), resamples))
 
 
 def simulated(missing: float, seed: int, n: int = 200, raters: int = 10) -> np.ndarray:
@@ -117,7 +108,9 @@ def test_one_way_with_raters_of_its_own_for_every_item() -> None:
 
 def test_bootstrap_intervals_where_items_share_groups_or_ratings_miss() -> None:
     scores = simulated(0.3, 1, n=120)
-    for form, found in icc(table(scores), Resamples.draw([f"g{item // 3}" for item in range(120)], 200, 0)).items():
+    for form, found in icc(
+        table_of(scores.T), Resamples.draw([f"g{item // 3}" for item in range(120)], 200, 0)
+    ).items():
         assert found.low is not None, form
         assert found.high is not None, form
         assert found.low < (found.value or 0) < found.high
@@ -128,7 +121,7 @@ def test_every_resample_is_the_icc_of_the_items_that_often() -> None:
     scores = simulated(0.4, 2, n=40, raters=5)
     scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
     resamples = own_groups(len(scores), 4)
-    found = icc(table(scores), resamples)
+    found = icc(table_of(scores.T), resamples)
     for row, counts in enumerate(resamples.counts):
         again = measured(np.repeat(scores, counts[resamples.codes].astype(int), axis=0))
         for form in FORMS:
@@ -140,9 +133,9 @@ def test_a_complete_panel_resamples_as_an_incomplete_one() -> None:
     almost = np.concatenate([scores, [[0.0, 0.0, NAN, NAN]]])
     codes, counts = np.arange(31) // 2, np.random.default_rng(0).integers(0, 3, (3, 16)).astype(float)
     counts[:, 15] = 0
-    whole = icc(table(scores), Resamples(codes[:30], counts))
+    whole = icc(table_of(scores.T), Resamples(codes[:30], counts))
     # Centred on another mean, and through the equations of biases instead of the closed form
-    other = icc(table(almost), Resamples(codes, counts))
+    other = icc(table_of(almost.T), Resamples(codes, counts))
     for form in FORMS:
         assert other[form].draws == pytest.approx(whole[form].draws, abs=1e-7)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.krippendorff import DISTANCES, Distance, krippendorff_alpha
 
-NAN = float("nan")
+from .conftest import NAN, own_groups, table_of
+
 # Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", section C
 EXAMPLE = np.array(
     [
@@ -28,17 +27,8 @@ def made() -> np.ndarray:
     return scores
 
 
-def table(scores: np.ndarray) -> RatingTable:
-    raters, items = np.nonzero(~np.isnan(scores))
-    return RatingTable(items, raters, scores[raters, items], scores.shape[1], tuple(map(str, range(len(scores)))))
-
-
-def draws(n: int, resamples: int = 0) -> Resamples:
-    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
-
-
 def alpha(scores: np.ndarray, distance: Distance) -> float | None:
-    return krippendorff_alpha(table(scores), distance, draws(scores.shape[1])).value
+    return krippendorff_alpha(table_of(scores), distance, own_groups(scores.shape[1])).value
 
 
 @pytest.mark.parametrize(
@@ -63,8 +53,8 @@ def test_nominal_by_hand() -> None:
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_every_resample_is_alpha_of_the_items_that_often(distance: Distance) -> None:
     scores = made()
-    resamples = draws(40, 6)
-    found = krippendorff_alpha(table(scores), distance, resamples)
+    resamples = own_groups(40, 6)
+    found = krippendorff_alpha(table_of(scores), distance, resamples)
     times = resamples.counts[:, resamples.codes].astype(int)
     repeated = [alpha(np.repeat(scores, own, axis=1), distance) for own in times]
     assert found.draws == pytest.approx(repeated, abs=1e-12)
@@ -72,7 +62,7 @@ def test_every_resample_is_alpha_of_the_items_that_often(distance: Distance) -> 
 
 
 def test_counts_items_and_the_single_ratings_that_do_not_count() -> None:
-    found = krippendorff_alpha(table(EXAMPLE), "ordinal", draws(12, 200))
+    found = krippendorff_alpha(table_of(EXAMPLE), "ordinal", own_groups(12, 200))
     assert (found.n, found.dropped) == (11, 1)
     assert found.value is not None
     assert found.low is not None
@@ -90,15 +80,15 @@ def test_ordinal_sees_only_the_order_and_ratio_only_the_proportions() -> None:
 
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_undefined_with_a_reason(distance: Distance) -> None:
-    resamples = draws(3, 5)
-    constant = krippendorff_alpha(table(np.full((2, 3), 0.1)), distance, resamples)
+    resamples = own_groups(3, 5)
+    constant = krippendorff_alpha(table_of(np.full((2, 3), 0.1)), distance, resamples)
     assert (constant.value, constant.reason) == (None, "the ratings are constant")
-    alone = krippendorff_alpha(table(np.array([[1.0, 2.0, NAN], [NAN, NAN, 3.0]])), distance, resamples)
+    alone = krippendorff_alpha(table_of(np.array([[1.0, 2.0, NAN], [NAN, NAN, 3.0]])), distance, resamples)
     assert alone.reason == "no item with at least two raters"
 
 
 def test_ratio_refuses_scores_below_zero() -> None:
-    found = krippendorff_alpha(table(np.array([[-1.0, 2.0], [1.0, 2.0]])), "ratio", draws(2))
+    found = krippendorff_alpha(table_of(np.array([[-1.0, 2.0], [1.0, 2.0]])), "ratio", own_groups(2))
     assert (found.value, found.reason) == (None, "ratio distance needs scores of 0 or more")
 
 

@@ -1,14 +1,9 @@
-"""A judge that is one more rater has a ratio of 1, whatever the panel; by hand, by simulation, on published ratings."""
+"""A judge that is one more rater has a ratio of 1, whatever the panel; by hand and by simulation."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
-from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.like_for_like import (
     AS_GOOD_AS_TRUE_SCORES,
@@ -23,15 +18,7 @@ from empathy_judge.eval.statistics.like_for_like import (
 from empathy_judge.eval.statistics.reliability import leave_one_rater_out
 from scipy.stats import spearmanr, t
 
-NAN = float("nan")
-
-
-def table_of(scores: np.ndarray) -> RatingTable:
-    """From shape (raters, items); NaN = not rated."""
-    raters, items = np.nonzero(~np.isnan(scores))
-    return RatingTable(
-        items, raters, scores[raters, items], scores.shape[1], tuple(f"r{r}" for r in range(len(scores)))
-    )
+from .conftest import NAN, table_of
 
 
 def people(n: int, raters: int, rng: np.random.Generator, differ: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -197,37 +184,3 @@ def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater() -> None:
     assert (both.n_raters, both.judge.n, both.n_groups) == (3, 2, 20)
     assert both.p is not None
     assert compared(pooled([]), draws).verdict == "too few items to tell"
-
-
-# ---------------------------------------------------------------- real ratings
-
-
-def test_models_beside_the_experts_of_kumar_et_al() -> None:
-    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication")
-    if not folder.is_dir():
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
-    ratings = pd.read_csv(folder / "ratings_long.csv", dtype={"row": str, "conversation_id": str})
-    ratings["group"] = ratings["dataset"] + ratings["row"]
-    names = sorted(ratings["group"].unique())
-    draws = Resamples.draw(np.array(names), 300, 0, strata=[name[:-2] for name in names])
-    experts = ratings.loc[ratings["annotator"].str.match("expert[123]")]
-    found = {}
-    for model in ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro"):
-        dimensions = []
-        for key, own in ratings.groupby(["dataset", "dimension"]):
-            dataset, dimension = np.array(key).tolist()
-            scores = own.loc[own["annotator"] == model].set_index("group")["score"]
-            theirs = experts.loc[experts["dataset"] == dataset]
-            theirs = theirs.rename(columns={"group": "pair_id", "annotator": "rater_id"})
-            table = RatingTable.of(theirs, dimension, scores.index.tolist())
-            seen = draws.select(pd.Index(names).get_indexer(scores.index))
-            dimensions.append(held_out(scores.to_numpy(float), table, seen))
-        found[model] = compared(pooled(dimensions), draws, n=21)
-    ratios = {name: round(own.ratio.value or NAN, 3) for name, own in found.items()}
-    assert ratios == {"gpt_4o": 0.855, "claude_3.7_sonnet": 0.948, "gemini_2.5_pro": 0.947}
-    assert [round(own.rater.value or NAN, 3) for own in found.values()] == [0.656] * 3
-    claude, gemini = found["claude_3.7_sonnet"], found["gemini_2.5_pro"]
-    assert claude.verdict == gemini.verdict == "not told apart from one rater"
-    assert (claude.n_items, claude.n_raters, claude.n_groups) == (1050, 3, 200)
-    # At the edge: the verdict on GPT-4o hangs on the draws, its interval does not
-    assert found["gpt_4o"].difference.high == pytest.approx(0.0, abs=0.01)

@@ -24,7 +24,7 @@ from empathy_judge.eval.statistics.reliability import (
 )
 from scipy.stats import spearmanr
 
-NAN = float("nan")
+from .conftest import NAN, table_of
 
 
 def long(scores: np.ndarray) -> pd.DataFrame:
@@ -263,13 +263,6 @@ def test_very_many_groups_are_drawn_less_often() -> None:
 
 
 # ---------------------------------------------------------------- the mean of several raters
-
-
-def table_of(scores: np.ndarray) -> RatingTable:
-    """From shape (raters, items); NaN = not rated."""
-    raters, items = np.nonzero(~np.isnan(scores))
-    names = tuple(f"r{rater}" for rater in range(len(scores)))
-    return RatingTable(items, raters, scores[raters, items], scores.shape[1], names)
 
 
 def rated(n: int, raters: int, seed: int, noise: float = 1.0) -> np.ndarray:

@@ -25,7 +25,7 @@ from empathy_judge.eval.statistics.significance import (
 )
 from scipy import stats
 
-NAN = float("nan")
+from .conftest import NAN
 
 
 def clustered(rng: np.random.Generator, n: int = 100, groups: int = 40, share: float = 0.5) -> tuple[np.ndarray, ...]:

@@ -18,6 +18,8 @@ from empathy_judge.eval.statistics.systems import (
 )
 from scipy import stats
 
+from .conftest import NAN
+
 
 @pytest.fixture
 def table() -> pd.DataFrame:
@@ -85,9 +87,6 @@ def test_means_by_system() -> None:
         {"system_id": "b", "n_items": 2, "human": 2.0, "judge": 1.5},
     ]
     assert (found["n_systems"], found["spearman"].reason) == (2, "2 systems, at least 3 needed")
-
-
-NAN = float("nan")
 
 
 def p_by_hand(difference: np.ndarray) -> float:

@@ -106,7 +106,7 @@ def test_turns_of_one_speaker_have_no_order(encoder, clips):
     assert (judge(judge.build_inputs([forth])) - judge(judge.build_inputs([back]))).abs().max() <= 1e-5
 
 
-def test_the_joiner_is_trained_with_or_without_lora(encoder, pairs):
+def test_the_fusion_is_trained_with_or_without_lora(encoder, pairs):
     names = {f"network.joiner.{name}" for name, _ in CrossAttentionFusion(3, 32).named_parameters()}
     for parts in ([], ["audio_tower"]):
         judge = judge_of(encoder, parts)
@@ -132,7 +132,7 @@ def test_every_adapter_changes_the_states(encoder, clips):
         weight.copy_(kept)
 
 
-def test_a_joiner_is_the_same_for_the_same_seed(encoder):
+def test_a_fusion_is_the_same_for_the_same_seed(encoder):
     def first(seed: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -160,41 +160,41 @@ def test_a_file_cut_short_is_refused_in_one_line(encoder, tmp_path):
     assert "\n" not in str(found.value)
 
 
-# the joiner by itself
+# the fusion by itself
 
 
 @pytest.fixture
-def joiner() -> CrossAttentionFusion:
+def fusion() -> CrossAttentionFusion:
     """Two layers of width 3; every weight off its first value."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        joiner = CrossAttentionFusion(2, 3)
-        for weight in joiner.parameters():
+        fusion = CrossAttentionFusion(2, 3)
+        for weight in fusion.parameters():
             weight.add_(0.1 * torch.randn(weight.shape))
-    return joiner
+    return fusion
 
 
 @torch.no_grad()
-def test_layers_are_summed_by_the_softmax_of_their_weights(joiner):
+def test_layers_are_summed_by_the_softmax_of_their_weights(fusion):
     states = torch.randn(5, 6)
-    joiner.layer_weights.copy_(torch.tensor([0.0, 3.0]).log().clamp(min=-50.0))
-    assert torch.allclose(joiner.project(states), joiner.input(joiner.input_norm(states[:, 3:])))
-    joiner.layer_weights.copy_(torch.tensor([1.0, 3.0]).log())
-    expected = joiner.input(joiner.input_norm(0.25 * states[:, :3] + 0.75 * states[:, 3:]))
-    assert torch.allclose(joiner.project(states), expected, atol=1e-6)
+    fusion.layer_weights.copy_(torch.tensor([0.0, 3.0]).log().clamp(min=-50.0))
+    assert torch.allclose(fusion.project(states), fusion.input(fusion.input_norm(states[:, 3:])))
+    fusion.layer_weights.copy_(torch.tensor([1.0, 3.0]).log())
+    expected = fusion.input(fusion.input_norm(0.25 * states[:, :3] + 0.75 * states[:, 3:]))
+    assert torch.allclose(fusion.project(states), expected, atol=1e-6)
     assert torch.equal(CrossAttentionFusion(4, 3).layer_weights.softmax(-1), torch.full((4,), 0.25))
 
 
 @torch.no_grad()
-def test_padding_changes_nothing_and_context_tokens_stay_what_they_were(joiner):
+def test_padding_changes_nothing_and_context_tokens_stay_what_they_were(fusion):
     segments = torch.tensor([[USER, USER, OTHER, RESPONSE, RESPONSE]])
     audio = torch.randn(1, 5, WIDTH)
-    alone = joiner(audio, segments)
-    assert torch.equal(alone[0, :3], (audio + joiner.segments(segments))[0, :3])
+    alone = fusion(audio, segments)
+    assert torch.equal(alone[0, :3], (audio + fusion.segments(segments))[0, :3])
     for before, after in ((2, 1), (0, 3), (3, 0)):
         padded = nn_pad(segments, before, after, PADDING)
         noisy = torch.cat([1e3 * torch.randn(1, before, WIDTH), audio, 1e3 * torch.randn(1, after, WIDTH)], 1)
-        assert (joiner(noisy, padded)[:, before : before + 5] - alone).abs().max() <= 1e-5
+        assert (fusion(noisy, padded)[:, before : before + 5] - alone).abs().max() <= 1e-5
 
 
 def nn_pad(values: torch.Tensor, before: int, after: int, value: int) -> torch.Tensor:
@@ -202,32 +202,32 @@ def nn_pad(values: torch.Tensor, before: int, after: int, value: int) -> torch.T
 
 
 @torch.no_grad()
-def test_without_context_only_the_learned_token_is_attended_to(joiner):
+def test_without_context_only_the_learned_token_is_attended_to(fusion):
     segments = torch.tensor([[RESPONSE, RESPONSE, PADDING]])
     audio = torch.randn(1, 3, WIDTH)
-    tokens = audio + joiner.segments(segments)
-    only = joiner.attention.in_proj_weight[2 * WIDTH :] @ joiner.no_context + joiner.attention.in_proj_bias[2 * WIDTH :]
-    joined = tokens + joiner.attention.out_proj(only)
-    expected = joiner.output_norm(joined + joiner.feed_forward(joined))
-    assert torch.allclose(joiner(audio, segments)[:, :2], expected[:, :2], atol=1e-5)
+    tokens = audio + fusion.segments(segments)
+    only = fusion.attention.in_proj_weight[2 * WIDTH :] @ fusion.no_context + fusion.attention.in_proj_bias[2 * WIDTH :]
+    joined = tokens + fusion.attention.out_proj(only)
+    expected = fusion.output_norm(joined + fusion.feed_forward(joined))
+    assert torch.allclose(fusion(audio, segments)[:, :2], expected[:, :2], atol=1e-5)
 
 
-def test_one_response_frame_does_not_see_another(joiner):
+def test_one_response_frame_does_not_see_another(fusion):
     segments = torch.tensor([[USER, RESPONSE, RESPONSE]])
     audio = torch.randn(1, 3, WIDTH, requires_grad=True)
-    joiner(audio, segments)[0, 1].sum().backward()
+    fusion(audio, segments)[0, 1].sum().backward()
     assert audio.grad is not None
     assert audio.grad[0, 0].any()
     assert audio.grad[0, 1].any()
     assert not audio.grad[0, 2].any()
 
 
-def test_it_computes_under_autocast(joiner):
+def test_it_computes_under_autocast(fusion):
     segments = torch.tensor([[USER, RESPONSE, RESPONSE], [RESPONSE, PADDING, PADDING]])
     states = torch.randn(6, 6)
-    exact = joiner(joiner.project(states).unflatten(0, (2, 3)), segments)
+    exact = fusion(fusion.project(states).unflatten(0, (2, 3)), segments)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = joiner(joiner.project(states).unflatten(0, (2, 3)), segments)
+        rough = fusion(fusion.project(states).unflatten(0, (2, 3)), segments)
     assert (
         torch.cosine_similarity(rough.float()[segments == RESPONSE], exact[segments == RESPONSE], dim=-1).min() > 0.99
     )

@@ -22,7 +22,7 @@ class Case:
     Attributes:
         loss: Takes the outputs, then target and mask.
         outputs: The model's outputs, float64, first axis: items.
-        target: What people said, first axis: items.
+        target: Labels, first axis: items.
         twice: Whether an item of weight 2 is the same as the item twice.
         shift: Whether adding a constant to all outputs changes nothing.
     """

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from empathy_judge.data_modules.schema import PairDataset, Turn
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines import acoustic
 from empathy_judge.eval.judges.baselines.acoustic import OURS, AcousticJudge, ClipFeatures, Measures
-from empathy_judge.eval.judges.baselines.regression import FOLDS, fit, in_closed_form
+from empathy_judge.eval.judges.baselines.regression import FOLDS, Standardised, fit
 from scipy.stats import spearmanr
 
 RATE = 16_000
@@ -167,7 +168,7 @@ def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered: PairDataset) 
     ratings = pd.DataFrame({"pair_id": [pair.pair_id for pair in pairs], "score": wanted})
     ratings = ratings.assign(rater_id="r", dimension="empathy")
     dataset = dataclasses.replace(delivered, pairs=pairs, ratings=ratings)
-    found = fit("acoustic", dataset, features, [True] * 600, in_closed_form(0))
+    found = fit("acoustic", dataset, features, [True] * 600, partial(Standardised.learn, seed=0))
     assert [dimension.name for dimension in found.dimensions] == ["empathy"]  # nobody rated warmth
     assert found.record["empathy"]["kernel"] == "gaussian"
     assert found.record["empathy"]["cross_validated_rmse"]["gaussian 0.6"] < 0.2
@@ -183,7 +184,9 @@ def test_folds_keep_groups_whole(delivered: PairDataset) -> None:
     ratings = train.ratings.copy()
     level = dict(zip(np.unique(groups), rng.uniform(1, 5, len(np.unique(groups))), strict=True))
     ratings["score"] = [level[groups[[pair.pair_id for pair in train.pairs].index(p)]] for p in ratings["pair_id"]]
-    found = fit("x", dataclasses.replace(train, ratings=ratings), features, [True] * 48, in_closed_form(0))
+    found = fit(
+        "x", dataclasses.replace(train, ratings=ratings), features, [True] * 48, partial(Standardised.learn, seed=0)
+    )
     assert FOLDS == 5
     assert found.record["empathy"]["cross_validated_rmse"]["linear"] > 0.9 * np.std(list(level.values()))
 

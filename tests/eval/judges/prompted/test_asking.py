@@ -186,7 +186,7 @@ def test_examples_stand_before_the_question() -> None:
 )
 def test_judges_that_cannot_be_opened(spec: str, told: str, store: Any) -> None:
     with pytest.raises(UserError, match=told):
-        open_prompted(spec, rated(22), ["train"], store)
+        open_prompted(spec, rated(22), ["train"], {"answers": store.path})
 
 
 def test_probabilities_need_single_digits(store: Any) -> None:
@@ -194,7 +194,7 @@ def test_probabilities_need_single_digits(store: Any) -> None:
     card = DatasetCard("d", (Dimension("vocal_empathy", 0, 100),), "s", "l")
     dataset = PairDataset(wide.root, card, wide.pairs, wide.ratings)
     with pytest.raises(UserError, match="single digits"):
-        open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], store)
+        open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], {"answers": store.path})
 
 
 VENDORS = {
@@ -217,7 +217,7 @@ def test_answers_of_earlier_versions_stay_valid(store: Any, make_pairs: Pairs) -
     first, second = make_pairs(2)
     pairs = [first, replace(second, context=first.context)]
     for spec, key in keys.items():
-        judge = open_prompted(spec, rated(22), ["train"], store)
+        judge = open_prompted(spec, rated(22), ["train"], {"answers": store.path})
         task = judge.tasks(pairs)[-1]
         assert cache_key(judge.session.provider, task.build(), task.sample).startswith(key), spec
 
@@ -232,7 +232,7 @@ def test_another_server_is_another_one_however_it_was_named(
     monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", "sk-of-another")
 
     def opened(*settings: str) -> Any:
-        return open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], store)
+        return open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], {"answers": store.path})
 
     def told(judge: Any) -> str:
         return disclosure(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1).splitlines()[0]
@@ -268,7 +268,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
         for value in ("sk-of-the-vendor", None):
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
-            judge = open_prompted(f"{vendor}:{model},samples=1", rated(22), ["train"], store)
+            judge = open_prompted(f"{vendor}:{model},samples=1", rated(22), ["train"], {"answers": store.path})
             assert judge.score(make_pairs(1 if value else 2))["score"].iloc[-1] == 4
             assert disclosure(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
     sent = [{**request.headers} for request in server.requests]
@@ -279,4 +279,4 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
 def test_a_variable_without_an_address_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; expected http://HOST"):
-        open_prompted("openai:m", rated(22), ["train"], store)
+        open_prompted("openai:m", rated(22), ["train"], {"answers": store.path})

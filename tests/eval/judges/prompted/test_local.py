@@ -36,7 +36,7 @@ def opened(store: AnswerCache, make_pairs: Pairs) -> Callable[..., PromptedJudge
         pairs = tuple(replace(pair, split="train") for pair in make_pairs(6))
         rows = [(pair.pair_id, "r", d.name, 1.0 + n % 5) for n, pair in enumerate(pairs) for d in card.dimensions]
         ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-        return open_prompted(spec, PairDataset(Path("tones"), card, pairs, ratings), ["train"], store)
+        return open_prompted(spec, PairDataset(Path("tones"), card, pairs, ratings), ["train"], {"answers": store.path})
 
     return make
 

@@ -228,7 +228,7 @@ def test_gemini_answers(case: str, make_judge: Make, make_pairs: Pairs) -> None:
 
 
 RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.2s"}]
-TROUBLES = {
+FAULTS = {
     "openai": {
         "rate limit with a hint": openai_error(429, "slow down", "rate_limit_exceeded", {"retry-after-ms": "200"}),
         "rate limit": openai_error(429, "slow down", "rate_limit_exceeded"),
@@ -253,10 +253,10 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize(("vendor", "case"), [(vendor, case) for vendor, cases in TROUBLES.items() for case in cases])
-def test_passing_trouble_is_tried_again(vendor: str, case: str, make_judge: Make, make_pairs: Pairs) -> None:
+@pytest.mark.parametrize(("vendor", "case"), [(vendor, case) for vendor, cases in FAULTS.items() for case in cases])
+def test_passing_fault_is_tried_again(vendor: str, case: str, make_judge: Make, make_pairs: Pairs) -> None:
     good = Response(openai_answer(json.dumps(GOOD)) if vendor == "openai" else gemini_answer(json.dumps(GOOD)))
-    with serve(in_turn([TROUBLES[vendor][case], good])) as server:
+    with serve(in_turn([FAULTS[vendor][case], good])) as server:
         row = make_judge(vendor, server.url, ["samples=1", "timeout=1"]).score(make_pairs(1)).iloc[0]
     assert (row["status"], row["score"]) == (OK, 4)
     assert len(server.requests) == 2
@@ -265,11 +265,11 @@ def test_passing_trouble_is_tried_again(vendor: str, case: str, make_judge: Make
 
 
 @pytest.mark.parametrize("vendor", ["openai", "gemini"])
-def test_lasting_trouble_is_a_named_failure(
+def test_lasting_fault_is_a_named_failure(
     vendor: str, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner._FIRST_DELAY", 0.01)
-    with serve(always(TROUBLES[vendor]["server error"])) as server:
+    with serve(always(FAULTS[vendor]["server error"])) as server:
         judge = make_judge(vendor, server.url)
         row = judge.score(make_pairs(1)).iloc[0]
         assert row["status"] == "server error"

@@ -375,3 +375,22 @@ def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
     base.close()
     with pytest.raises(UserError, match="another version"):
         AnswerCache(tmp_path / "other.sqlite")
+
+
+@pytest.mark.parametrize("reply", ["", "[]", '{"kind": 7}', '{"kind": "answered", "usage": []}', "[" * 100_000])
+def test_a_damaged_answer_is_not_paid_again(
+    reply: str, make_judge: Make, make_pairs: Pairs, store: AnswerCache
+) -> None:
+    with serve(lambda request: Response(openai_answer(GOOD))) as server:
+        judge = make_judge("openai", server.url)
+        judge.score(make_pairs(1))
+        store._base.execute("UPDATE answers SET reply = ?", (reply,))
+        with pytest.raises(UserError, match=r"answers.sqlite: is damaged \(a row is no answer\)"):
+            judge.score(make_pairs(1))
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("budget", [float("nan"), float("inf"), -1.0])
+def test_a_budget_that_is_no_limit_is_refused(budget: float, make_judge: Make) -> None:
+    with pytest.raises(UserError, match="expected dollars, 0 or more"):
+        make_judge("openai", "http://127.0.0.1:9", budget=budget)

@@ -1,0 +1,297 @@
+"""Harms commands at many moments: ``python tests/kills/commands.py kill|full|readonly --moments 20``.
+
+Every command that writes runs on a small disk of its own (a tmpfs: this must be root), where an earlier result lies if
+the command replaces one. Then, at each moment:
+
+- ``kill``: the process and what it started are killed by SIGKILL;
+- ``full``: the disk has room for a part of the result, from nothing to all but a twentieth;
+- ``readonly``: the disk becomes read-only, or with ``--user`` the folder may not be written by this user.
+
+What is asserted: a refused command ends with code 2 and one line; the earlier result is as it was, or the new one is
+there as a whole; nothing else lies beside it but what the same command goes on from; and the same command, on a disk
+with room, gives what an undisturbed one gives.
+
+Processes are forked from one that has imported everything: most of the time would go into imports otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+COMMANDS = {
+    "import": "import table {in}/pairs.csv --dimension warmth=1:{n}0:1 --out {disk}/out --overwrite",
+    "combine": "combine {in}/data {in}/other --names a b{n} --out {disk}/out --overwrite",
+    "split": "split {disk}/out --overwrite --seed {n}",
+    "inspect": "inspect {in}/data --page {disk}/out",
+    "evaluate": "evaluate {in}/judge --data {in}/data --split all --out {disk}/out --resamples {n}0 --device cpu",
+    "compare": "compare constant random --data {in}/data --split all --out {disk}/out --resamples {n}0",
+    "calibrate": "calibrate {disk}/out --data {in}/data --split all --device cpu",
+    "export": "export {in}/run --backbone {in}/backbone --out {disk}/out",
+    "merge": "export {in}/run --backbone {in}/backbone --out {disk}/out --form merged --device cpu --accept-loss",
+    "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
+    "score": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu",
+    "agreement": "agreement {in}/scores.csv --json --resamples 20",
+    "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
+}
+"""`{n}` is 2, of the earlier result 1."""
+PRINTING = ("agreement", "rank")
+"""Write nothing but standard output, which goes to a file on the disk."""
+PLACES = {"split": "data", "calibrate": "judge"}
+"""What is changed in place, and is there beforehand."""
+REPLACING = ("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score")
+KEPT = (".parts", ".unfinished")
+"""What the same command goes on from."""
+CODES = {"kill": (-signal.SIGKILL, 0), "full": (0, 2), "readonly": (0, 2)}
+PATIENCE = 300.0
+State = dict[str, str]
+
+
+def main() -> int:
+    """Harm; print a line for each command; 1 if something was not as it should."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("harm", choices=list(CODES))
+    parser.add_argument("--moments", type=int, default=20)
+    parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
+    parser.add_argument("--user", type=int, help="a user id; default: root")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inputs", type=Path, help="folder of what is worked on; made if it does not exist")
+    given = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)  # a fork has no threads of its parent
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        os.environ.update(XDG_CACHE_HOME=f"{folder}/cache", TMPDIR=f"{folder}/tmp", HF_HUB_OFFLINE="1")
+        for name in ("disk", "cache", "tmp"):
+            Path(folder, name).mkdir()
+            os.chmod(f"{folder}/{name}", 0o777)
+        inputs = given.inputs or Path(folder, "in")
+        if not inputs.exists():
+            make_inputs(inputs)
+        for name in given.only:
+            trial = Trial(name, given.harm, Path(folder), inputs, given.user, random.Random(given.seed))
+            found = trial.run(given.moments)
+            wrong += len(found["wrong"])
+            print(json.dumps({"command": name, **found}), flush=True)
+    return 1 if wrong else 0
+
+
+def make_inputs(folder: Path) -> None:
+    """A pair dataset, another one, a table, a judge and a run, as the tests make them."""
+    plugin = Path(__file__).with_name("inputs.py")
+    words = ["-q", "-p", "no:cacheprovider", f"--rootdir={Path(__file__).parents[1]}", "-p", "no:xdist", str(plugin)]
+    environment = {**os.environ, "KILLS_INPUTS": str(folder)}
+    subprocess.run([sys.executable, "-m", "pytest", *words], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+class Trial:
+    """One command, harmed again and again."""
+
+    def __init__(self, name: str, harm: str, folder: Path, inputs: Path, user: int | None, rng: random.Random) -> None:
+        self._name, self._harm, self._user, self._rng = name, harm, user, rng
+        self._in, self._disk, self._said = inputs, folder / "disk", folder / "said"
+        self._text = COMMANDS[name]
+
+    def run(self, moments: int) -> dict[str, Any]:
+        """The outcomes, counted, and what was wrong."""
+        from empathy_judge.cli import main as command
+
+        with_disk(self._disk, 64)
+        try:
+            self._prepare()
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                command(self._words(2))  # imports
+            self._prepare()
+            earlier = self._state()
+            start = time.monotonic()
+            assert self._forked(None) == 0, self._said.read_text()
+            seconds, new = time.monotonic() - start, self._state()
+            self._prepare()
+            assert self._forked(None) == 0
+            second = self._state()
+            self._new = {path: mark for path, mark in new.items() if second[path] == mark}  # the rest tells the time
+            self._old = earlier
+            changed = [path for path in new if self._name not in PLACES or new[path] != earlier[path]]
+            size = sum((self._disk / path).stat().st_size for path in changed)
+            counted: Counter[str] = Counter()
+            wrong: list[str] = []
+            for moment in range(moments):
+                self._prepare()
+                code = self._harmed(moment / moments, size, seconds)
+                outcome, problem = self._judge(code)
+                counted[outcome] += 1
+                problem = problem or self._again()
+                if problem:
+                    wrong.append(f"moment {moment}: {problem}")
+            return {"seconds": round(seconds, 2), "outcomes": dict(counted), "wrong": wrong}
+        finally:
+            subprocess.run(["umount", "-l", str(self._disk)], check=True)
+
+    def _prepare(self) -> None:
+        """An empty disk with the earlier result."""
+        remount(self._disk, "rw")
+        os.chmod(self._disk, 0o777)
+        for path in self._disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self._name in PLACES:
+            shutil.copytree(self._in / PLACES[self._name], self._disk / "out")
+        elif self._name in REPLACING:
+            if not (kept := self._disk.with_name(f"earlier-{self._name}")).exists():
+                assert self._forked(None, number=1) == 0, self._said.read_text()
+                shutil.copytree(self._disk, kept)
+            else:
+                shutil.copytree(kept, self._disk, dirs_exist_ok=True)
+        for path in (self._disk, *self._disk.rglob("*")):
+            os.chmod(path, 0o777 if path.is_dir() else 0o666)
+
+    def _words(self, number: int) -> list[str]:
+        return shlex.split(self._text.format_map({"in": self._in, "disk": self._disk, "n": number}))
+
+    def _forked(self, user: int | None, number: int = 2, kill: float | None = None, harm: Any = None) -> int:
+        """The command in a process of its own: its exit code, or less the number of a signal."""
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.setsid()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                os.dup2(os.open(self._said, flags, 0o666), 2)
+                if self._name in PRINTING:
+                    os.dup2(os.open(self._disk / "out.txt", flags, 0o666), 1)
+                else:
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                if user is not None:
+                    os.setuid(user)
+                from empathy_judge.cli import main as command
+
+                code = command(self._words(number))
+            except SystemExit as stopped:
+                code = stopped.code if isinstance(stopped.code, int) else 1
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        deadline, harmed = time.monotonic() + PATIENCE, kill is None
+        begun = time.monotonic()
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            if not harmed and time.monotonic() - begun >= (kill or 0):
+                harmed = harm(child)
+            time.sleep(0.002)
+        os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        return -signal.SIGALRM
+
+    def _harmed(self, moment: float, size: int, seconds: float) -> int:
+        when = self._rng.uniform(0, 1.05 * seconds)
+        if self._harm == "kill":
+
+            def kill(child: int) -> bool:
+                os.killpg(child, signal.SIGKILL)
+                return True
+
+            return self._forked(self._user, kill=when, harm=kill)
+        if self._harm == "full":
+            room = os.statvfs(self._disk)
+            free = max(room.f_bavail * room.f_frsize - int(size * moment), 0)
+            with open(self._disk / "ballast", "wb") as file:
+                file.write(b"0" * free)
+            return self._forked(self._user)
+        if self._user is None:
+            return self._forked(None, kill=when, harm=lambda _: remount(self._disk, "ro"))
+
+        def close(child: int) -> bool:
+            for path in (self._disk, *self._disk.rglob("*")):
+                os.chmod(path, 0o555 if path.is_dir() else 0o444)
+            return True
+
+        return self._forked(self._user, kill=when, harm=close)
+
+    def _judge(self, code: int) -> tuple[str, str]:
+        """What became of it, and what is wrong with that."""
+        remount(self._disk, "rw")
+        os.chmod(self._disk, 0o777)
+        (self._disk / "ballast").unlink(missing_ok=True)
+        said = self._said.read_text(errors="replace")
+        lines = [line for line in said.splitlines() if line.startswith("error: ")]
+        if code not in CODES[self._harm]:
+            return str(code), f"exit code {code}: {said[-500:]}"
+        if code == 2 and (len(lines) != 1 or "Traceback" in said):
+            return "2", f"said {said[-500:]}"
+        state = self._state()
+        is_new = {path: state.get(path) for path in self._new} == self._new
+        if self._name in PRINTING:
+            return f"{code}", ""
+        if code == -signal.SIGKILL and not state and (self._disk / ".out.replaced").exists():
+            return f"{code}, between two renames", ""  # the same command puts it back
+        if state != self._old and not is_new:
+            changed = sorted(path for path in {**state, **self._old} if state.get(path) != self._old.get(path))
+            return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
+        if code != -signal.SIGKILL:
+            beside = [
+                path.name
+                for path in self._disk.iterdir()
+                if path.name not in ("out", "out.csv", "out.csv.summary.json")
+            ]
+            beside += [path.name for path in self._disk.rglob(".*.tmp") if ".parts" not in str(path)]
+            beside = [name for name in beside if not name.endswith(KEPT[:1])]
+            if beside:
+                return str(code), f"left beside: {beside}"
+        return f"{code}, {'new' if is_new else 'as before'}", ""
+
+    def _again(self) -> str:
+        """What is wrong with what the same command makes on a disk with room."""
+        for path in (self._disk, *self._disk.rglob("*")):
+            os.chmod(path, 0o777 if path.is_dir() else 0o666)
+        if self._name in ("export", "merge", "ensemble") and (self._disk / "out").exists():
+            return ""  # it was done
+        code = self._forked(self._user)
+        if code != 0:
+            return f"the same command again: {code}: {self._said.read_text(errors='replace')[-500:]}"
+        state = self._state()
+        other = [path for path in self._new if state.get(path) != self._new[path]]
+        return f"the same command again gave others: {other[:5]}" if other else ""
+
+    def _state(self) -> State:
+        """Every file of the result, by its content."""
+        files = (path for path in self._disk.rglob("*") if path.is_file())
+        marks = {str(path.relative_to(self._disk)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        return {
+            path: mark
+            for path, mark in marks.items()
+            if path.split("/")[0] in ("out", "out.csv", "out.txt") and not path.endswith(".tmp")
+        }
+
+
+def with_disk(folder: Path, mebibytes: int) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=777", "tmpfs", str(folder)], check=True)
+
+
+def remount(folder: Path, mode: str) -> bool:
+    """Whether it could be done: not to read-only while a file is open for writing."""
+    return subprocess.run(["mount", "-o", f"remount,{mode}", str(folder)], capture_output=True).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""`judge.json`, edited by a program: keys dropped, renamed, of another type, exaggerated. A judge loads as it was, or
+is refused in one line."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models import artifact, judge
+from empathy_judge.models.calibration import Calibration, no_calibration
+from empathy_judge.models.description import read_description
+from empathy_judge.models.ensemble import write_ensemble
+from empathy_judge.models.export.check import synthetic_set
+from empathy_judge.models.export.write import write_whole
+from empathy_judge.models.head_input import HeadInputSettings
+from empathy_judge.models.judge_calibration import store_calibration
+from empathy_judge.models.scoring import choose_device
+from empathy_judge.models.weight_files import weights_hash
+
+VALUES: list[Any] = [
+    None, True, -1, 0, 1.5, 10**9, 10**30, 1e308, math.nan, math.inf, "", "x", "\ud800", "a" * 100_000, "../..", "a\0b",
+    [], [1], ["x", "x"], {}, {"a": 1}, [[1]],
+]  # fmt: skip
+EACH = 4  # of the values for each key, by turns
+TRIED = 20  # one of so many edits; the test marked `long` tries them all
+KINDS = ["plain", "histogram", "ensemble", "merged"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request, judge_folder, make_judge, tmp_path_factory) -> Path:
+    """A judge of each kind."""
+    out = tmp_path_factory.mktemp("judges") / request.param
+    description = json.loads((judge_folder / "judge.json").read_text())
+    if request.param == "plain":
+        shutil.copytree(judge_folder, out)
+        loaded = artifact.load_judge(out)
+        names = ["empathy", "warmth"]
+        none = {name: no_calibration("no rated pairs", False) for name in names}
+        store_calibration(
+            Calibration(weights_hash(loaded.judge), "tones", True, "c", "s", None, 0, "none", None, none), out
+        )
+    elif request.param == "histogram":
+        made = make_judge(head_input=HeadInputSettings(functionals=True), head="gaussian")
+        described = artifact.describe(made, artifact.Provenance(**description["provenance"]))
+        artifact.save_judge(artifact.LoadedJudge(made, described), out, "card")
+    elif request.param == "ensemble":
+        write_ensemble([judge_folder, shutil.copytree(judge_folder, out.with_name("member"))], out)
+    else:
+        loaded = artifact.load_judge(judge_folder)
+        write_whole(loaded, out, "merged", "none", synthetic_set(loaded), device="cpu")
+    return out
+
+
+def places(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Of everything in nested values."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, own in inside:
+        yield (*path, key)
+        yield from places(own, (*path, key))
+
+
+def edits(description: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What was done, and the description after it."""
+    turns = itertools.cycle(VALUES)
+    for path in places(description):
+        for change in ("drop", "rename", *itertools.islice(turns, EACH)):
+            edited = copy.deepcopy(description)
+            inside: Any = edited
+            for key in path[:-1]:
+                inside = inside[key]
+            if change == "drop":
+                del inside[path[-1]]
+            elif change == "rename" and isinstance(inside, dict):
+                inside[f"{path[-1]}x"] = inside.pop(path[-1])
+            else:
+                inside[path[-1]] = change
+            yield f"{path} {change!r}"[:100], edited
+
+
+@pytest.mark.parametrize("every", [TRIED, pytest.param(1, marks=pytest.mark.long)])
+def test_an_edited_description_is_refused_in_one_line_or_changes_no_score(every, folder, dataset_folder, monkeypatch):
+    pairs = PairDataset.load(dataset_folder).pairs[:1]
+    kept: dict[str, Any] = {}
+    load = judge.load_backbone
+
+    def quickly(checkpoint: Any) -> Any:
+        if repr(checkpoint) not in kept:
+            kept.clear()
+            kept[repr(checkpoint)] = load(checkpoint)
+        return copy.deepcopy(kept[repr(checkpoint)])
+
+    @torch.no_grad()
+    def scores() -> torch.Tensor:
+        loaded = artifact.load_any(folder).judge
+        return loaded(loaded.build_inputs(pairs))
+
+    monkeypatch.setattr(judge, "load_backbone", quickly)
+    path, whole = folder / "judge.json", (folder / "judge.json").read_text()
+    expected, moved, wrong, count = scores(), [], [], 0
+    for what, edited in itertools.islice(edits(json.loads(whole)), 0, None, every):
+        path.write_text(json.dumps(edited))
+        count += 1
+        try:
+            if (scores() - expected).abs().max() > 1e-5:
+                moved.append(what)
+        except UserError as error:
+            wrong += [what] if "\n" in str(error) else []
+        except Exception as error:
+            wrong.append(f"{what}: {error!r}")
+    path.write_text(whole)
+    assert (moved, wrong) == ([], [])
+    assert count > 300 / every
+
+
+@pytest.mark.parametrize("depth", [100, 990, 3_000, 100_000])
+@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
+@pytest.mark.parametrize("key", ["settings", "calibration", "provenance", "note"])
+def test_a_description_that_is_nested_too_deep_is_refused_in_one_line(
+    depth, opening, closing, key, judge_folder, tmp_path
+):
+    folder = Path(shutil.copytree(judge_folder, tmp_path / "judge"))
+    description = json.loads((folder / "judge.json").read_text())
+    deep = opening * depth + ("1" if opening != "[" else "") + closing * depth
+    (folder / "judge.json").write_text(json.dumps({**description, key: "DEEP"}).replace('"DEEP"', deep))
+    if key == "note" and depth == 100:
+        read_description(folder)  # what is for people is not read
+        return
+    with pytest.raises(UserError, match=r"judge.json: ") as found:
+        artifact.load_judge(folder)
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sampling_rate", -5, "sampling_rate -5; expected greater than 0"),
+        ("max_seconds", 0, "max_seconds 0; expected greater than 0"),
+        ("settings", {"lora": {"rank": 10**9}}, "lora.rank 1000000000; expected 1 to 4,096"),
+        ("settings", {"lora": {"dropout": 1.0}}, "lora.dropout 1; expected at least 0 and less than 1"),
+        ("settings", {"head_input": {"landmarks": 10**9}}, "head_input.landmarks 1000000000; expected 0 to 5,000"),
+        ("provenance", {"dataset": None}, "provenance.dataset None; expected a valid string"),
+    ],
+)
+def test_values_out_of_range_are_named(key, value, message, judge_folder, tmp_path):
+    folder = Path(shutil.copytree(judge_folder, tmp_path / "judge"))
+    description = json.loads((folder / "judge.json").read_text())
+
+    def laid_over(old: Any, new: Any) -> Any:
+        return (
+            {**old, **{name: laid_over(old[name], own) for name, own in new.items()}} if isinstance(new, dict) else new
+        )
+
+    description[key] = laid_over(description[key], value)
+    (folder / "judge.json").write_text(json.dumps(description))
+    with pytest.raises(UserError) as found:
+        artifact.load_judge(folder)
+    assert str(found.value) == f"{folder / 'judge.json'}: {message}"
+
+
+@pytest.mark.parametrize("name", ["meta", "cpu:99x", "tpu", ""])
+def test_a_device_that_holds_no_values_is_refused(name):
+    if not name:
+        assert choose_device(name).type in ("cpu", "cuda")
+        return
+    with pytest.raises(UserError, match=f"device '{name}': expected auto, cpu, or cuda where a GPU is usable"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1 / 0 }}", "{{ messages[9].content }}", "{% for", "{{ raise_exception('no') }}", "no clips at all"],
+)
+def test_a_hostile_chat_template_is_refused_in_one_line(
+    template, judge_folder, backbone_folder, dataset_folder, tmp_path
+):
+    backbone = Path(shutil.copytree(backbone_folder, tmp_path / "backbone"))
+    (backbone / "chat_template.jinja").write_text(template)
+    loaded = artifact.load_judge(judge_folder, artifact.Placement(str(backbone)))
+    with pytest.raises(UserError, match=r"its chat template (fails|shows)") as found:
+        loaded.judge.build_inputs(PairDataset.load(dataset_folder).pairs[:1])
+    assert "\n" not in str(found.value)
