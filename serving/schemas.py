@@ -241,4 +241,5 @@ def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool
         if not calibrated:
             properties.pop("level", None)
         if "dimension" in properties:
-            properties["dimension"]["enum"] = list(dimensions)
+            # the only one may be left out, or be empty
+            properties["dimension"]["enum"] = [*dimensions, ""] if len(dimensions) == 1 else list(dimensions)

@@ -54,6 +54,7 @@ def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], d
     assert form_of(calibrated, "/v1/score")["properties"]["level"]["enum"] == [0.5, 0.8, 0.9, 0.95]
     assert set(form_of(plain, "/v1/score")["properties"]) == {"response", "context", "situation"}
     assert form_of(plain, "/v1/rank")["properties"]["dimension"]["enum"] == ["warmth", "empathy"]
+    assert form_of(calibrated, "/v1/rank")["properties"]["dimension"]["enum"] == ["empathy", ""]
     for path in ("/v1/score", "/v1/rank"):
         assert form_of(calibrated, path)["required"] == ["response"]
         assert form_of(calibrated, path)["additionalProperties"] is False
