@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.schema import Dimension
 
-from .services import FakeScorer, InProcess, in_process, live
+from .services import FakeScorer, InProcess, in_process, live, wav
 
 ERRORS = {"400", "408", "413", "415", "422", "429", "500", "503", "504"}
 
@@ -65,6 +65,13 @@ def test_answers_have_examples(documents: tuple[dict[str, Any], dict[str, Any]])
     for name in ("Scored", "Ranking"):
         (example,) = schemas[name]["examples"]
         assert set(example) == set(schemas[name]["required"])
+
+
+def test_a_number_in_a_form_is_a_text_like_any_other() -> None:
+    scorer = FakeScorer()
+    with in_process(scorer) as service:
+        assert service.score(wav(), situation="-2.54e+16").status_code == 200
+    assert [pair.situation for pair in scorer.heard] == ["-2.54e+16"]
 
 
 @pytest.mark.long
