@@ -17,6 +17,7 @@ import soundfile
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.data_modules.ratings import LABELS
 from safetensors import SafetensorError
+from torch.distributed import DistNetworkError
 
 RATE = 16_000
 
@@ -200,6 +201,8 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
         ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),
         (OSError("a model\nthat is not there"), 2, "a model that is not there; see what the system says"),
         (KeyError("x"), 70, "KeyError: 'x': a mistake of this program; EMPATHY_JUDGE_DEBUG=1 shows where"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 1, "another process of this run ended"),
+        (DistNetworkError("timed out"), 1, "another process of this run ended or does not answer (timed out); its"),
         (KeyboardInterrupt(), 130, None),
         (BrokenPipeError(), 141, None),
     ],
