@@ -9,20 +9,21 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from .commands import A_BUG, BAD_USAGE, data, judges, making, measuring, training
+from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, making, measuring, training
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
-from .data_modules.errors import DEBUG, UserError, as_user_error, bug
+from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Whatever happens, at most one line of it is an error.
 
     Returns:
-        0 = done, 1 = checks failed, 2 = bad usage, bad input, or the machine refuses (one line on standard error), 70 =
-        a bug (one line; with EMPATHY_JUDGE_DEBUG in the environment where it happened); as shells have it 130 =
-        interrupted, 141 = nobody reads on. 75 = asked to stop: the same command goes on.
+        0 = done, 1 = checks failed, or another process of the run was lost, 2 = bad usage, bad input, or the machine
+        refuses (one line on standard error), 70 = a bug (one line; with EMPATHY_JUDGE_DEBUG in the environment where it
+        happened); as shells have it 130 = interrupted, 141 = nobody reads on. 75 = asked to stop: the same command
+        goes on.
     """
     _open_streams()
     try:
@@ -47,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and _output_is_full():
             error.filename = "standard output"
             _close_output()
+        if lost_process(error):  # not code 2: what starts processes again may do so
+            what = UserError(f"another process of this run ended or does not answer ({error}); its own lines say why")
+            print(f"error: {what}", file=sys.stderr)
+            return FAILED_CHECKS
         found = as_user_error(error)
         print(f"error: {bug(error) if found is None else found}", file=sys.stderr)
         return A_BUG if found is None else BAD_USAGE

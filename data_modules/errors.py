@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -172,11 +173,20 @@ def as_user_error(error: BaseException) -> UserError | None:
     return UserError(f"{where}{reason}; {_ADVICE.get(found.errno or 0, 'see what the system says')}")
 
 
+def lost_process(error: BaseException) -> bool:
+    """Whether another process of the same run ended or cannot be reached; torch is not loaded to find out."""
+    distributed = sys.modules.get("torch.distributed")
+    return isinstance(error, ConnectionError if distributed is None else (ConnectionError, distributed.DistError))
+
+
 def bug(error: BaseException) -> str:
     """A line about an error that is no `UserError`."""
     what = UserError(f"{type(error).__name__}: {error}")
     hint = "" if DEBUG in os.environ else f"; {DEBUG}=1 shows where"
-    return f"{what}: a mistake of this program{hint}; please report it with the command"
+    # gloo says with a plain RuntimeError that the other side has gone
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    other = ", unless another process of the run ended before (its own lines say why)" if several else ""
+    return f"{what}: a mistake of this program{other}{hint}; please report it with the command"
 
 
 def os_reason(error: BaseException) -> str:

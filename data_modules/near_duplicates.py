@@ -27,8 +27,6 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from .audio import AudioSource, decode
 from .errors import AudioError
@@ -161,6 +159,9 @@ def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
     Returns:
         Positions of the items of each component, both in order of appearance.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     items = len(labels)
     nodes: dict[Hashable, int] = {}
     rows = [position for position, having in enumerate(labels) for _ in having]

@@ -17,6 +17,7 @@ import soundfile
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.data_modules.ratings import LABELS
 from safetensors import SafetensorError
+from torch.distributed import DistNetworkError
 
 RATE = 16_000
 
@@ -67,6 +68,25 @@ def test_help_does_not_load_torch():
     names = "demo import inspect split train evaluate compare agreement score calibrate export"
     for name in names.split():
         assert re.search(rf"\n    {name}\s", done.stdout)
+
+
+def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):
+    (tmp_path / "file").touch()
+    out = ["--out", str(tmp_path / "file")]
+    calls = [
+        ["evaluate", "judge", "--data", "data", *out],
+        ["compare", "constant", "random", "--data", "data", *out],
+        ["export", "run", *out],
+        ["ensemble", "run", "run", *out],
+    ]
+    program = (
+        "import sys\n"
+        "from empathy_judge.cli import main\n"
+        f"print([main(words) for words in {calls!r}], {{'torch', 'transformers'}} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    line = f"error: {tmp_path / 'file'}: is a file; expected a folder, or a place that is not taken"
+    assert (done.stdout, done.stderr.splitlines()) == ("[2, 2, 2, 2] set()\n", [line] * 4)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +201,8 @@ def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_ru
         ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),
         (OSError("a model\nthat is not there"), 2, "a model that is not there; see what the system says"),
         (KeyError("x"), 70, "KeyError: 'x': a mistake of this program; EMPATHY_JUDGE_DEBUG=1 shows where"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 1, "another process of this run ended"),
+        (DistNetworkError("timed out"), 1, "another process of this run ended or does not answer (timed out); its"),
         (KeyboardInterrupt(), 130, None),
         (BrokenPipeError(), 141, None),
     ],

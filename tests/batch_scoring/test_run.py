@@ -10,12 +10,13 @@ import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import soundfile
-from empathy_judge.batch_scoring.job import Parts
+from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import score_manifest
-from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, find_launch, worker_devices
+from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, _work, find_launch, worker_devices
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.schema import Pair
 
@@ -482,6 +483,27 @@ def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job
             Tries(parts, chunk, "1").note("3")
             Tries(parts, chunk, "1").note("start")
         assert Tries(parts, chunk, "2").culprits == {3}
+        notes = parts.path(chunk, "tries")  # of no worker: all is passed over that is not a note
+        notes.with_name(f"{notes.name}-3").mkdir()
+        notes.with_name(f"{notes.name}-4").write_bytes(b"start\nx\n" * 3 + b"\xff\xfe []\nstart\n" + b"9" * 5_000)
+        assert Tries(parts, chunk, "2").culprits == {3}
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(make_job(write([row(0)])), look)
+
+
+def test_what_the_machine_refuses_a_worker_is_no_death(write, make_job, scorer, monkeypatch):
+    def look(parts, look):
+        (chunk,) = parts.chunks()
+        path = parts.path(chunk, "tries")
+        (path := path.with_name(f"{path.name}-0")).mkdir()
+        said = []
+        with monkeypatch.context() as patched:
+            patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
+            patched.setattr(Job, "load", lambda job, device: scorer)
+            _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
+        assert said == [None, f"{path}: Is a directory; expected a file"]
         raise Killed
 
     with pytest.raises(Killed):

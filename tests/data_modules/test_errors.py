@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.audio import load_clip
-from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS, UserError, shown
+from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS, UserError, bug, shown
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.tables import parse_mapping
 
@@ -42,3 +42,13 @@ def test_programs_tell_errors_by_their_code(call: Callable[[], object], code: st
     with pytest.raises(UserError) as error:
         call()
     assert error.value.code == code
+
+
+@pytest.mark.parametrize(("processes", "told"), [("1", False), ("2", True)])
+def test_a_bug_in_one_of_several_processes_may_come_from_another(
+    processes: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    line = bug(RuntimeError("Connection closed by peer"))
+    assert line.startswith("RuntimeError: Connection closed by peer: a mistake of this program")
+    assert ("unless another process of the run ended before" in line) == told

@@ -172,9 +172,9 @@ def _reply(found: _Answer) -> Reply:
     return Reply(kind, content, version, usage, alternatives)
 
 
-def _usage(said: Any) -> Usage:
+def _usage(found: Any) -> Usage:
     try:
-        usage = _Usage.model_validate(said)
+        usage = _Usage.model_validate(found)
     except ValidationError:  # the answer counts all the same
         return Usage()
     audio = sum(own.tokenCount or 0 for own in usage.promptTokensDetails or () if own.modality == "AUDIO")

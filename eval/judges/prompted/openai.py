@@ -180,9 +180,9 @@ def _reply(completion: _Completion) -> Reply:
     return Reply(kind, content, version, usage, alternatives)
 
 
-def _usage(said: Any) -> Usage:
+def _usage(found: Any) -> Usage:
     try:
-        usage = _Usage.model_validate(said)
+        usage = _Usage.model_validate(found)
     except ValidationError:  # the answer counts all the same
         return Usage()
     audio = (usage.prompt_tokens_details and usage.prompt_tokens_details.audio_tokens) or 0
