@@ -172,8 +172,12 @@ def change_the_head(path):
     path.write_bytes(path.read_bytes().replace(b'"rows": ', b'"rows": 1', 1))
 
 
+def nest(path):
+    path.write_bytes(b"[" * 100_000)
+
+
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
-@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, lambda path: path.unlink()])
+@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
 def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, scorer):
     """Between two commands, and, of parts, while one is at work."""
     manifest = write(rows_with_bad_ones())
