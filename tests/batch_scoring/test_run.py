@@ -497,7 +497,13 @@ def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job
         score_manifest(make_job(write([row(0)])), look)
 
 
-def test_what_the_machine_refuses_a_worker_is_no_death(write, make_job, scorer, monkeypatch):
+@pytest.mark.parametrize("fails", ["loading", "running"])
+def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, scorer, monkeypatch):
+    def load(job, device):
+        if fails == "loading":
+            raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+        return scorer
+
     def look(parts, look):
         (chunk,) = parts.chunks()
         path = parts.path(chunk, "tries")
@@ -505,9 +511,15 @@ def test_what_the_machine_refuses_a_worker_is_no_death(write, make_job, scorer, 
         said = []
         with monkeypatch.context() as patched:
             patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
-            patched.setattr(Job, "load", lambda job, device: scorer)
+            patched.setattr(Job, "load", load)
             _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
-        assert said == [None, f"{path}: Is a directory; expected a file"]
+        assert (
+            said
+            == {
+                "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
+                "running": [None, f"{path}: Is a directory; expected a file"],
+            }[fails]
+        )
         raise Killed
 
     with pytest.raises(Killed):
