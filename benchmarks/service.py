@@ -1,12 +1,12 @@
 """The HTTP service under load, against one client that asks for one score after the other.
 
 The real program is started on a judge, and asked by one client at a time, by many good ones at once, and by many of
-which some are slow, greedy, broken, silent or gone (`KINDS`); each has an address of its own (127.0.1.x). Then all rest
-for a moment, go on, and the service is told to stop (SIGTERM). Reported are throughput and latency of good requests,
-statuses by kind, how scores differ from those of `Scorer`, memory and descriptors of the service and its decoders, and
-what was let in but never answered. Exit code 1 where anything was answered otherwise than it should be, the worst good
-answer took more than 10 times the median, an accepted request was lost, a score was off by more than 1e-5, or memory
-grew by more than 5 % in the second half.
+which some are slow, greedy, broken, silent or gone (`KINDS`); each has an address of its own (127.0.1.x). Then all
+rest for a moment, go on, and the service is told to stop (SIGTERM). Printed as JSON are throughput and latency of good
+requests, statuses by kind (0 = the client hung up, -1 = nobody listened, -2 = no answer), how scores differ from those
+of `Scorer`, memory and descriptors of the service and its decoders, and what was let in but never answered. Exit code
+1 where anything was answered otherwise than it should be, the worst good answer took more than 10 times the median, an
+accepted request was lost, a score was off by more than 1e-5, or memory grew by more than 5 % in the second half.
 Run: `python benchmarks/service.py demo/judge --seconds 180`
 """
 
@@ -27,7 +27,6 @@ import uuid
 import zipfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,9 @@ import psutil
 import soundfile
 from empathy_judge.scorer import Scorer
 
-MEMORY_LIMIT, WORST_LIMIT, SCORE_LIMIT = 1.05, 10.0, 1e-5
-"""What passes: memory in the last quarter against that in the third, worst good answer against the median, and score
-against that of `Scorer`."""
+LIMITS = {"worst_to_median": 10.0, "score_error": 1e-5, "memory_growth": 1.05}
+"""What passes: worst good answer against the median, score against that of `Scorer`, and memory in the last quarter
+against that in the third."""
 RATE = 16_000
 HUGE = 100 * 10**6
 KNOWN = 24
@@ -50,7 +49,6 @@ REST_SECONDS = 8.0
 _OPTIONS = ("--idle-seconds", "3", "--body-seconds", "20", "--kept-bytes", "16000000")
 _BOUNDARY = b"b0undary"
 _CHUNK = 2**16
-_ID: ContextVar[str] = ContextVar("id")  # of the request that a task is making
 
 
 # ---------------------------------------------------------------- clients
@@ -99,15 +97,10 @@ class Client:
     def __init__(self, port: int, number: int, material: Material) -> None:
         self.port, self.address, self.material, self.draw = port, f"127.0.1.{number + 1}", material, material.draw
         self.clip = material.clip
-
-        async def add_id(request: httpx.Request) -> None:
-            request.headers["X-Request-ID"] = _ID.get("")
-
         self.http = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             timeout=90,
             transport=httpx.AsyncHTTPTransport(local_address=self.address, verify=False),
-            event_hooks={"request": [add_id]},
         )
 
     async def known(self) -> int:
@@ -130,18 +123,13 @@ class Client:
         return (await self.http.post("/v1/score", files=files, data=fields)).status_code
 
     async def raw(self, pieces: AsyncIterator[bytes], length: int | None, hang_up: float | None = None) -> int:
-        """A form byte by byte.
-
-        Args:
-            pieces: Of the body.
-            length: That is declared; None = chunked.
-            hang_up: Seconds after the body; None = wait for the answer.
-        """
+        """A form in pieces, of a declared length (None = chunked). It hangs up so many seconds after the last of them
+        (None = it waits for the answer)."""
         reader, writer = await self.connect()
         size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
         writer.write(
             b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=%s\r\n"
-            b"X-Request-ID: %s\r\n%s\r\n\r\n" % (_BOUNDARY, _ID.get().encode(), size)
+            b"X-Request-ID: %s\r\n%s\r\n\r\n" % (_BOUNDARY, self.http.headers["X-Request-ID"].encode(), size)
         )
 
         async def send() -> None:
@@ -174,43 +162,29 @@ def _body(data: bytes) -> bytes:
     return head + data + b"\r\n--%s--\r\n" % _BOUNDARY
 
 
-async def _pieces(data: bytes, parts: int = 1, pause: float = 0.0, at_end: float = 0.0) -> AsyncIterator[bytes]:
-    step = -(-len(data) // parts)
-    for start in range(0, len(data), step):
-        yield data[start : start + step]
-        await asyncio.sleep(pause)
-    await asyncio.sleep(at_end)
-
-
-async def _endless(head: bytes) -> AsyncIterator[bytes]:
-    yield head
-    for _ in range(HUGE // _CHUNK):
-        yield bytes(_CHUNK)
-
-
-async def _slow(client: Client) -> int:
+async def _upload(
+    client: Client, share: float = 1.0, parts: int = 1, pause: float = 0.0, hang_up: float | None = None
+) -> int:
+    """A share of a good form, in parts, with a pause after each."""
     body = _body(client.clip())
-    return await client.raw(_pieces(body, parts=20, pause=0.1), len(body))
+    end = round(share * len(body))
 
+    async def pieces() -> AsyncIterator[bytes]:
+        step = -(-end // parts)
+        for start in range(0, end, step):
+            yield body[start : min(start + step, end)]
+            await asyncio.sleep(pause)
 
-async def _stalls(client: Client) -> int:
-    body = _body(client.clip())
-    return await client.raw(_pieces(body[: len(body) // 2], at_end=60.0), len(body))
-
-
-async def _leaves_early(client: Client) -> int:
-    body = _body(client.clip())
-    return await client.raw(_pieces(body[: len(body) // 2]), len(body), hang_up=0.0)
-
-
-async def _leaves_late(client: Client) -> int:
-    body = _body(client.clip())
-    return await client.raw(_pieces(body), len(body), hang_up=client.draw.uniform(0.0, 0.3))
+    return await client.raw(pieces(), len(body), hang_up)
 
 
 async def _huge(client: Client) -> int:
-    head = _body(b"").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-    return await client.raw(_endless(head), HUGE if client.draw.random() < 0.5 else None)
+    async def pieces() -> AsyncIterator[bytes]:
+        yield _body(b"").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        for _ in range(HUGE // _CHUNK):
+            yield bytes(_CHUNK)
+
+    return await client.raw(pieces(), HUGE if client.draw.random() < 0.5 else None)
 
 
 async def _rank(client: Client) -> int:
@@ -258,10 +232,10 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
     "long response": (2, lambda c: c.post(c.clip(80, 100)), {200, 429}),
     "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {422, 429}),
     "tricks in file names": (3, lambda c: c.post(c.clip(), c.draw.choice(_TRICKS)), {200, 429}),
-    "slow upload": (4, _slow, {200, 429}),
-    "stalled upload": (1, _stalls, {408, 429}),
-    "hangs up while sending": (3, _leaves_early, {0}),
-    "hangs up while waiting": (3, _leaves_late, {0}),
+    "slow upload": (4, lambda c: _upload(c, parts=20, pause=0.1), {200, 429}),
+    "stalled upload": (1, lambda c: _upload(c, share=0.5, pause=60.0), {408, 429}),
+    "hangs up while sending": (3, lambda c: _upload(c, share=0.5, hang_up=0.0), {0}),
+    "hangs up while waiting": (3, lambda c: _upload(c, hang_up=c.draw.uniform(0.0, 0.3)), {0}),
     "100 MB": (1, _huge, {413, 429}),
     "no sound": (3, lambda c: c.post(b"\x00\x01" * 20_000), {422, 429}),
     "cut off": (2, lambda c: c.post(c.clip()[:-500]), {422, 429}),
@@ -303,7 +277,7 @@ class Outcome:
 async def make(kind: str, client: Client) -> Outcome:
     """One request of a kind."""
     begun, own_id = time.monotonic(), uuid.uuid4().hex
-    _ID.set(own_id)
+    client.http.headers["X-Request-ID"] = own_id
     try:
         status = await KINDS[kind][1](client)
     except (httpx.ConnectError, ConnectionRefusedError):
@@ -427,7 +401,6 @@ async def mixed(program: Program, clients: Sequence[Client], seconds: float) -> 
         "score_error": max(material.errors, default=0.0),
         "memory_growth": float(last / third),
     }
-    limits = {"worst_to_median": WORST_LIMIT, "score_error": SCORE_LIMIT, "memory_growth": MEMORY_LIMIT}
     return times, {
         "statuses": {kind: dict(Counter(own.status for own in before if own.kind == kind)) for kind in KINDS},
         "good_refused": len(refused),
@@ -441,33 +414,17 @@ async def mixed(program: Program, clients: Sequence[Client], seconds: float) -> 
         "let_in": stopped["let_in"],
         **checked,
         "problems": problems,
-        "passed": not any(problems.values()) and all(checked[name] <= limit for name, limit in limits.items()),
+        "passed": not any(problems.values()) and all(checked[name] <= limit for name, limit in LIMITS.items()),
     }
 
 
-def report(times: dict[str, dict[str, float]], checked: dict[str, Any]) -> None:
-    """Print all for people."""
-    print("good requests      per second    p50     p95     p99   worst ms")
-    for name, own in times.items():
-        quantiles = "".join(f"{own[quantile]:8.0f}" for quantile in ("p50", "p95", "p99", "worst"))
-        print(f"{name:18} {own['per_second']:9.1f}{quantiles}")
-    print(f"many at once: {times['many']['per_second'] / times['alone']['per_second']:.2f} times the throughput")
-    print("\nstatuses (0 = the client hung up)")
-    for name, table in checked.pop("statuses").items():
-        print(f"  {name:28} " + ", ".join(f"{status}: {count}" for status, count in sorted(table.items())))
-    print("\nafter SIGTERM: -1 = nobody listens, -2 = no answer")
-    for name, value in checked.items():
-        print(f"  {name:24} {value:.3g}" if isinstance(value, float) else f"  {name:24} {value}")
-
-
 async def main() -> int:
-    """Start, ask, stop, report."""
+    """Start, ask, stop, print what was found as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", help="judge folder")
     parser.add_argument("--seconds", type=float, default=180.0, help="of the mixed load (default: 180)")
     parser.add_argument("--clients", type=int, default=64, help="at once (default: 64)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     material = Material(options.judge, options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -482,10 +439,7 @@ async def main() -> int:
             times["mixed"], checked = await mixed(program, clients, options.seconds)
         finally:
             program.process.kill()
-    if options.json:
-        print(json.dumps({**times, **checked}))
-    else:
-        report(times, checked)
+    print(json.dumps({**times, **checked}, indent=2))
     return 0 if checked["passed"] else 1
 
 

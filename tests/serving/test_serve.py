@@ -117,7 +117,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path: Path
 @pytest.mark.long
 def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judge_folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), str(judge_folder), "--seconds", "12", "--clients", "24", "--json"],
+        [sys.executable, str(BENCHMARK), str(judge_folder), "--seconds", "12", "--clients", "24"],
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     found = json.loads(done.stdout)
