@@ -208,6 +208,7 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    worker: Worker | None = None
     try:
         if threads is not None:
             import torch
@@ -216,11 +217,15 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
         worker = Worker(parts, parts.job.load(device), *share)
         connection.send(None)
         worker.run()
-    except (UserError, OSError) as error:  # which another worker would meet again: a full disk, a folder in the way
-        connection.send(str(as_user_error(error)))
-    except Exception:
-        traceback.print_exc()
-        raise SystemExit(1) from None
+    except Exception as error:
+        # What another worker would meet again: a full disk, a folder in the way, no memory for the judge. Where memory
+        # is missing for a row, the row is to blame
+        again = worker is None or isinstance(error, UserError | OSError)
+        found = as_user_error(error) if again else None
+        if found is None:
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        connection.send(str(found))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

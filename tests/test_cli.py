@@ -307,7 +307,7 @@ def test_agreement_prints_tables_or_json(scores, capsys):
     assert main(words) == 0
     plain = capsys.readouterr().out
     assert "people: ann, bob" in plain
-    assert "judges with the mean of the people" in plain
+    assert "judges with the mean of ann, bob" in plain
     assert "pairs" not in plain
     assert main([*words, "--pairs", "--kappa-weights", "ranks", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

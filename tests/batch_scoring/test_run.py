@@ -172,8 +172,12 @@ def change_the_head(path):
     path.write_bytes(path.read_bytes().replace(b'"rows": ', b'"rows": 1', 1))
 
 
+def nest(path):
+    path.write_bytes(b"[" * 100_000)
+
+
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
-@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, lambda path: path.unlink()])
+@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
 def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, scorer):
     """Between two commands, and, of parts, while one is at work."""
     manifest = write(rows_with_bad_ones())
@@ -493,7 +497,13 @@ def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job
         score_manifest(make_job(write([row(0)])), look)
 
 
-def test_what_the_machine_refuses_a_worker_is_no_death(write, make_job, scorer, monkeypatch):
+@pytest.mark.parametrize("fails", ["loading", "running"])
+def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, scorer, monkeypatch):
+    def load(job, device):
+        if fails == "loading":
+            raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+        return scorer
+
     def look(parts, look):
         (chunk,) = parts.chunks()
         path = parts.path(chunk, "tries")
@@ -501,9 +511,15 @@ def test_what_the_machine_refuses_a_worker_is_no_death(write, make_job, scorer, 
         said = []
         with monkeypatch.context() as patched:
             patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
-            patched.setattr(Job, "load", lambda job, device: scorer)
+            patched.setattr(Job, "load", load)
             _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
-        assert said == [None, f"{path}: Is a directory; expected a file"]
+        assert (
+            said
+            == {
+                "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
+                "running": [None, f"{path}: Is a directory; expected a file"],
+            }[fails]
+        )
         raise Killed
 
     with pytest.raises(Killed):

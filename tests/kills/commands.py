@@ -11,7 +11,8 @@ What is asserted: a refused command ends with code 2 and one line; the earlier r
 there as a whole; nothing else lies beside it but what the same command goes on from; and the same command, on a disk
 with room, gives what an undisturbed one gives.
 
-Processes are forked from one that has imported everything, and computed nothing: most of the time would go into imports otherwise.
+Processes are forked from one that has imported everything and computed nothing: most of the time would go into imports
+otherwise.
 """
 
 from __future__ import annotations
