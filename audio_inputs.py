@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
-from .data_modules.errors import AudioError, TextError, UserError, shown
-from .data_modules.ratings import is_text
+from .data_modules.errors import AudioError, UserError, shown
+from .data_modules.ratings import check_situation
 from .data_modules.schema import Pair, Turn
 from .data_modules.stored_clips import StoredClip
 
@@ -90,17 +90,6 @@ def column(values: Any) -> list[Any] | None:
     return column(list(values)) if kind in ("O", "U", "T") else None
 
 
-def read_text(value: Any, where: str) -> str | None:
-    """A situation from outside; what is missing is none.
-
-    Raises:
-        TextError: If it is no text.
-    """
-    if is_missing(value) or is_text(value):
-        return None if is_missing(value) else value
-    raise TextError(f"{where}: situation {shown(value)}; expected text, or None", "not text")
-
-
 def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:
     """A pair of at most one context turn."""
     turns = () if context is None else (Turn("user", context),)
@@ -140,8 +129,8 @@ def pairs_of(
     ]
 
 
-def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
-    """Questions as pairs, whose ids are their numbers from 0.
+def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
+    """Questions as pairs, whose ids are their numbers from 0; or what is wrong with the clips or the text of one.
 
     Raises:
         UserError: If one has other names than `response`, `context` and `situation`, or no response.
@@ -157,12 +146,17 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair]:
         if unknown or is_missing(values.get("response")):
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
-        yield _numbered_pair(number, values.get("context"), values["response"], values.get("situation"))
+        try:
+            yield _numbered_pair(number, values.get("context"), values["response"], values.get("situation"))
+        except AudioError as error:  # the others are scored
+            yield error
 
 
 def _numbered_pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
     try:
+        text = None if is_missing(situation) else situation
+        check_situation(text)
         heard = None if is_missing(context) else clip(context)
-        return make_pair(f"{number}", heard, clip(response), read_text(situation, "its text"))
+        return make_pair(f"{number}", heard, clip(response), text)
     except UserError as error:
         raise type(error)(f"pair {number}: {error}") from None

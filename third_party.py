@@ -10,6 +10,7 @@ _LOGGERS = {
     "bitsandbytes.backends.cpu.ops": logging.ERROR,  # misses a kernel for a packing that is not used (models.loading)
     "lightning.fabric": logging.WARNING,  # which process has which rank
     "lightning.pytorch": logging.WARNING,  # which devices there are, and advertisements
+    "matplotlib": logging.ERROR,  # where it keeps its fonts if there is no home
 }
 _WARNINGS = (
     r".*`is_gradient_checkpointing` is deprecated",  # PEFT asks transformers

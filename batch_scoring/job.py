@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PLAN, _SCHEMA_VERSION = "plan.json", 2
 _STEP, _MOST_STEPS, _CHUNKS = 64, 16, 128
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError)
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """What JSON raises that is not what it should be."""
 
 

@@ -221,7 +221,7 @@ def _known(job: Job) -> Summary | None:
     try:
         summary = Summary(**json.loads(_summary_file(job).read_text(encoding="utf-8")))
         return summary if summary.out == _facts(job.out) else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

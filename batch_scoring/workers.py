@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError
+from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows
@@ -36,6 +36,7 @@ _LOOK = 0.5  # seconds between two looks of a worker at its chunk
 _RETRIES = 2
 """How often a chunk whose process died is tried again as a whole."""
 _ROW_DEATHS, _MOST_CULPRITS = 2, 3
+_ROW = re.compile("[0-9]{1,9}")
 
 
 class Launch(NamedTuple):
@@ -207,6 +208,7 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    worker: Worker | None = None
     try:
         if threads is not None:
             import torch
@@ -215,11 +217,15 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
         worker = Worker(parts, parts.job.load(device), *share)
         connection.send(None)
         worker.run()
-    except UserError as error:
-        connection.send(str(error))
-    except Exception:
-        traceback.print_exc()
-        raise SystemExit(1) from None
+    except Exception as error:
+        # What another worker would meet again: a full disk, a folder in the way, no memory for the judge. Where memory
+        # is missing for a row, the row is to blame
+        again = worker is None or isinstance(error, UserError | OSError)
+        found = as_user_error(error) if again else None
+        if found is None:
+            traceback.print_exc()
+            raise SystemExit(1) from None
+        connection.send(str(found))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -339,12 +345,13 @@ class Tries:
         self._path = parts.folder / f"{notes.name}-{owner}"
         deaths: list[list[str]] = []
         for path in parts.folder.glob(f"{notes.name}-*"):
-            with suppress(FileNotFoundError):  # its worker has just finished
-                starts = [start.split() for start in path.read_text(encoding="utf-8").split("start")[1:]]
+            with suppress(OSError):  # its worker has just finished, or it is no file
+                words = path.read_bytes().decode(errors="replace")
+                starts = [start.split() for start in words.split("start")[1:]]
                 ended = starts if path == self._path else starts[:-1]  # the last start of another may go on
                 deaths += [rows for rows in ended if "stop" not in rows]
         self.careful = len(deaths) > _RETRIES
-        last = Counter(int(rows[-1]) for rows in deaths if rows)
+        last = Counter(int(rows[-1]) for rows in deaths if rows and _ROW.fullmatch(rows[-1]))
         self.culprits = {row for row, count in last.items() if count >= _ROW_DEATHS}
 
     def note(self, word: str) -> None:

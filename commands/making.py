@@ -26,17 +26,18 @@ def calibrate(options: argparse.Namespace) -> int:
     that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
     """
     from ..data_modules.folders import check_writable
-    from ..data_modules.schema import PairDataset
     from ..models import CHECKPOINTS, JUDGE_FILE
-    from ..models.artifact import Placement, load_any
-    from ..models.calibration import to_json
-    from ..models.judge_calibration import calibrate_judge, store_calibration
-    from ..models.scoring import SPREAD
 
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
         raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
     check_writable(folder)
+    from ..data_modules.schema import PairDataset
+    from ..models.artifact import Placement, load_any
+    from ..models.calibration import to_json
+    from ..models.judge_calibration import calibrate_judge, store_calibration
+    from ..models.scoring import SPREAD
+
     dataset = PairDataset.load(options.data)
     spread = options.device == SPREAD
     calibration = calibrate_judge(
@@ -74,14 +75,15 @@ def export(options: argparse.Namespace) -> int:
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
     from ..data_modules.folders import check_writable
+
+    source, out = Path(options.checkpoint), Path(options.out)
+    _check_export(options)
+    check_writable(out)
     from ..models import JUDGE_FILE
     from ..models.artifact import Placement, load_judge, load_run, save_judge
     from ..models.hub import check_hub_name, push_to_hub
     from ..models.model_card import render_card
 
-    source, out = Path(options.checkpoint), Path(options.out)
-    _check_export(options)
-    check_writable(out)
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
@@ -170,10 +172,11 @@ def ensemble(options: argparse.Namespace) -> int:
     same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
     from ..data_modules.folders import check_writable
-    from ..models.ensemble import ALIKE, write_average, write_ensemble
 
     paths, out = [Path(path) for path in options.judges], Path(options.out)
     check_writable(out)
+    from ..models.ensemble import ALIKE, write_average, write_ensemble
+
     if options.average:
         likeness = write_average(paths, out, options.backbone)
         if likeness is not None and likeness < ALIKE:

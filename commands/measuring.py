@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from ..data_modules.folders import check_writable
-    from ..eval.evaluate import evaluate as measure
-    from ..eval.views import evaluation_views
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
     out = Path(options.out)
     check_writable(out)
+    from ..eval.evaluate import evaluate as measure
+    from ..eval.views import evaluation_views
+
     measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
     measured.save(out)
     if options.json:
@@ -48,15 +49,16 @@ def compare(options: argparse.Namespace) -> int:
         return _compare_table(options)
 
     from ..data_modules.folders import check_writable
-    from ..eval.compare import compare as measure
-    from ..eval.pages.report import strict_json
-    from ..eval.views import comparison_views
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
     if options.out is not None:
         check_writable(Path(options.out))
+    from ..eval.compare import compare as measure
+    from ..eval.pages.report import strict_json
+    from ..eval.views import comparison_views
+
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)

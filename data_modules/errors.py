@@ -42,6 +42,7 @@ _IN_WORDS = {
     "unable to open database file": errno.EACCES,
     "out of memory": errno.ENOMEM,
     "allocate memory": errno.ENOMEM,
+    "failed to map segment": errno.ENOMEM,
     "DefaultCPUAllocator": errno.ENOMEM,
 }
 """How libraries in C++ and Rust say the same without a number."""

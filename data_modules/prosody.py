@@ -104,19 +104,22 @@ def steady_pitch(frames: Track) -> np.ndarray:
     return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
 
 
-def voiced_seconds(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
-    """Seconds in which each piece of a clip has a voice with a pitch.
+def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
+    """How much of the voice of a clip is in each of its pieces, in sum 1; of a clip without a voice, of its duration.
 
     Args:
         pieces: Mono samples, one piece after the other; what is loud is decided over all of them.
         rate: Hz.
     """
+    if len(pieces) == 1:
+        return [1.0]
     samples = np.concatenate(pieces)
     resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
     voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resampled)))) * HOP / RATE
-    ends = np.cumsum([len(piece) for piece in pieces]) / rate
-    counts = np.bincount(np.searchsorted(ends[:-1], voiced, side="right"), minlength=len(pieces))
-    return (counts * HOP / RATE).tolist()
+    ends = np.cumsum([len(piece) for piece in pieces])
+    frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))
+    measured = frames if frames.any() else np.diff(ends, prepend=0)
+    return (measured / measured.sum()).tolist()
 
 
 def summarise(frames: Track) -> Prosody:

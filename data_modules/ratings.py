@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ConfigDict
 
-from .errors import DataError, Locate, locate_in, shown
+from .errors import DataError, Locate, TextError, locate_in, shown
 
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
@@ -292,6 +292,18 @@ def is_text(value: object) -> bool:
         return isinstance(value, str) and (value.isascii() or value.encode() is not None)
     except UnicodeEncodeError:
         return False
+
+
+def check_situation(text: object) -> None:
+    """A text about the situation is text, or None.
+
+    Raises:
+        TextError: If it is something else, or text that UTF-8 cannot hold.
+    """
+    if text is None or is_text(text):
+        return
+    why = ": half of a surrogate pair; expected Unicode text" if isinstance(text, str) else "; expected text, or None"
+    raise TextError(f"situation {shown(text)}{why}", "not text")
 
 
 def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: object) -> None:

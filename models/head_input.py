@@ -3,14 +3,17 @@
 A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
 delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
 as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures of the signal itself. Padding never
-counts, whatever its side.
+counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of windows
+of its clips: which windows and audio tokens are whose is worked out at the end of this file.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -220,3 +223,51 @@ def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
     absent = (heard[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
     context = torch.where(absent, torch.nan, context)
     return torch.stack([response, context, response - context], 1)
+
+
+class Span(NamedTuple):
+    """Rows of the audio tokens of a window among all, how many of them are no padding, its weight in its clip, and
+    which window it is."""
+
+    tokens: range
+    real: int
+    weight: float
+    number: int
+
+
+def spans_of(
+    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
+) -> Iterator[list[Span]]:
+    """For each clip the spans of its windows."""
+    start, number = 0, itertools.count()
+    for windows in zip(tokens, real, weights, strict=True):
+        spans = []
+        for count, real_count, weight in zip(*windows, strict=True):
+            spans.append(Span(range(start, start + count), real_count, weight, next(number)))
+            start += count
+        yield spans
+
+
+def row_weights(combinations: Sequence[Sequence[Sequence[Span]]]) -> Tensor:
+    """Weight of each row in its pair `(pairs, rows)`: the product of the weights of its windows, in sum 1."""
+    weights = ([math.prod(span.weight for span in row) for row in rows] for rows in combinations)
+    return torch.block_diag(*(torch.tensor([own]) for own in weights))
+
+
+def clips_of(rows: Sequence[Sequence[Span]]) -> Tensor:
+    """Windows of the response and of the last context turn, -1 = no context `(rows, 2)`."""
+    return torch.tensor([[row[-1].number, row[-2].number if len(row) > 1 else -1] for row in rows])
+
+
+def stacked(values: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensors that are known, one below the other; None if none is."""
+    known = [value for value in values if value is not None]
+    return torch.stack(known) if known else None
+
+
+def response_mask_of(is_audio: Tensor, responses: Sequence[Span]) -> Tensor:
+    """True at the non-padding audio tokens of each row's last clip `(batch, tokens)`."""
+    rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
+    count = torch.tensor([len(span.tokens) for span in responses])[:, None]
+    padding = torch.tensor([len(span.tokens) - span.real for span in responses])[:, None]
+    return is_audio & (rank_from_end <= count) & (rank_from_end > padding)

@@ -16,15 +16,24 @@ from torch import Tensor, nn
 from ..data_modules.audio import AudioSource, decode, resample
 from ..data_modules.errors import TextError
 from ..data_modules.functionals import delivery
-from ..data_modules.prosody import RATE
+from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
 from .backbones.layers import LayerStatistics
-from .head_input import HeadInput, HeadInputSettings, PoolingName, build_pooling
+from .head_input import (
+    HeadInput,
+    HeadInputSettings,
+    PoolingName,
+    build_pooling,
+    clips_of,
+    response_mask_of,
+    row_weights,
+    spans_of,
+    stacked,
+)
 from .heads import Head, HeadName, Prediction, build_head
 from .lora import LoraSettings, adapt, trained_in_full, weights_of
-from .windows import clips_of, response_mask_of, row_weights, spans_of, stacked, window_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LongClips = Literal["refuse", "window"]
@@ -38,7 +47,7 @@ class EncodedWindow(NamedTuple):
     Attributes:
         states: Audio states `(states, audio size)`.
         real_tokens: How many of its audio tokens are no padding.
-        weight: Among the windows of the clip (`window_weights`).
+        weight: Among the windows of the clip (`voiced_shares`).
         layers: See `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it.
         functionals: See `Inputs.functionals` `(measures,)`; None where no head reads it.
     """
@@ -199,7 +208,7 @@ class EmpathyJudge(nn.Module):
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            weights = [window_weights(windows, self.backbone.sampling_rate) for windows in decoded]
+            weights = [voiced_shares(windows, self.backbone.sampling_rate) for windows in decoded]
             tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
             real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
             flat = [window for windows in decoded for window in windows]
@@ -307,7 +316,7 @@ class EmpathyJudge(nn.Module):
                     next(of_layers),
                     self._functionals(window),
                 )
-                for window, weight in zip(windows, window_weights(windows, self.backbone.sampling_rate), strict=True)
+                for window, weight in zip(windows, voiced_shares(windows, self.backbone.sampling_rate), strict=True)
             ]
             for windows in clips
         ]

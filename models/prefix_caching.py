@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
-from .backbones.padding import on_device
+from .backbones.layers import on_device
 
 _WORTHWHILE = 0.2
 """Fraction of the tokens that must be saved: below it two short passes take longer than a long one."""

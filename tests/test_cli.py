@@ -70,6 +70,25 @@ def test_help_does_not_load_torch():
         assert re.search(rf"\n    {name}\s", done.stdout)
 
 
+def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):
+    (tmp_path / "file").touch()
+    out = ["--out", str(tmp_path / "file")]
+    calls = [
+        ["evaluate", "judge", "--data", "data", *out],
+        ["compare", "constant", "random", "--data", "data", *out],
+        ["export", "run", *out],
+        ["ensemble", "run", "run", *out],
+    ]
+    program = (
+        "import sys\n"
+        "from empathy_judge.cli import main\n"
+        f"print([main(words) for words in {calls!r}], {{'torch', 'transformers'}} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    line = f"error: {tmp_path / 'file'}: is a file; expected a folder, or a place that is not taken"
+    assert (done.stdout, done.stderr.splitlines()) == ("[2, 2, 2, 2] set()\n", [line] * 4)
+
+
 @pytest.mark.parametrize(
     "name",
     ["demo", "import", "inspect", "split", "recipes", "sweep", "upgrade", "evaluate", "compare", "agreement", "score",
@@ -288,7 +307,7 @@ def test_agreement_prints_tables_or_json(scores, capsys):
     assert main(words) == 0
     plain = capsys.readouterr().out
     assert "people: ann, bob" in plain
-    assert "judges with the mean of the people" in plain
+    assert "judges with the mean of ann, bob" in plain
     assert "pairs" not in plain
     assert main([*words, "--pairs", "--kappa-weights", "ranks", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

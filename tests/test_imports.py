@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,8 @@ def test_nothing_is_imported_from_above():
         if LEVEL[top] > LEVEL[name[0]] or (LEVEL[top] == LEVEL[name[0]] and top != name[0] and top != "audio_inputs")
     ]
     assert upward == []
+
+
+def test_every_module_loads():
+    for _, name in _modules():
+        importlib.import_module(".".join(["empathy_judge", *name]))

@@ -89,3 +89,18 @@ def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, 
     process = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert process.returncode == 0, process.stderr[-2000:]
     assert said(process) == []
+
+
+def test_matplotlib_without_a_home_says_nothing():
+    """As in containers: it caches fonts in a temporary folder then."""
+    unset = ("HOME", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    program = "from empathy_judge.third_party import hush; hush(); import matplotlib; matplotlib.get_cachedir()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "HOME": f"{os.devnull}/home"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -360,8 +360,8 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
     [
         (lambda s, c: s.score(None, [c, None]), "pair 1: clip of type NoneType"),
         (lambda s, c: s.score(None, [c, "a\0b"]), "pair 1: path 'a.*holds a zero byte"),
-        (lambda s, c: s.score(None, [c, c], situation=["Late.", 5]), "pair 1: its text: situation 5; expected text"),
-        (lambda s, c: s.score(None, c, situation="\ud800"), "pair 0: its text: situation"),
+        (lambda s, c: s.score(None, [c, c], situation=["Late.", 5]), "pair 1: situation 5; expected text"),
+        (lambda s, c: s.score(None, c, situation="\ud800"), "pair 0: situation"),
         (lambda s, c: s.score(None, c, situation="<|audio_bos|>"), "situation text may not contain"),
         (lambda s, c: s.assess(None, c, level="0.9"), "level '0.9'; expected 0.5, 0.8, 0.9, 0.95"),
         (lambda s, c: s.assess(None, c, level=None), "level None; expected"),

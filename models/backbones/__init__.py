@@ -27,8 +27,8 @@ TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
-    "gemma3n": ("gemma3n", "Gemma3n"),
-    "gemma4": ("gemma4", "Gemma4"),
+    "gemma3n": ("gemma", "Gemma3n"),
+    "gemma4": ("gemma", "Gemma4"),
     "granite_speech": ("granite_speech", "GraniteSpeech"),
     "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
     "hubert": ("audio_encoders", "Hubert"),

@@ -23,8 +23,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from .base import Checkpoint, Clips
-from .layers import LayerStatistics
-from .padding import padding_mask
+from .layers import LayerStatistics, padding_mask
 from .pair_encoder import PairEncoder, pack
 
 _CONVOLUTIONS = "feature_extractor"

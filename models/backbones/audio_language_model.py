@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
-from .layers import enter_behind
+from .layers import enter_behind, padding_last
 from .loading import load_model, load_processor, one_line
-from .padding import padding_last
 
 LANGUAGE_MODEL = Part(
     "language_model",
@@ -79,7 +78,7 @@ class AudioLanguageModel(Backbone):
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
-        self.max_tokens: int = self.language_model.config.max_position_embeddings
+        self.max_tokens = self.language_model.config.max_position_embeddings
         # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)

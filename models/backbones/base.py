@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import TextError, shown
+from ...data_modules.errors import TextError
+from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from .layers import LayerStatistics
 
@@ -219,14 +220,7 @@ class Backbone(ABC):
         Raises:
             TextError: If it is no text, or holds a token with a meaning of its own, such as the audio token.
         """
-        if text is not None and not isinstance(text, str):
-            raise TextError(f"situation {shown(text)}; expected text, or None", "not text")
-        try:
-            (text or "").encode()
-        except UnicodeEncodeError:
-            raise TextError(
-                f"situation {shown(text)}: half of a surrogate pair; expected Unicode text", "not text"
-            ) from None
+        check_situation(text)
 
     def check_length(self, tokens: int) -> None:
         """There are positions for so many tokens of a pair.

@@ -31,7 +31,7 @@ from transformers.utils.hub import cached_file
 from ...data_modules.errors import UserError
 from .base import Checkpoint
 from .deferred import keeps, merge_later, seen_as_float32, short_dtype
-from .padding import KERNEL
+from .layers import KERNEL
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token

@@ -12,9 +12,8 @@ from transformers import AutoConfig
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
-from .layers import LayerStatistics, over_time
+from .layers import LayerStatistics, over_time, without_padding
 from .loading import load_feature_extractor, load_model
-from .padding import without_padding
 
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token is part of: nothing, a context turn of the user, a context turn of anybody else, the response."""

@@ -26,9 +26,8 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
-from .layers import LayerStatistics, watching
+from .layers import LayerStatistics, padding_mask, watching, without_padding
 from .loading import SpeechProcessor, load_model, merge_own_adapter
-from .padding import padding_mask, without_padding
 
 _AUDIO = "model.embed_tokens_extend.audio_embed."
 IGNORED_KEYS = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."

@@ -24,9 +24,8 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 
 from .audio_language_model import LANGUAGE_MODEL
 from .base import Checkpoint, Clips, Layout, Part
-from .layers import LayerStatistics, watching
+from .layers import LayerStatistics, attend_in_rows, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor, load_model
-from .padding import attend_in_rows, on_device, padding_mask, without_padding
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
 Model = TypeVar("Model", bound=PreTrainedModel)

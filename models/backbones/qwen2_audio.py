@@ -19,8 +19,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
-from .layers import LayerStatistics, watching
-from .padding import padding_mask, without_padding
+from .layers import LayerStatistics, padding_mask, watching, without_padding
 
 WHISPER_TOWER = Part(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"

@@ -32,9 +32,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from .audio_language_model import AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
-from .layers import LayerStatistics, watching
+from .layers import LayerStatistics, attend_in_rows, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor
-from .padding import attend_in_rows, on_device, padding_mask, without_padding
 from .qwen2_5_omni import load_thinker
 
 # transformers 5.17 stacks the experts of the hub's files for the whole model alone, not for its language model

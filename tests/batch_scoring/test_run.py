@@ -10,12 +10,13 @@ import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import soundfile
-from empathy_judge.batch_scoring.job import Parts
+from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import score_manifest
-from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, find_launch, worker_devices
+from empathy_judge.batch_scoring.workers import Launch, Tries, Worker, _work, find_launch, worker_devices
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.schema import Pair
 
@@ -171,8 +172,12 @@ def change_the_head(path):
     path.write_bytes(path.read_bytes().replace(b'"rows": ', b'"rows": 1', 1))
 
 
+def nest(path):
+    path.write_bytes(b"[" * 100_000)
+
+
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
-@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, lambda path: path.unlink()])
+@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
 def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, scorer):
     """Between two commands, and, of parts, while one is at work."""
     manifest = write(rows_with_bad_ones())
@@ -482,6 +487,39 @@ def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job
             Tries(parts, chunk, "1").note("3")
             Tries(parts, chunk, "1").note("start")
         assert Tries(parts, chunk, "2").culprits == {3}
+        notes = parts.path(chunk, "tries")  # of no worker: all is passed over that is not a note
+        notes.with_name(f"{notes.name}-3").mkdir()
+        notes.with_name(f"{notes.name}-4").write_bytes(b"start\nx\n" * 3 + b"\xff\xfe []\nstart\n" + b"9" * 5_000)
+        assert Tries(parts, chunk, "2").culprits == {3}
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(make_job(write([row(0)])), look)
+
+
+@pytest.mark.parametrize("fails", ["loading", "running"])
+def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, scorer, monkeypatch):
+    def load(job, device):
+        if fails == "loading":
+            raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+        return scorer
+
+    def look(parts, look):
+        (chunk,) = parts.chunks()
+        path = parts.path(chunk, "tries")
+        (path := path.with_name(f"{path.name}-0")).mkdir()
+        said = []
+        with monkeypatch.context() as patched:
+            patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
+            patched.setattr(Job, "load", load)
+            _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
+        assert (
+            said
+            == {
+                "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
+                "running": [None, f"{path}: Is a directory; expected a file"],
+            }[fails]
+        )
         raise Killed
 
     with pytest.raises(Killed):

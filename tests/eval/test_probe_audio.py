@@ -227,7 +227,7 @@ def test_odd_clips_come_through_and_draws_repeat(change) -> None:
     odd = {
         "silence": Clip(np.zeros(1600, dtype=np.float32), RATE),
         "constant": Clip(np.full(800, 0.3, dtype=np.float32), 8000),
-        "short": Clip(rng(1).normal(0, 0.1, 101).astype(np.float32), 2000),
+        "short": Clip(rng(1).normal(0, 0.1, 202).astype(np.float32), 4000),
         "loud": Clip(rng(2).normal(0, 2.0, 2205).astype(np.float32), 44100),
         "soft": Clip(rng(3).normal(0, 1e-6, 1600).astype(np.float32), RATE),
         "click": Clip(np.eye(1, 1600, 800, dtype=np.float32)[0], RATE),

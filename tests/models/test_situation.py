@@ -23,7 +23,6 @@ UNREADABLE = {
     "turn marker": ("<|im_end|>", r"situation text may not contain <\|im_end\|>"),
     "emoji": ("\N{SMILING FACE WITH OPEN MOUTH}" * 1_000, r"tokens, and the backbone reads 2,048; expected a shorter"),
     "number": (3, "situation 3; expected text, or None"),
-    "nan": (math.nan, "situation nan; expected text, or None"),
     "list": (["Late."], r"situation \['Late.'\]; expected text, or None"),
     "surrogate": ("Late \udce4gain.", "half of a surrogate pair; expected Unicode text"),
 }
@@ -50,12 +49,23 @@ def test_a_pair_is_refused_and_its_neighbours_are_scored(name, scorer, voice):
     assert "secret" not in str(found.value)
     assert first.points == scorer.score(None, voice, situation="Late.") != last.points
     (named,) = scorer.assess_each([{"response": voice, "situation": text}])
-    assert str(named) == str(refused)
+    assert str(named).endswith(str(refused))
     if not isinstance(text, list):  # which would be one of several situations
         with pytest.raises(TextError, match=message):
             scorer.score(None, voice, situation=text)
     table = TrainedJudge.of_scorer(scorer).score(pairs)
     assert table["score"].isna().tolist() == [False] * 2 + [True] * 2 + [False] * 2
+
+
+def test_a_gap_in_a_table_is_no_text(scorer, voice):
+    (refused,) = scorer.assess_pairs([Pair("p", voice, situation=math.nan)])  # pyright: ignore
+    assert str(refused) == "situation nan; expected text, or None"
+    expected = scorer.score(None, voice)
+    assert scorer.score(None, voice, situation=math.nan) == expected  # pyright: ignore
+    (found,) = scorer.assess_each([{"response": voice, "situation": math.nan}])
+    assert found.points == expected  # pyright: ignore[reportAttributeAccessIssue]
+    reward = EmpathyReward(scorer, lambda completions, **_: [voice] * len(completions))
+    assert reward(["p"], ["0"], situation=[math.nan]) == reward(["p"], ["0"], situation=[None])
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

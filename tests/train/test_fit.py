@@ -263,7 +263,8 @@ def test_a_recipe_for_a_gpu_says_in_one_line_that_there_is_none(train_arguments,
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("trainer__limit_train_batches", -1, "You have passed invalid value -1 for limit_train_batches"),
+        # -1 or -1.0: typing keeps one of `int | float` and `float | int` for both
+        ("trainer__limit_train_batches", -1, "You have passed invalid value -1"),
         ("trainer__devices", "x", "`devices` selected with `CPUAccelerator` should be an int > 0"),
         ("trainer__strategy", "none", "You selected an invalid strategy name"),
     ],

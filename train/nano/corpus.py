@@ -14,10 +14,11 @@ import torch
 import torchaudio
 from transformers import WhisperFeatureExtractor
 
-from ...data_modules import prosody, sentences
+from ...data_modules import prosody
 from ...data_modules.audio import decode
 from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
 from ...data_modules.parallel import progress
+from ...data_modules.sample import replies, statements
 
 MEASURES = ("pitch", "pitch_range", "rate", "level", "pitch_shift", "harmonicity")
 """Continuous targets; units in `Clip`."""
@@ -131,7 +132,7 @@ def _run(package: Callable[[], list[Clip]]) -> list[Clip]:
 
 def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
     rng = np.random.default_rng(seed)
-    texts = sentences.statements()[::2] + sentences.replies()[::2]
+    texts = statements()[::2] + replies()[::2]
     clips = []
     for _ in range(count):
         voice, text = voices[rng.integers(len(voices))], texts[rng.integers(len(texts))]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, load_judge, save_judge
-from empathy_judge.models.export.check import CheckSet, score_all
+from empathy_judge.models.export.check import CheckSet, rated_set, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.lora import LoraSettings
@@ -107,20 +107,37 @@ def test_every_way_of_training_can_be_merged(lora, make_judge, write, scored, tm
 
 
 @pytest.mark.long
-def test_in_bfloat16_each_weight_is_rounded_once(make_judge, write, scored, tmp_path):
+def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_path):
     judge = make_judge(dtype="bfloat16")
     layer = judge.network.language_model.layers[0].self_attn.q_proj
     exact = layer.base_layer.weight.float() + layer.scaling["default"] * (
         layer.lora_B["default"].weight @ layer.lora_A["default"].weight
     )
     before = scored(saved(judge, tmp_path / "small"))
-    write(tmp_path / "small", tmp_path / "out")
+    # Ranks are compared on pairs that rounding cannot swap. Others are 0.0004 of the scale apart, the kernels of a CPU
+    # decide which of them change places, and one swap moves Spearman over 24 pairs by three times the bound
+    kept: list[int] = []
+    for number, own in enumerate(before):
+        if (np.abs(own - before[kept]) / WIDTHS > 0.01).all():
+            kept.append(number)
+    assert len(kept) >= 10
+    loaded = load_judge(tmp_path / "small")
+    ratings = rated_set(loaded, tones, "all").ratings
+    assert ratings is not None
+    chosen = CheckSet("apart", [tones.pairs[number] for number in kept], ratings[kept])
+    check = write_whole(loaded, tmp_path / "out", "merged", "none", chosen)
+    assert check.bounds.agreement == 0.005
+    for change in check.dimensions.values():
+        assert change.before is not None
+        assert change.after == change.before
     stored = load_file(tmp_path / "out" / "backbone" / "model.safetensors")
     found = stored["model.language_model.layers.0.self_attn.q_proj.weight"]
     assert torch.equal(found, exact.to(torch.bfloat16))
     assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
     after = scored(tmp_path / "out")
-    assert (np.abs(after - before) / WIDTHS).max() < 0.05
+    changes = np.abs(after - before) / WIDTHS
+    assert changes.max() < 0.05
+    assert changes.mean(0).max() < 0.01
     assert (after != before).any()
 
 
@@ -178,7 +195,8 @@ def test_an_export_scores_on_every_device_as_its_judge_on_the_cpu(
     check = write(judge_folder, tmp_path / "out", "merged", quantization, device=device.type, accept_loss=True)
     assert check.pairs == len(tones.pairs)
     scorer = Scorer.from_pretrained(tmp_path / "out", device=device.type)
-    after = np.array([list(own.points.values()) for own in scorer.assess_pairs(tones.pairs)])
+    heard = [own for own in scorer.assess_pairs(tones.pairs) if not isinstance(own, AudioError)]
+    after = np.array([list(own.points.values()) for own in heard])
     before = scored(judge_folder)
     assert before.std(0).min() > 1e-3
     assert (np.abs(after - before) / WIDTHS).mean() < apart
