@@ -171,7 +171,8 @@ class AnsweringModel:
         clips = [decode(clip, backbone.sampling_rate, backbone.max_seconds) for clip in chat.clips]
         counts = [backbone.audio_tokens(len(clip)) for clip in clips]
         ids = backbone.prepare_chat(chat.messages, counts)
-        if ids.shape[1] > (longest := backbone.max_tokens):
+        longest = backbone.max_tokens
+        if longest is not None and ids.shape[1] > longest:
             raise UserError(
                 f"backbone {backbone.name!r}: a question of {ids.shape[1]:,} tokens; expected at most {longest:,}, "
                 "with shorter clips or fewer examples"

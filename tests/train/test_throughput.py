@@ -193,6 +193,7 @@ def test_the_line_at_the_end(processes, rate, ending):
     )
 
 
+@pytest.mark.long
 def test_layers_are_compiled_from_the_first_step_on(train_arguments, tmp_path, monkeypatch):
     """And once for all lengths. Dynamo's own backend will do to see that."""
     torch._dynamo.reset()
