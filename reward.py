@@ -24,7 +24,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from .audio_inputs import Audio, clip, is_missing, make_pair
-from .data_modules.audio import AudioSource, Clip, audio_hash, load_clip
+from .data_modules.audio import CLIPPED, AudioSource, audio_hash, is_clipped, load_clip
 from .data_modules.errors import AudioError, UserError
 from .models.assessment import Assessment
 from .scorer import Scorer
@@ -32,9 +32,6 @@ from .scorer import Scorer
 Speak = Callable[..., Sequence[Audio | None]]
 """From completions, and all else that the trainer passes by name, to what is heard of each; None = nothing came."""
 OnError = Literal["none", "raise", "lowest"]
-CLIPPED = 0.02
-"""Share of the samples at full scale from which a response counts as clipped: none of 1,760 real recordings has it."""
-_FULL_SCALE = 0.999
 _ENDED = ("the file is empty", "too short")  # kinds of errors: the policy said nothing
 OF_THE_POLICY = (*_ENDED, "no_speech", "clipped")
 """Codes of what the policy breaks. A file is never its work, nor is a limit of the judge."""
@@ -77,7 +74,7 @@ def reward_of(
         dimensions: That count, equally.
         deviations: Standard errors by which each score is taken to be worse.
         limits: Lowest and highest reward.
-        clipped: It is, see `is_clipped`.
+        clipped: See `data_modules.audio.is_clipped`.
 
     Returns:
         The lowest reward where the policy broke the response: it is empty, without a voice, or clipped. None where it
@@ -100,11 +97,6 @@ def reward_of(
     unknown = any(found.scores[name].standard_error is None for name in dimensions)
     error = None if unknown else found.merit(dimensions) - found.merit(dimensions, 1.0)
     return Reward(min(max(merit, low), high), error)
-
-
-def is_clipped(clip: Clip) -> bool:
-    """Whether a clip at its own rate was cut off at full scale: see `CLIPPED`."""
-    return bool(np.mean(np.abs(clip.samples) >= _FULL_SCALE) >= CLIPPED)
 
 
 class EmpathyReward:
