@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
     out = Path(options.out)
     check_writable(out)
+    require_judges([options.judge], options.backbone)
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
@@ -49,12 +51,14 @@ def compare(options: argparse.Namespace) -> int:
         return _compare_table(options)
 
     from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
     if options.out is not None:
         check_writable(Path(options.out))
+    require_judges(options.judges, options.backbone)
     from ..eval.compare import compare as measure
     from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
@@ -80,11 +84,11 @@ def challenge(options: argparse.Namespace) -> int:
     (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
     scored above the response to another voice of the same script, in the same context?
     """
-    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
-
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
+    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
+
     judge, dataset = opened.judges[0], opened.dataset
     measured, shown_as = {"aeq-bench": (aeq_bench, aeq_bench_views), "echomind": (echomind, echomind_views)}[
         options.name
@@ -175,6 +179,9 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
 
 def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
     """The judges of the options, and what they are measured on."""
+    from ..eval.judge_names import require_judges
+
+    require_judges(judges, options.backbone)
     from ..eval.judges.opening import open_judges
 
     probes = _probes(options.probes) if "probes" in options else None

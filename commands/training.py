@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data_modules.errors import UserError
-from ..train import check_ranks
+from ..data_modules.launch import check_ranks
 from . import DONE, FAILED_CHECKS
 
 

@@ -204,7 +204,7 @@ class Service:
                     for key, job in jobs.items():
                         found[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
                 except Full:
-                    raise _busy(judge) from None
+                    raise _busy(judge, any(job.is_long for job in jobs)) from None
                 finally:
                     judge.batcher.drop(jobs.values())  # does nothing to those that are done
         outcomes = [found[key] for key in form.keys]
@@ -407,9 +407,9 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
         )
 
 
-def _busy(judge: Judge) -> Problem:
-    """The refusal of a full service."""
-    wait = f"{min(60, max(1, judge.batcher.seconds())):.0f}"
+def _busy(judge: Judge, long: bool = False) -> Problem:
+    """The refusal of a full service, or of one in which pairs that are scored alone would wait for too long."""
+    wait = f"{min(60, max(1, judge.batcher.seconds(long))):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 

@@ -248,6 +248,13 @@ def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
     assert message in str(found.value)
 
 
+def test_a_dry_run_is_about_another_machine(parser):
+    words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
+    assert parser.parse([*words, "--dry_run"]).trainer.devices == "1000"
+    with pytest.raises(UserError, match=r"trainer\.devices 1000; expected -1 to "):
+        parser.parse(words)
+
+
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"])
 @pytest.mark.parametrize("value", ["abc", "", "-1"])
 def test_ranks_that_are_no_numbers_are_one_line(name, value, monkeypatch, capsys):

@@ -314,7 +314,8 @@ def _check_ranges(found: Namespace, where: str) -> None:
         value = found.get(name)
         if name == "trainer.devices":
             value = int(value) if str(value).removeprefix("-").isdecimal() else None  # "auto", "0,1" and [0, 1]
-            if found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available():
+            here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
+            if here and not found.get("dry_run"):  # which asks about another machine
                 most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
         if isinstance(value, int | float) and not least <= value <= most:  # NaN is refused, too
             raise UserError(f"{where}{name} {value}; expected {least:g} to {most:.10g}")

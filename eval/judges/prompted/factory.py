@@ -23,14 +23,8 @@ from .settings import Settings, parse_settings
 if TYPE_CHECKING:
     from ..opening import Loading
 
-PROVIDERS = ("openai", "gemini", "local")
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
-
-
-def is_prompted(spec: str) -> bool:
-    """Whether a spec names a prompted LLM judge."""
-    return spec.partition(":")[0] in PROVIDERS
 
 
 def open_prompted(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ....data_modules.errors import AudioError, TextError, UserError
-from ....models.backbones import NANO
+from ....models import NANO
 from ....models.backbones.audio_language_model import Message
 from ....models.backbones.base import Checkpoint, Quantization
 from ....models.generate import AnsweringModel, Chat, identity
