@@ -19,8 +19,7 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..eval.rendering import STYLE, render
-from ..models.assessment import Scale, in_order
-from ..reward import reward_of
+from ..models.assessment import Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
 from .forms import RankForm, RewardForm, ScoreForm, request_body

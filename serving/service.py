@@ -204,7 +204,7 @@ class Service:
                     for key, job in jobs.items():
                         found[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
                 except Full:
-                    raise _busy(judge, any(job.is_long for job in jobs)) from None
+                    raise _busy(judge, any(job.is_long for job in jobs.values())) from None
                 finally:
                     judge.batcher.drop(jobs.values())  # does nothing to those that are done
         outcomes = [found[key] for key in form.keys]
