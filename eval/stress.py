@@ -345,8 +345,8 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
             layers = None if statistics is None else statistics.clips
             asked_now = replace(inputs.to(judge.device), clips=None, audio_states=states, layers=layers)
             merit = (judge.predict(asked_now).score[0].cpu() * signs / spans).mean()
-            if float(merit) > most:
-                most, best = float(merit), noise.detach().clone()
+            if float(merit.detach()) > most:
+                most, best = float(merit.detach()), noise.detach().clone()
             (slope,) = torch.autograd.grad(merit, noise)
             noise = noise.detach() + reach / 3 * slope / slope.norm().clamp(min=1e-12)
             noise = noise * min(1.0, reach / max(float(noise.norm()), 1e-12))
