@@ -108,6 +108,7 @@ COMMANDS: Mapping[str, Command] = {
     "compare": measuring.compare,
     "challenge": measuring.challenge,
     "agreement": measuring.agreement,
+    "plan": measuring.plan,
     "score": judges.score,
     "rank": judges.rank,
     "serve": judges.serve,
