@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ..data_modules.errors import UserError
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
 from .description import (
     EXPORT,
@@ -33,8 +32,9 @@ from .description import (
     read_description,
     read_json,
 )
-from .judge import EmpathyJudge, JudgeSettings
+from .judge import EmpathyJudge
 from .lora import trained_in_full
+from .settings import JudgeSettings, Quantization
 from .weight_files import (
     Fingerprints,
     check_hash,

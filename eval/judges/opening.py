@@ -24,7 +24,7 @@ from .scores_file import ScoresFile
 from .trained import TrainedJudge
 
 if TYPE_CHECKING:
-    from ...models.backbones.base import Quantization
+    from ...models.settings import Quantization
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
