@@ -108,6 +108,48 @@ def challenge(options: argparse.Namespace) -> int:
     return DONE
 
 
+def stress(options: argparse.Namespace) -> int:
+    """Look for what raises a judge's score and should not, as a policy that is trained on it would.
+
+    The responses of a split are changed so that nobody would rate them higher: silence after it, said twice, louder,
+    breaths, a constant tone, a copy of the context, noise that is sought against the judge, and others. A change fails
+    the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
+    0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
+    """
+    from ..data_modules.folders import check_writable
+    from ..models.hub import require_judge
+
+    if options.out is not None:
+        check_writable(Path(options.out))
+    require_judge(Path(options.judge), options.backbone)
+    from ..data_modules.schema import PairDataset
+    from ..eval.stress import stress as look
+    from ..eval.stress import stress_frame, stress_views
+    from ..scorer import Scorer
+
+    loading = {name: getattr(options, name) for name in ("device", "backbone", "quantization", "cache", "windows")}
+    scorer = Scorer.from_pretrained(options.judge, **loading)
+    found = look(
+        scorer,
+        PairDataset.load(options.data),
+        split=_split_name(options.split),
+        checks=options.checks,
+        pairs=options.pairs,
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    if options.out is not None:
+        out = Path(options.out)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "stress.json").write_text(json.dumps(found, indent=2, allow_nan=False), encoding="utf-8")
+        stress_frame(found).to_csv(out / "results.csv", index=False)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        _show(stress_views(found))
+    return FAILED_CHECKS if found["raised"] else DONE
+
+
 def agreement(options: argparse.Namespace) -> int:
     """Measure people and judges on a table of scores, without audio.
 
