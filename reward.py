@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,87 +23,18 @@ from packaging.version import Version
 from torch import Tensor
 
 from .audio_inputs import Audio, clip, is_missing, make_pair
-from .data_modules.audio import AudioSource, Clip, audio_hash, load_clip
+from .data_modules.audio import AudioSource, audio_hash, is_clipped, load_clip
 from .data_modules.errors import AudioError, UserError
-from .models.assessment import Assessment
+from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_of
 from .scorer import Scorer
 
 Speak = Callable[..., Sequence[Audio | None]]
 """From completions, and all else that the trainer passes by name, to what is heard of each; None = nothing came."""
 OnError = Literal["none", "raise", "lowest"]
-CLIPPED = 0.02
-"""Share of the samples at full scale from which a response counts as clipped: none of 1,760 real recordings has it."""
-_FULL_SCALE = 0.999
-_ENDED = ("the file is empty", "too short")  # kinds of errors: the policy said nothing
-OF_THE_POLICY = (*_ENDED, "no_speech", "clipped")
-"""Codes of what the policy breaks. A file is never its work, nor is a limit of the judge."""
 _TRL = "1.6"  # the first whose baseline leaves missing rewards out
 _KEPT = 100_000
 _Key = tuple[str | None, str, str | None]
 _LOGGER = logging.getLogger("empathy_judge.reward")
-
-
-@dataclass(frozen=True, slots=True)
-class Reward:
-    """What a response is worth.
-
-    Attributes:
-        reward: From 0 (bad end of the scale) to 1 (good end); None = the judge did not hear it, or is not to be
-            believed here.
-        standard_error: Of the score, as a share of the scale; None where it is unknown.
-        code: Why there is none, or why it is the lowest: the kind of an `AudioError`, ``no_speech``, ``clipped``,
-            ``unlike_training``, ``no finite score``; None = it is what the judge says.
-        text: The same for people.
-    """
-
-    reward: float | None
-    standard_error: float | None = None
-    code: str | None = None
-    text: str | None = None
-
-
-def reward_of(
-    found: Assessment | AudioError,
-    dimensions: Sequence[str],
-    deviations: float = 0.0,
-    limits: tuple[float, float] = (0.0, 1.0),
-    clipped: bool = False,
-) -> Reward:
-    """What becomes of a response.
-
-    Args:
-        found: What the judge says of it. An error is of the response, not of its context.
-        dimensions: That count, equally.
-        deviations: Standard errors by which each score is taken to be worse.
-        limits: Lowest and highest reward.
-        clipped: It is, see `is_clipped`.
-
-    Returns:
-        The lowest reward where the policy broke the response: it is empty, without a voice, or clipped. None where it
-        was not heard, or is outside the ranges of the pairs that the judge was calibrated on.
-    """
-    low, high = limits
-    if isinstance(found, AudioError):
-        return Reward(low if found.kind in _ENDED else None, None, found.kind, str(found))
-    for caution in found.warnings:
-        if caution.code == "no_speech" and caution.about == "response":
-            return Reward(low, None, caution.code, caution.text)
-    if clipped:
-        return Reward(low, None, "clipped", f"response: {100 * CLIPPED:g} % or more of its samples are at full scale")
-    for caution in found.warnings:
-        if caution.code == "unlike_training":
-            return Reward(None, None, caution.code, caution.text)
-    merit = found.merit(dimensions, deviations)
-    if not math.isfinite(merit):
-        return Reward(None, None, "no finite score", "response: the judge has no finite score for it")
-    unknown = any(found.scores[name].standard_error is None for name in dimensions)
-    error = None if unknown else found.merit(dimensions) - found.merit(dimensions, 1.0)
-    return Reward(min(max(merit, low), high), error)
-
-
-def is_clipped(clip: Clip) -> bool:
-    """Whether a clip at its own rate was cut off at full scale: see `CLIPPED`."""
-    return bool(np.mean(np.abs(clip.samples) >= _FULL_SCALE) >= CLIPPED)
 
 
 class EmpathyReward:
@@ -290,11 +220,11 @@ class EmpathyReward:
                 found = error
         own = reward_of(found, self.dimensions, self._deviations, self._limits, clipped)
         # where there are no samples a header was written; a file of no bytes is one that was not written
-        return Reward(None, None, own.code, own.text) if own.code in _ENDED and _is_nothing(response) else own
+        return Reward(None, None, own.code, own.text) if own.code in ENDED and _is_nothing(response) else own
 
     def _checked(self, where: str, own: Reward, error: type[UserError] = AudioError) -> Reward:
         """As `on_error` has it."""
-        if self._on_error == "raise" and (own.reward is None or own.code in _ENDED):
+        if self._on_error == "raise" and (own.reward is None or own.code in ENDED):
             raise error(f"{where}: {own.text}")
         if self._on_error == "lowest" and own.reward is None:
             return Reward(self._limits[0], None, own.code, own.text)

@@ -18,7 +18,6 @@ from torch import Tensor
 from ..data_modules.errors import UserError
 from ..data_modules.folders import staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
 from .description import (
     EXPORT,
@@ -31,8 +30,9 @@ from .description import (
     read_description,
     read_json,
 )
-from .judge import EmpathyJudge, JudgeSettings
+from .judge import EmpathyJudge
 from .lora import trained_in_full
+from .settings import JudgeSettings, Quantization
 from .weight_files import (
     Fingerprints,
     check_hash,
@@ -268,17 +268,14 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     Raises:
         UserError: If it is none of these, or broken.
     """
-    from .hub import judge_folder
+    from .hub import check_judge, judge_folder
 
     path = judge_folder(path, revision)
     try:
-        if (path / JUDGE_FILE).is_file():
-            return load_judge(path, placement)
-        if path.is_file() or (path / CHECKPOINTS).is_dir():
-            return load_run(path, placement)
+        check_judge(path)
+        return load_judge(path, placement) if (path / JUDGE_FILE).is_file() else load_run(path, placement)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:

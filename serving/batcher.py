@@ -54,6 +54,7 @@ class Job:
         level: Of its intervals.
         client: Who wants it.
         windows: In how many it is read.
+        clipped: Its response is (`data_modules.audio.is_clipped`).
         future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
         entered: When it began to wait (`time.monotonic`).
         turn: Its place among the others: what its client had been given when it came (`_Lane`).
@@ -65,6 +66,7 @@ class Job:
     level: float
     client: str = ""
     windows: int = 1
+    clipped: bool = False
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
     turn: int = 0

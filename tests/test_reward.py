@@ -20,11 +20,11 @@ import soundfile
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.audio import Clip, is_clipped
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
-from empathy_judge.reward import EmpathyReward, Reward, is_clipped, valid_rows
-from empathy_judge.reward import reward_of as worth
+from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, Score
+from empathy_judge.models.assessment import reward_of as worth
+from empathy_judge.reward import EmpathyReward, valid_rows
 
 RATE = 16_000
 EXAMPLE = Path(__file__).parents[1] / "examples" / "grpo.py"

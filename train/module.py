@@ -32,7 +32,8 @@ from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
-from .optimization import OptimizerSettings, adamw, clip_gradients, cosine_schedule, wants_fused
+from .optimization import adamw, clip_gradients, cosine_schedule, wants_fused
+from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
 

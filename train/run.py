@@ -191,7 +191,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
         position = Position() if start is None else position_of(read_checkpoint(start))
-        datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position, parts=task.parts)
+        datamodule = PairDataModule(recipe.data, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:

@@ -30,7 +30,7 @@ from empathy_judge.models.export.check import synthetic_set
 from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import store_calibration
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import fingerprint
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
