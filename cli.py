@@ -107,6 +107,7 @@ COMMANDS: Mapping[str, Command] = {
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,
+    "stress": measuring.stress,
     "agreement": measuring.agreement,
     "plan": measuring.plan,
     "score": judges.score,

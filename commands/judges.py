@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.launch import find_launch
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
@@ -46,18 +47,21 @@ def score(options: argparse.Namespace) -> int:
     root = None if options.audio_root is None else Path(options.audio_root)
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
+    if options.manifest is not None and options.out is None:
+        for name in ("workers", "restart", "overwrite", "checksums"):
+            if getattr(options, name):
+                raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
+        if find_launch().world > 1 or options.engine != "local":
+            raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
     if options.manifest is None:
         return _score_pair(options)
     if options.out is not None:
         return _score_into_file(options)
     from ..batch_scoring.scores import print_scores, windows_in_words
-    from ..batch_scoring.workers import find_launch
 
-    for name in ("workers", "restart", "overwrite", "checksums"):
-        if getattr(options, name):
-            raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
-    if find_launch().world > 1 or options.engine != "local":
-        raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
     scorer = _scorer(options)
     failed, cut = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
     if cut:
@@ -106,7 +110,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.job import Job
     from ..batch_scoring.run import make_engine, score_manifest
-    from ..batch_scoring.workers import find_launch
 
     paths = (Path(path) for path in (options.judge, options.manifest, options.out))
     root = None if options.audio_root is None else Path(options.audio_root)
@@ -127,6 +130,9 @@ def rank(options: argparse.Namespace) -> int:
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
     Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places.
     """
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
     from rich.console import Console
 
     from ..scorer import Scorer
@@ -196,16 +202,14 @@ def serve(options: argparse.Namespace) -> int:
     for name in _SERVING_EXTRA:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
-    from ..models import CHECKPOINTS, JUDGE_FILE
+    from ..models.hub import require_judge
     from ..serving.settings import Settings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps
     folder = Path(options.judge)
     limits = {name: getattr(options, name) for name in Settings.model_fields if hasattr(options, name)}
     settings = read_settings(name=folder.resolve().name, **limits)
-    on_hub = not folder.exists() and not folder.is_absolute() and len(folder.parts) == 2  # perhaps
-    if not (on_hub or folder.is_file() or (folder / JUDGE_FILE).is_file() or (folder / CHECKPOINTS).is_dir()):
-        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+    require_judge(folder, options.backbone)
     listener = listen(options.host, options.port)
     # from here on it takes seconds
     from ..scorer import Scorer

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
     from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
     out = Path(options.out)
     check_writable(out)
+    require_judges([options.judge], options.backbone)
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
@@ -50,12 +52,14 @@ def compare(options: argparse.Namespace) -> int:
         return _compare_table(options)
 
     from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
     if options.out is not None:
         check_writable(Path(options.out))
+    require_judges(options.judges, options.backbone)
     from ..eval.compare import compare as measure
     from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
@@ -81,11 +85,11 @@ def challenge(options: argparse.Namespace) -> int:
     (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
     scored above the response to another voice of the same script, in the same context?
     """
-    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
-
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
+    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
+
     judge, dataset = opened.judges[0], opened.dataset
     measured, shown_as = {"aeq-bench": (aeq_bench, aeq_bench_views), "echomind": (echomind, echomind_views)}[
         options.name
@@ -103,6 +107,48 @@ def challenge(options: argparse.Namespace) -> int:
     else:
         _show(shown_as(found))
     return DONE
+
+
+def stress(options: argparse.Namespace) -> int:
+    """Look for what raises a judge's score and should not, as a policy that is trained on it would.
+
+    The responses of a split are changed so that nobody would rate them higher: silence after it, said twice, louder,
+    breaths, a constant tone, a copy of the context, noise that is sought against the judge, and others. A change fails
+    the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
+    0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
+    """
+    from ..data_modules.folders import check_writable
+    from ..models.hub import require_judge
+
+    if options.out is not None:
+        check_writable(Path(options.out))
+    require_judge(Path(options.judge), options.backbone)
+    from ..data_modules.schema import PairDataset
+    from ..eval.stress import stress as look
+    from ..eval.stress import stress_frame, stress_views
+    from ..scorer import Scorer
+
+    loading = {name: getattr(options, name) for name in ("device", "backbone", "quantization", "cache", "windows")}
+    scorer = Scorer.from_pretrained(options.judge, **loading)
+    found = look(
+        scorer,
+        PairDataset.load(options.data),
+        split=_split_name(options.split),
+        checks=options.checks,
+        pairs=options.pairs,
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    if options.out is not None:
+        out = Path(options.out)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "stress.json").write_text(json.dumps(found, indent=2, allow_nan=False), encoding="utf-8")
+        stress_frame(found).to_csv(out / "results.csv", index=False)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        _show(stress_views(found))
+    return FAILED_CHECKS if found["raised"] else DONE
 
 
 def agreement(options: argparse.Namespace) -> int:
@@ -249,6 +295,9 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
 
 def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
     """The judges of the options, and what they are measured on."""
+    from ..eval.judge_names import require_judges
+
+    require_judges(judges, options.backbone)
     from ..eval.judges.opening import open_judges
 
     probes = _probes(options.probes) if "probes" in options else None

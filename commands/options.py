@@ -209,6 +209,23 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_cache_option(one)
     _add_asking_options(one)
 
+    one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
+    one.add_argument("judge", help="judge folder or run folder")
+    add_data_option(one)
+    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    one.add_argument(
+        "--checks", nargs="+", metavar="NAME",
+        help="silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)",
+    )  # fmt: skip
+    one.add_argument("--pairs", type=whole_number, default=100, help="draw at most so many (default: 100)")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
+    one.add_argument("--out", metavar="DIR", help="folder for stress.json and results.csv")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
+    add_device_options(one)
+    add_cache_option(one)
+
     one = add_command(
         commands,
         "agreement",

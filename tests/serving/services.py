@@ -16,12 +16,12 @@ import anyio.from_thread
 import httpx
 import numpy as np
 import soundfile
-from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.audio import Clip, decode, is_clipped
 from empathy_judge.data_modules.errors import AudioError, TextError
 from empathy_judge.data_modules.schema import Dimension, Pair
 from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.serving.app import create_app
-from empathy_judge.serving.decoding import decode_safely
+from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
 
@@ -112,10 +112,10 @@ class InThreads:
     async def stop(self) -> None:
         """Nothing to do."""
 
-    async def decode(self, data: bytes, name: str) -> tuple[Clip, float]:
+    async def decode(self, data: bytes, name: str) -> Decoded:
         """As the processes do it."""
         clip = await asyncio.to_thread(decode_safely, data, name, self._max_seconds)
-        return Clip(decode(clip, self._rate), self._rate, name), clip.seconds
+        return Decoded(Clip(decode(clip, self._rate), self._rate, name), clip.seconds, is_clipped(clip))
 
 
 def _without_processes() -> Any:
