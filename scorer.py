@@ -13,11 +13,11 @@ from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge, Placement, load_any
 from .models.assessment import Assessment, Ranked, in_order
-from .models.backbones.base import Quantization
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
 from .models.scoring import SPREAD, PairScorer, placed
+from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 
 Scores = dict[str, float]

@@ -26,6 +26,15 @@ def train(arguments: Sequence[str]) -> int:
     if "--list" in arguments:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
     check_ranks()
+    from ..models.hub import require_backbone
+    from ..train.recipe import RecipeParser, trainer_help
+
+    if "--trainer.help" in arguments:
+        print(trainer_help(), end="")
+        return DONE
+    if not any(word.startswith("--print_config") for word in arguments):
+        judge = RecipeParser(trainer=False).parse(arguments).judge  # what is wrong is told before torch is loaded
+        require_backbone(judge.backbone, judge.revision)
     from ..train.run import train as run
 
     done = run(arguments)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,9 +30,7 @@ from scipy.sparse.linalg import cg
 
 from .ratings import Dimension, RatingTable
 from .schema import PairDataset
-
-TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
-Weighting = Literal["equal", "reliability"]
+from .settings import TargetName, Weighting
 
 MIN_RATER_RATINGS = 10
 """Of a rater with fewer ratings, mean and spread are not estimated; `z_scored` leaves such ratings as they are."""

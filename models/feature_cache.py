@@ -32,8 +32,9 @@ from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
 from .backbones.layers import skip
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow, LongClips, sources_of
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow, sources_of
 from .lora import part_of
+from .settings import LongClips
 
 GIGABYTES = 100.0
 """Most that a folder takes by default."""

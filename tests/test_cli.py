@@ -49,12 +49,13 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # ---------------------------------------------------------------- help
 
 
-def test_help_does_not_load_torch():
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["recipes", "--help"]])
+def test_help_does_not_load_torch(words):
     program = (
         "import sys\n"
         "from empathy_judge.cli import main\n"
         "try:\n"
-        "    main(['--help'])\n"
+        f"    main({words!r})\n"
         "except SystemExit as stop:\n"
         "    assert stop.code == 0\n"
         "heavy = {'torch', 'transformers', 'pandas', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
@@ -66,7 +67,7 @@ def test_help_does_not_load_torch():
     assert done.stdout.splitlines()[-1] == "LOADED []"
     assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
     names = "demo import inspect split train evaluate compare agreement score calibrate export"
-    for name in names.split():
+    for name in names.split() if words == ["--help"] else ():
         assert re.search(rf"\n    {name}\s", done.stdout)
 
 
@@ -106,6 +107,8 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
     no_folder = "backbone '/no/folder': expected 'nano', a hub id or a folder with config.json: no such folder"
     nothing = f"{tmp_path}: expected a judge folder (with judge.json), a run folder or a checkpoint"
     calls = [
+        (["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path", "d"], no_backbone),
+        (["train", "--config", "nano", "--data.bacth_size", "2"], "there is no setting data.bacth_size (did you mean"),
         (["score", "no/judge", "-", "r.wav"], no_judge),
         (["score", judge, "--manifest", "pairs.csv", "--out", "scores.csv"], no_backbone),
         (["score", run, "--manifest", "pairs.csv"], no_backbone),
@@ -166,6 +169,13 @@ def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
     }
     assert set(found["validation"]) == {"empathy", "warmth"}
     assert "json" not in (run / "config.yaml").read_text()
+
+
+def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
+    assert main(["train", "--trainer.help"]) == 0
+    out = capsys.readouterr().out
+    assert "--trainer.max_epochs" in out
+    assert "--trainer.callbacks" not in out  # set by the program
 
 
 def test_train_has_help_with_an_example(capsys):

@@ -20,9 +20,9 @@ from empathy_judge.models.backbones import families
 from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
-from empathy_judge.train.upgrade import RENAMED
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -94,7 +94,7 @@ def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, p
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r"]))
     found = step_memory(
         recipe.judge,
-        batch=recipe.data["batch_size"],
+        batch=recipe.data.batch_size,
         seconds=recipe.clip_seconds,
         mixed_precision=False,
         gradient_checkpointing=False,
@@ -195,6 +195,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
     ("words", "message"),
     [
         (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        (["--max_epochs", "3"], "there is no setting max_epochs (did you mean trainer.max_epochs?)"),
         (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
         (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
         (["--model.losses.mse=1"], "model.losses.mse is called objective.losses.mse now"),

@@ -24,7 +24,7 @@ from .scores_file import ScoresFile
 from .trained import TrainedJudge
 
 if TYPE_CHECKING:
-    from ...models.backbones.base import Quantization
+    from ...models.settings import Quantization
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
@@ -116,7 +116,7 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             found = judge
         elif is_prompted(str(judge)):
-            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None)
+            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None, dry_run)
             _disclose(found, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
         else:
             found = _named(str(judge), dataset, learn_from, split, seed, named)

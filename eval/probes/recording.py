@@ -11,10 +11,11 @@ import torch
 from torchaudio import functional
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.augmentation import Augmentation, augment_clip
+from ...data_modules.augmentation import augment_clip
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
+from ...data_modules.settings import Augmentation
 
 LOW_PASS = 400.0
 """Hz; up to here low-passed speech is as it was."""

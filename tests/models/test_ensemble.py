@@ -17,8 +17,8 @@ from empathy_judge.models.ensemble import average, likeness, write_average, writ
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge, Members
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
-from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import weights_hash
 from empathy_judge.reward import EmpathyReward
 from empathy_judge.scorer import Scorer

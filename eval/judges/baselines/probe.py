@@ -12,14 +12,13 @@ from ....data_modules.errors import DataError, UserError
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
 from ....models.artifact import describe, read_settings
-from ....models.backbones.base import Quantization
 from ....models.description import Provenance
 from ....models.feature_cache import DiskStore
-from ....models.head_input import HeadInputSettings
 from ....models.hub import is_judge
-from ....models.judge import EmpathyJudge, JudgeSettings
+from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
 from ....models.scoring import PairScorer, choose_device
+from ....models.settings import HeadInputSettings, JudgeSettings, Quantization
 from ...judge_names import PROBE
 from ..trained import TrainedJudge
 
