@@ -9,12 +9,18 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.functionals import DELIVERY
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.models.settings import JudgeSettings
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TOY = """
@@ -217,3 +223,49 @@ class TestGpu:
         assert modes == ["warn", "default"]
         assert list(found.values()) == [3]
         assert next(iter(found)).startswith("test_benchmarks.py:")
+
+
+class TestSmallData:
+    @pytest.fixture
+    def study(self, programs: Callable[[str], Any]) -> tuple[Any, list[Pair]]:
+        """200 pairs of 20 speakers: the truth is a curve in one measure of the signal, and all else is noise."""
+        made = programs("small_data")
+        rng = np.random.default_rng(0)
+        pairs = [Pair(f"p{n}", Path(f"{n}.wav"), response_speaker=f"s{n % 20}") for n in range(200)]
+        measures = rng.normal(size=(200, 3, len(DELIVERY))).astype(np.float32) * 0.1
+        measures[:, 0, :20] = rng.normal(size=(200, 1))
+        human = pd.DataFrame({"warmth": 3 + np.tanh(2 * measures[:, 0, 0]) + rng.normal(scale=0.1, size=200)})
+        human.index = pd.Index([pair.pair_id for pair in pairs])
+        dimension = Dimension("warmth", 1, 5, 0.5)
+        card = SimpleNamespace(dimensions=(dimension,))
+        dataset = SimpleNamespace(card=card, mean_scores=lambda: human)
+        judge = SimpleNamespace(settings=JudgeSettings(backbone="nano"), dimensions=(dimension,), device="cpu")
+        heard = made.Heard(
+            {pair.pair_id: row for row, pair in enumerate(pairs)},
+            torch.from_numpy(rng.normal(size=(200, 8)).astype(np.float32)),
+            torch.from_numpy(rng.normal(size=(200, 3, 2, 2, 4)).astype(np.float32)),
+            torch.from_numpy(measures),
+        )
+        return made.Study(dataset, judge, heard), pairs
+
+    def test_who_reads_what_carries_the_truth_finds_it_and_who_does_not_is_at_chance(
+        self, study: tuple[Any, list[Pair]], programs: Callable[[str], Any]
+    ) -> None:
+        (own, pairs), made = study, programs("small_data")
+        human = own.human["warmth"].to_numpy()[150:]
+        found = {
+            method: spearman(own.predict(method, pairs[:150], pairs[150:], 0, False)[0][:, 0], human)
+            for method in (*made.METHODS, made.MEASURES)
+        }
+        best = spearman(own.heard.functionals[150:, 0, 0].double().numpy(), human)  # people are noisy
+        assert found["probe"] > best - 0.1  # two of its three blocks are noise here, and all weigh the same
+        assert found[made.MEASURES] > best - 0.05
+        assert abs(found["language model, ridge"]) < 0.3
+        assert abs(found["ear, ridge"]) < 0.3
+
+    def test_intervals_cover_what_they_say(self, study: tuple[Any, list[Pair]]) -> None:
+        own, pairs = study
+        scores, reach = own.predict("probe", pairs[:150], pairs[150:], 0, True)
+        covered = np.abs(scores - own.human.to_numpy()[150:]) <= reach
+        assert 0.8 <= covered.mean() <= 1.0
+        assert reach[0] < 1  # the truth is from 2 to 4

@@ -1,0 +1,386 @@
+"""What some hundred ratings of real speech teach: closed-form regressions on what the frozen nano backbone hears.
+
+Five folds that keep speakers apart, for each seed; training on three folds, or on four (train and validation), or on a
+random part of the four; Spearman on the fifth. Each clip is heard once and kept in the working folder, and so is each
+fit: a killed command goes on, and `--minutes` ends it early. Run:
+`python benchmarks/small_data.py DATA --work FOLDER`, where DATA has the folders `emodb`, `speechocean_prosody` and
+`mushra_codec`; `--report` writes table and picture of the fits there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from empathy_judge import PairDataset
+from empathy_judge.data_modules.schema import Pair
+from empathy_judge.data_modules.splits import fold_dataset
+from empathy_judge.eval.judges.baselines.regression import Standardised
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.models.closed_form import WIDTHS
+from empathy_judge.models.head_input import HeadInput
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
+from empathy_judge.models.settings import HeadInputSettings, JudgeSettings
+from matplotlib.figure import Figure
+
+SETS = ("emodb", "speechocean_prosody", "mushra_codec")
+SIZES = (50, 100, 200, 400)
+FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
+COVERAGE = 0.9
+METHODS = {
+    "language model, ridge": (True, HeadInputSettings(), (None,)),
+    "ear, ridge": (False, HeadInputSettings("all_layers"), (None,)),
+    "probe": (True, HeadInputSettings("all_layers", functionals=True), WIDTHS),
+}
+"""Whether the state of the language model is read, what is read of the clips, and kernels to choose from."""
+MEASURES = "measures, ridge or kernel"
+"""The regressor of `acoustic` on all measures of delivery that the probe reads; without gradient boosting."""
+
+
+def load(name: str, data: Path, work: Path) -> PairDataset:
+    """A set as a pair dataset, of which `tag:official` is the split that its makers gave."""
+    folder = work / name / "data"
+    if folder.exists():
+        return PairDataset.load(folder)
+    source = data / name
+    if name == "mushra_codec":
+        rows = pd.read_csv(source / "pairs.csv")
+        pairs = rows.assign(
+            response_speaker=rows["speaker_id"],
+            response_audio=[str(source / file) for file in rows["response_audio"]],
+            context_audio=[str(source / file) for file in rows["context_audio"]],
+        ).drop(columns="speaker_id")
+        ratings = pd.read_csv(source / "ratings.csv", dtype={"rater_id": str})
+        return PairDataset.from_frame(pairs, ratings, dimensions=["fidelity=0:100:1"], folder=folder)
+    rows = pd.read_csv(source / "metadata.csv", dtype={"speaker": str})
+    ids = [Path(clip).stem for clip in rows["clip"]]
+    pairs = pd.DataFrame(
+        {
+            "pair_id": ids,
+            "response_audio": [str(source / clip) for clip in rows["clip"]],
+            "response_speaker": rows["speaker"],
+            "group_id": rows["speaker"],
+        }
+    )
+    if name == "emodb":
+        scores = pd.DataFrame({own: rows[f"{own}_label"] for own in ("valence", "arousal")})
+        ratings = scores.assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score")
+        scales = ["valence=-1:1:0.5", "arousal=-1:1:1"]
+        return PairDataset.from_frame(
+            pairs, ratings.assign(rater_id="label"), dimensions=scales, folder=folder, synthetic=True
+        )
+    pairs["tag:official"] = rows["split"]
+    columns = {f"prosodic_r{number}": f"r{number}" for number in range(1, 6)}
+    scores = pd.DataFrame({new: rows[old] for old, new in columns.items()}).assign(pair_id=ids)
+    ratings = scores.melt("pair_id", var_name="rater_id", value_name="score").dropna().assign(dimension="prosodic")
+    return PairDataset.from_frame(pairs, ratings, dimensions=["prosodic=0:10:0.5"], folder=folder)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the frozen backbone makes of pairs, row for row.
+
+    Attributes:
+        rows: Pair -> its row.
+        states: Pooled states of the language model.
+        layers: Of the audio encoder, see `HeadInput.raw`.
+        functionals: Of the signal, see `HeadInput.raw`.
+    """
+
+    rows: dict[str, int]
+    states: torch.Tensor
+    layers: torch.Tensor
+    functionals: torch.Tensor
+
+
+def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
+    """Each pair once, or what was kept of it."""
+    rows = {pair.pair_id: row for row, pair in enumerate(dataset.pairs)}
+    if not file.exists():
+        found: list[tuple[np.ndarray, ...]] = []
+        reader = ClipReader(judge)
+        with torch.inference_mode():
+            for _, inputs in reader._inputs(dataset.pairs):
+                heard = judge.heard(inputs)
+                assert heard.window_weights is None, "a clip is too long"
+                layers, functionals = judge.head_input.raw(heard)
+                assert layers is not None
+                assert functionals is not None
+                states = judge.pool_states(judge.backbone.hidden_states(heard), heard)
+                found.append((states.numpy(), layers.numpy(), functionals.numpy()))
+        states, layers, functionals = (np.concatenate(own) for own in zip(*found, strict=True))
+        assert len(states) == len(rows), "a clip cannot be used"
+        np.savez(file, states=states, layers=layers, functionals=functionals)
+    with np.load(file) as kept:
+        return Heard(rows, *(torch.from_numpy(kept[name]) for name in ("states", "layers", "functionals")))
+
+
+@dataclass
+class _Kept:
+    """A `Reader` of what was heard already."""
+
+    judge: EmpathyJudge
+    heard: Heard
+    states: bool
+
+    def _of(self, pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        rows, settings = [self.heard.rows[pair.pair_id] for pair in pairs], self.judge.head_input.settings
+        layers = self.heard.layers[rows] if settings.audio != "none" else None
+        functionals = self.heard.functionals[rows] if settings.functionals else None
+        states = self.heard.states[rows]
+        return states if self.states else torch.zeros_like(states), layers, functionals
+
+    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        """See `Reader`."""
+        yield self._of(pairs)[1:]
+
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        """See `Reader`."""
+        states, layers, functionals = self._of(pairs)
+        with torch.inference_mode():
+            read = self.judge.head_input
+            found = read.standardised(states, layers, functionals) if read.settings.of_clips else states
+        yield list(pairs), found.double().numpy()
+
+
+class Study:
+    """Fits and predicts on one set."""
+
+    def __init__(self, dataset: PairDataset, judge: EmpathyJudge, heard: Heard) -> None:
+        self.dataset, self.judge, self.heard = dataset, judge, heard
+        self.names = [dimension.name for dimension in dataset.card.dimensions]
+        self.human = dataset.mean_scores()[self.names]
+        self._layers = heard.layers.shape[2], heard.layers.shape[4]
+
+    def predict(
+        self, method: str, train: Sequence[Pair], test: Sequence[Pair], seed: int, with_reach: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Scores of the test pairs `(pairs, dimensions)`; and, if asked for, how far from them a score is at most for
+        `COVERAGE` of people's means: the quantile of residuals of training pairs whose group was left out."""
+        pairs = shuffled(train, seed)
+        targets = self.human.loc[[pair.pair_id for pair in pairs]].to_numpy(float)
+        groups = np.array([pair.response_speaker for pair in pairs])
+        if method == MEASURES:
+            known, wanted = (
+                self.heard.functionals[[self.heard.rows[pair.pair_id] for pair in own]].flatten(1).double().numpy()
+                for own in (pairs, test)
+            )
+            models = [Standardised.learn(known, own, groups, seed=seed)[0] for own in targets.T]
+            return np.stack([model.predict(wanted) for model in models], 1), None
+        states, settings, widths = METHODS[method]
+        self.judge.head_input = HeadInput(settings, self.heard.states.shape[1], self._layers)
+        reader = _Kept(self.judge, self.heard, states)
+        if settings.of_clips:
+            standardise(reader, pairs)
+        probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), widths)
+        ((_, features),) = reader.features(test)
+        reach = None
+        if with_reach:
+            made = probe.left_out(torch.from_numpy(targets.mean(0)).float()).score.numpy()
+            ranked = np.sort(np.abs(made - targets), 0)
+            reach = ranked[min(len(ranked), math.ceil(COVERAGE * (len(ranked) + 1))) - 1]
+        return probe.fit().predict(features), reach
+
+
+def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
+    """What is to be fitted, seed by seed, so that what is there of a killed run is whole seeds."""
+    for seed in range(seeds):
+        fold_dataset(folder, FOLDS, by=["response_speaker"], seed=seed, overwrite=True)
+        pairs = PairDataset.load(folder).pairs
+        for fold in range(FOLDS):
+            parts = [[pair for pair in pairs if pair.split == f"fold{(fold + n) % FOLDS + 1}"] for n in range(FOLDS)]
+            both = [pair for part in parts[1:] for pair in part]
+            order = np.random.default_rng(seed).permutation(len(both))
+            sizes = {str(size): [both[row] for row in order[:size]] for size in SIZES if size < len(both)}
+            for size, train in {
+                "all": both,
+                "train alone": [pair for part in parts[2:] for pair in part],
+                **sizes,
+            }.items():
+                yield {"seed": seed, "fold": fold, "size": size, "train": train, "test": parts[0]}
+    official = [
+        [pair for pair in dataset.pairs if dict(pair.tags).get("official") == part] for part in ("train", "test")
+    ]
+    if all(official):
+        yield {"seed": 0, "fold": 0, "size": "official split", "train": official[0], "test": official[1]}
+
+
+def run(name: str, options: argparse.Namespace, until: float) -> None:
+    """All fits of a set that are not there yet."""
+    dataset = load(name, options.data, options.work)
+    settings = JudgeSettings(
+        backbone="nano", pooling="response_mean", head_input=HeadInputSettings("all_layers", functionals=True)
+    )
+    judge = EmpathyJudge(
+        replace(settings, lora=replace(settings.lora, parts=[], full_parts=[])), dataset.card.dimensions
+    )
+    judge.eval().requires_grad_(False)
+    study = Study(dataset, judge, hear(dataset, judge, options.work / name / "heard.npz"))
+    file = options.work / name / "fits.jsonl"
+    done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
+    first = ["official split", "all"]
+    wanted = sorted(
+        plans(dataset, options.work / name / "data", options.seeds),
+        key=lambda plan: first.index(plan["size"]) if plan["size"] in first else len(first),
+    )
+    with file.open("a") as out:
+        for plan in wanted:
+            for method in (*METHODS, MEASURES):
+                key = plan["seed"], plan["fold"], plan["size"], method
+                if key in done or time.monotonic() > until:
+                    continue
+                start = time.perf_counter()
+                with_reach = method == "probe" and plan["size"] == "all"
+                scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
+                row = {
+                    **dict(zip(("seed", "fold", "size", "method"), key, strict=True)),
+                    "pairs": len(plan["train"]),
+                    "seconds": round(time.perf_counter() - start, 2),
+                    "test": [pair.pair_id for pair in plan["test"]],
+                    "scores": np.round(scores, 5).tolist(),
+                    "reach": None if reach is None else reach.tolist(),
+                }
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+
+
+def _fits(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def summary(name: str, work: Path) -> list[dict[str, Any]]:
+    """Of each size, method and dimension: agreement in test folds, its interval over speakers, and coverage."""
+    dataset = PairDataset.load(work / name / "data")
+    human, found = dataset.mean_scores(), []
+    speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
+    fits = pd.DataFrame(_fits(work / name / "fits.jsonl"))
+    parts = fits.groupby(["size", "seed"])
+    folds_of = {"official split": 1}
+    # methods are compared on the same folds: only seeds of which all of them have all folds count
+    finished = {
+        (own["size"].iloc[0], own["seed"].iloc[0])
+        for _, own in parts
+        if len(own) == folds_of.get(own["size"].iloc[0], FOLDS) * (len(METHODS) + 1)
+    }
+    for _, rows in fits.groupby(["size", "method"], sort=False):
+        size, method = rows["size"].iloc[0], rows["method"].iloc[0]
+        whole = [own for seed, own in rows.groupby("seed") if (size, seed) in finished]
+        if not whole:
+            continue
+        for column, dimension in enumerate(own.name for own in dataset.card.dimensions):
+            folds, covered = [], []
+            for row in pd.concat(whole).to_dict("records"):
+                given, people = np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float)
+                folds.append(spearman(given, people))
+                if row["reach"] is not None:
+                    covered.append(np.abs(given - people) <= row["reach"][column] + 1e-9)
+            first = whole[0].to_dict("records")  # of out-of-fold predictions of one seed: each pair once
+            ids = [pair for row in first for pair in row["test"]]
+            scores = np.concatenate([np.array(row["scores"])[:, column] for row in first])
+            draws = Resamples.draw(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
+            pooled = estimate(spearman, scores, human.loc[ids, dimension].to_numpy(float), resamples=draws)
+            found.append(
+                {
+                    "set": name,
+                    "dimension": dimension,
+                    "size": size,
+                    "method": method,
+                    "training_pairs": round(
+                        float(np.mean([row["pairs"] for own in whole for row in own.to_dict("records")]))
+                    ),
+                    "seeds": len(whole),
+                    "folds": len(folds),
+                    "spearman": float(np.mean(folds)),
+                    "of_folds": [round(value, 4) for value in folds],
+                    "pooled": [pooled.value, pooled.low, pooled.high],
+                    "speakers": len({speaker[pair] for pair in ids}),
+                    "coverage": float(np.concatenate(covered).mean()) if covered else None,
+                    "seconds": float(np.median(pd.concat(whole)["seconds"].to_numpy())),
+                }
+            )
+    return found
+
+
+def report(work: Path, out: Path) -> None:
+    """Write `small_data.json`, `.md` and `.png` there."""
+    rows = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
+    (out / "small_data.json").write_text(json.dumps(rows, indent=1) + "\n")
+    lines = [
+        "| set, dimension | trained on | pairs | method | Spearman, mean of test folds "
+        "| pooled, 95 % interval over speakers | seeds x folds | 90 % intervals cover |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        value, low, high = (math.nan if own is None else own for own in row["pooled"])
+        covered = "" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"
+        lines.append(
+            f"| `{row['set']}` {row['dimension']} | {row['size']} | {row['training_pairs']} | {row['method']} "
+            f"| {row['spearman']:.3f} | {value:.3f} ({low:.3f} to {high:.3f}) "
+            f"| {row['seeds']} x {row['folds'] // row['seeds']} | {covered} |"
+        )
+    page = out / "small_data.md"
+    before = page.read_text().partition("<!-- figures -->")[0] if page.exists() else "# Small data\n\n"
+    page.write_text(f"{before}<!-- figures -->\n\n" + "\n".join(lines) + "\n")
+    picture(rows, out / "small_data.png")
+
+
+def picture(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """A learning curve for each method; one panel for each dimension with two sizes or more."""
+    sizes: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        if row["size"] in ("all", *map(str, SIZES)):
+            sizes.setdefault((row["set"], row["dimension"]), set()).add(row["size"])
+    panels = [panel for panel, own in sizes.items() if len(own) > 1]
+    if not panels:
+        return
+    figure = Figure(figsize=(4 * len(panels), 4), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        own = [
+            row for row in rows if (row["set"], row["dimension"]) == panel and row["size"] in ("all", *map(str, SIZES))
+        ]
+        for method in (*METHODS, MEASURES):
+            points = sorted((row["training_pairs"], row["spearman"]) for row in own if row["method"] == method)
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=method)
+        ticks = sorted({row["training_pairs"] for row in own})
+        axes.set(xscale="log", xlabel="training pairs", title=" ".join(panel))
+        axes.set_xticks(ticks, [str(tick) for tick in ticks], rotation=45)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("Spearman, mean of test folds")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with the sets")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no fit after so many")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and picture there")
+    options = parser.parse_args()
+    if options.report is not None:
+        report(options.work, options.report)
+        return
+    until = time.monotonic() + 60 * options.minutes
+    for name in options.sets:
+        run(name, options, until)
+        print(f"{name}: {len(_fits(options.work / name / 'fits.jsonl'))} fits", flush=True)
+
+
+if __name__ == "__main__":
+    main()
