@@ -110,6 +110,7 @@ COMMANDS: Mapping[str, Command] = {
     "agreement": measuring.agreement,
     "score": judges.score,
     "rank": judges.rank,
+    "explain": judges.explain,
     "serve": judges.serve,
     "calibrate": making.calibrate,
     "export": making.export,
