@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .calibration import Calibration, from_json, to_json
 from .description import (
@@ -110,20 +108,13 @@ def staged(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: If the folder exists and is not empty, or the disk is full or may not be written.
     """
-    stage = None
     with writing(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            stage = Path(tempfile.mkdtemp(prefix=".judge.", dir=folder.parent))
+        with staged_folder(folder) as stage:
             yield stage
-            for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
+            for path in (stage, *stage.rglob("*")):  # safetensors files keep others out
                 path.chmod(0o755 if path.is_dir() else 0o644)
-            os.replace(stage, folder)
-        finally:
-            if stage is not None:
-                shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager

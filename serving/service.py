@@ -192,7 +192,9 @@ class Service:
             if "level" in form.model_fields_set and judge.scorer.calibration is None:
                 raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
             if isinstance(form, RankForm):
-                ranked_by(judge, form)
+                dimension = ranked_by(judge, form)
+                if form.max_error is not None:
+                    judge.scorer.compared_on([dimension])
             if isinstance(form, RewardForm):
                 rewarded_by(judge, form)
             # the last check before any work

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -51,7 +51,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, EarlyStopping, FillCache, JudgeModule, StopAfter, Task
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser

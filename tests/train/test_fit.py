@@ -287,7 +287,12 @@ def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
-    train(train_arguments(
+    arguments = train_arguments(
         tmp_path / "run", trainer__max_epochs=6, patience=2, optimizer__learning_rate=0, optimizer__head_learning_rate=0
-    ))  # fmt: skip
+    )
+    train(arguments)
     assert len(validation(tmp_path / "run")) == 3  # the first, then two that are not better
+    # as after a kill between the end of training and that of the command, it has ended, unless more patience is asked
+    for patience, epochs in ((2, 3), (3, 4)):
+        train([*arguments, "--resume", "auto", "--patience", str(patience)])
+        assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["epoch"] == epochs - 1
