@@ -109,6 +109,7 @@ COMMANDS: Mapping[str, Command] = {
     "challenge": measuring.challenge,
     "stress": measuring.stress,
     "agreement": measuring.agreement,
+    "plan": measuring.plan,
     "score": judges.score,
     "rank": judges.rank,
     "serve": judges.serve,

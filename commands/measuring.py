@@ -13,6 +13,7 @@ from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
+    from ..eval.frame import Frame
     from ..eval.judges.opening import Loading, Opened
 
 
@@ -156,6 +157,79 @@ def agreement(options: argparse.Namespace) -> int:
 
         _show(agreement_views(found, options.alpha))
     return DONE
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Say how many items and ratings a measurement of judges needs.
+
+    From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
+    ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
+    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost.
+    """
+    from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
+
+    out = None if options.out is None else Path(options.out)
+    if out is not None:
+        from ..data_modules.folders import check_writable
+
+        check_writable(out)
+    if (options.pilot is None) == (not options.variance):
+        raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
+    if options.pilot is None:
+        pilot = assumed_pilot(dict(_variance(text) for text in options.variance), options.group_size)
+    else:
+        pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
+    found = make_plan(
+        pilot,
+        items=options.items,
+        raters=options.raters,
+        agreement=options.agreement,
+        difference=options.difference,
+        power=options.power,
+        between=options.between,
+        price=options.price,
+    )
+    text = json.dumps(found, indent=2, allow_nan=False)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.json").write_text(text + "\n", encoding="utf-8")
+        save_plan(found, out)
+    if options.json:
+        print(text)
+    else:
+        _show(plan_views(found))
+        if out is not None:
+            print(f"picture: {out / 'plan.png'}")
+    return DONE
+
+
+def _variance(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
+
+
+def _pilot_frame(options: argparse.Namespace) -> Frame:
+    """The ratings of a pilot, from a dataset or a table."""
+    from dataclasses import replace
+
+    from ..data_modules.tables import parse_mapping
+    from ..eval.frame import Frame, read_frame
+
+    if not Path(options.pilot).is_dir():
+        table = read_frame(options.pilot, parse_mapping(options.column, "--column"))
+        kept = table.select(options.annotators, options.exclude)
+        kept.check(options.judges, "--judges")
+        return replace(kept, rows=kept.rows.assign(is_judge=kept.rows["rater_id"].isin(options.judges)))
+    from ..data_modules.schema import PairDataset
+
+    if options.judges or options.column:
+        raise UserError("--judges and --column with a dataset; expected with a table")
+    dataset = PairDataset.load(options.pilot)
+    clusters = {pair.pair_id: pair.group_id or pair.pair_id for pair in dataset.pairs}
+    return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)
 
 
 def _compare_table(options: argparse.Namespace) -> int:

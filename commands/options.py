@@ -241,6 +241,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )
     _add_agreement_options(one)
 
+    one = add_command(commands, "plan", run, "empathy-judge plan pilot.csv --judges gpt --difference 0.05 --price 0.2")
+    _add_plan_options(one)
+
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("table", help="CSV, TSV, JSONL or Parquet")
@@ -266,6 +269,44 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     _add_interval_options(one)
     one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
+
+
+def _add_plan_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("pilot", nargs="?", help="table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset")
+    one.add_argument(
+        "--variance", nargs="+", default=[], metavar="NAME=NUMBER",
+        help="instead of a pilot: variances of item, residual, rater and group in squared rating points",
+    )  # fmt: skip
+    one.add_argument("--group-size", type=whole_number, default=1, help="items per group, with --variance (default: 1)")
+    one.add_argument(
+        "--judges", nargs="+", default=[], metavar="NAME", help="annotators of the table that are judges, not people"
+    )
+    _add_table_options(one)
+    one.add_argument(
+        "--dimension", nargs="+", default=[], metavar="NAME",
+        help="plan for these (default: for an average dimension of all)",
+    )  # fmt: skip
+    one.add_argument("--items", nargs="+", type=whole_number, default=[], metavar="N", help="numbers of items")
+    one.add_argument("--raters", nargs="+", type=whole_number, default=[], metavar="K", help="ratings per item")
+    one.add_argument(
+        "--agreement", type=float,
+        help="Spearman of the better judge with the true scores, that is over the noise ceiling (default: that of the "
+        "best judge of the pilot, else 0.6)",
+    )  # fmt: skip
+    one.add_argument(
+        "--difference", type=float, default=0.05, help="by which the other judge agrees less (default: 0.05)"
+    )
+    one.add_argument("--power", type=float, default=0.8, help="wanted (default: 0.8)")
+    one.add_argument(
+        "--between", type=float, metavar="R",
+        help="Spearman between the two judges (default: between those of the pilot, else as if their errors had "
+        "nothing in common)",
+    )  # fmt: skip
+    one.add_argument("--price", type=dollars, help="of a rating")
+    one.add_argument("--out", metavar="DIR", help="folder for plan.csv, plan.json and plan.png")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
+    one.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_table_options(one: argparse._ActionsContainer) -> None:

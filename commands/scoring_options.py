@@ -34,6 +34,11 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("responses", nargs="+", metavar="response", help="response clips")
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
+    one.add_argument(
+        "--max-error", type=float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3],
+        help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
+        "always the likeliest)",
+    )  # fmt: skip
     one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
