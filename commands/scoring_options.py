@@ -14,6 +14,7 @@ from .shared_options import (
     add_device_options,
     add_windows_option,
     device_name,
+    output_folder,
     port_number,
     process_count,
     seconds,
@@ -77,7 +78,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
@@ -169,7 +170,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
 def _add_export_options(one: argparse.ArgumentParser) -> None:
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--report", help="agreement.json of this judge, for the model card")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
     one.add_argument(
