@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..models.assessment import Assessment, Ranked
+    from ..models.three_way import BesideNext
     from ..scorer import Scorer
 
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -128,7 +129,10 @@ def rank(options: argparse.Namespace) -> int:
     """Put several responses to one context in order, the best first.
 
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
-    Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places.
+    Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places. Where
+    the calibration knows verdicts of people on two responses, and one dimension counts, each response also has the
+    probability that people prefer it to the next one, or see no difference. With --max-error 0.1 a verdict is given
+    only where at most 10 % of such verdicts are wrong; otherwise it is undecided.
     """
     from ..models.hub import require_judge
 
@@ -144,14 +148,18 @@ def rank(options: argparse.Namespace) -> int:
         quantization=options.quantization,
         windows=options.windows,
     )
+    names = scorer.dimension_names(options.by)
+    if options.max_error is not None:
+        scorer.compared_on(names)
     context = None if options.context in ("", "-") else options.context
     ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
+    over_next = scorer.beside_next(ranked, names, options.max_error)
     if options.json:
         rows = [_ranked_row(options.responses[own.index], place, own) for place, own in enumerate(ranked, start=1)]
-        print(json.dumps(rows))
+        print(json.dumps([{**row, "over_next": own and asdict(own)} for row, own in zip(rows, over_next, strict=True)]))
     else:
-        names = [dimension.name for dimension in scorer.dimensions]
-        Console().print(_ranked_table(options.responses, ranked, names), markup=False)
+        every = [dimension.name for dimension in scorer.dimensions]
+        Console().print(_ranked_table(options.responses, ranked, every, over_next), markup=False)
     return DONE if all(own.merit is not None for own in ranked) else FAILED_CHECKS
 
 
@@ -168,18 +176,24 @@ def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
     return {**values, "windows": own.found.windows, "seconds": own.found.seconds, "status": "ok"}
 
 
-def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
+def _ranked_table(
+    responses: Sequence[str],
+    ranked: Sequence[Ranked],
+    names: Sequence[str],
+    over_next: Sequence[BesideNext | None],
+) -> Table:
     """For people."""
     from ..eval.rendering import new_table
 
     table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
-    for column in (*names, "remarks"):
+    compared = ["beside the next"] if any(over_next) else []
+    for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, own in enumerate(ranked, start=1):
+    for place, (own, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
         if isinstance(own.found, AudioError):
-            table.add_row("—", responses[own.index], *("—" for _ in names), str(own.found))
+            table.add_row("—", responses[own.index], *("—" for _ in (*names, *compared)), str(own.found))
         else:
             cut = [_in_windows(own.found)] if own.found.windows > 1 else []
             remarks = "; ".join([*cut, *(caution.text for caution in own.found.warnings)])
@@ -187,6 +201,10 @@ def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Seq
             for one in (own.found.scores[name] for name in names):
                 between = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
                 scores.append(f"{one.score:.2f}{between} {one.label or ''}".rstrip())
+            if beside is not None:
+                chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
+                scores.append(f"{beside.verdict} ({chances})")
+            scores += ["" for _ in compared if beside is None]
             table.add_row(str(place), responses[own.index], *scores, remarks)
     return table
 

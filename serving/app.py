@@ -90,15 +90,23 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     async def rank(request: Request) -> schemas.Ranking:
         heard = await service.answer(request, RankForm)
         dimension = ranked_by(heard.judge, heard.form)
-        places = [own.index for own in in_order(heard.assessments, [dimension])]
+        ranked = in_order(heard.assessments, [dimension])
+        over_next = heard.judge.scorer.beside_next(ranked, [dimension], heard.form.max_error)
+        found = [heard.assessments[own.index] for own in ranked]
         return schemas.Ranking(
             judge=heard.judge.id,
             level=heard.form.level,
             seconds=heard.seconds,
             dimension=dimension,
             ranking=[
-                schemas.Ranked(response=place + 1, scores=found.scores, warnings=found.warnings, windows=found.windows)
-                for place, found in ((place, heard.assessments[place]) for place in places)
+                schemas.Ranked(
+                    response=place.index + 1,
+                    scores=own.scores,
+                    warnings=own.warnings,
+                    windows=own.windows,
+                    over_next=beside,
+                )
+                for place, own, beside in zip(ranked, found, over_next, strict=True)
             ],
         )
 

@@ -19,12 +19,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
+from ..models.three_way import MAX_ERRORS
 from .schemas import ClientGone, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings, reason_of
 
 _FILES = ("response", "context")
 MAX_DEVIATIONS = 10.0
-_MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 3  # and the texts
+_MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 4  # and the texts
 _MAX_TEXT_BYTES = 2 * MAX_SITUATION  # of all texts together
 _CONTENT_TYPES = "audio/wav, audio/flac, audio/ogg, audio/mpeg, audio/aiff"
 
@@ -40,6 +41,13 @@ def _level(text: Any) -> Any:
         if text in (level, f"{level:g}", f"{level:.2f}"):
             return level
     raise ValueError(f"expected {', '.join(f'{level:g}' for level in LEVELS)} (default: {DEFAULT_LEVEL:g})")
+
+
+def _max_error(text: Any) -> Any:
+    for share in MAX_ERRORS:
+        if text in (share, f"{share:g}", f"{share:.2f}"):
+            return share
+    raise ValueError(f"expected {', '.join(f'{share:g}' for share in MAX_ERRORS)}")
 
 
 def _without_default(schema: dict[str, JsonValue]) -> None:
@@ -135,6 +143,12 @@ class RankForm(IntervalForm):
         default="",
         description="What to rank by; may be left out where the judge knows only one.",
         json_schema_extra=_without_default,
+    )
+    max_error: Annotated[float | None, BeforeValidator(_max_error)] = Field(
+        default=None,
+        description="Say which of two neighbours is better only where at most this share of such verdicts is wrong; "
+        "an error where the calibration knows nothing of preferences.",
+        json_schema_extra={"enum": list(MAX_ERRORS), "anyOf": [{"type": "number"}]},
     )
 
     @property

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
+from ..models.three_way import BesideNext
 
 Code = Literal[
     "bad_request",
@@ -101,7 +102,11 @@ _ANSWER: dict[str, JsonValue] = {
 }
 _OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": [], "windows": 1}
 _SCORED: JsonValue = {**_ANSWER, "seconds": {"context": [3.2], "responses": [4.05]}, **_OF_RESPONSE}
-_RANKING: JsonValue = {**_ANSWER, "dimension": "vocal_empathy", "ranking": [{"response": 2, **_OF_RESPONSE}]}
+_RANKING: JsonValue = {
+    **_ANSWER,
+    "dimension": "vocal_empathy",
+    "ranking": [{"response": 2, **_OF_RESPONSE, "over_next": None}],
+}
 _REWARDS: JsonValue = {
     "judge": {"name": "judge", "version": "5c682829dbb2e541"},
     "dimensions": ["vocal_empathy"],
@@ -162,6 +167,9 @@ class Ranked(BaseModel):
     scores: dict[str, Score]
     warnings: tuple[Caution, ...]
     windows: int = Field(description=_IN_WINDOWS)
+    over_next: BesideNext | None = Field(
+        description="What people will say of it and the next one; null = not known, or there is no next one."
+    )
 
 
 class Ranking(Answer):
@@ -290,6 +298,7 @@ def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool
         if not calibrated:
             properties.pop("level", None)
             properties.pop("deviations", None)
+            properties.pop("max_error", None)
         if "dimension" in properties:
             # the only one may be left out, or be empty; for a reward all of them
             optional = len(dimensions) == 1 or path == "/v1/reward"

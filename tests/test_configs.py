@@ -249,6 +249,27 @@ def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
     assert message in str(found.value)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer", "own.yaml"],
+        ['--trainer={"devices": 2}'],
+        ["--trainer.max_time", '{"hours": 3}'],
+        ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "x"],
+        ["--config", "nano_wandb", "--config", "strategy_fsdp2"],
+    ],
+)
+def test_arguments_of_the_trainer_pass_the_first_look(words, parser, tmp_path, monkeypatch):
+    """`train` parses twice: the first time without knowing them, so that mistakes are told without torch."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text("{devices: 1, precision: 16-mixed}")
+    first, whole = (
+        one.parse(["--config", "nano", "--data.path", "d", *words]) for one in (RecipeParser(False), parser)
+    )
+    assert first.judge == whole.judge
+    assert first.data == whole.data
+
+
 def test_a_dry_run_is_about_another_machine(parser):
     words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
     assert parser.parse([*words, "--dry_run"]).trainer.devices == "1000"

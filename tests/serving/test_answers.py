@@ -166,7 +166,7 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
         ({"files": [("situation", ("a", b"\xff"))]}, "situation: not UTF-8; expected text"),
         ({"files": [("response", ("a", wav()))] * 2}, "response: sent 2 times; expected once, or several at /v1/rank"),
         ({"files": [("context", ("a", wav()))] * 9}, "context: expected at most 8 items after validation, not 9"),
-        ({"files": [("context", ("a", b"x"))] * 27}, "more than 27 parts; expected fewer"),
+        ({"files": [("context", ("a", b"x"))] * 28}, "more than 28 parts; expected fewer"),
     ],
 )
 def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: Any, message: str) -> None:

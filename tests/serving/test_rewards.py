@@ -136,6 +136,16 @@ def test_what_concerns_all_responses_is_an_error(scorer: FakeScorer) -> None:
     assert len(scorer.heard) == 1
 
 
+def test_a_promise_that_the_judge_cannot_make_is_refused(scorer: FakeScorer) -> None:
+    with in_process(scorer) as service:
+        plain = service.score(wav(0.5), wav(0.25), path="/v1/rank").json()["ranking"]
+        for value, message in (("0.1", "nothing is known of preferences"), ("0.12", "max_error: expected 0.05, 0.1")):
+            error = service.score(wav(), wav(), path="/v1/rank", max_error=value).json()["error"]
+            assert error["code"] == "invalid"
+            assert message in error["message"]
+    assert [own["over_next"] for own in plain] == [None, None]
+
+
 def test_rewards_are_those_of_python(judge_folder: Path, make_tone: Any) -> None:
     files = []
     for seconds, hertz in ((0.6, 150), (0.8, 240), (0.7, 300)):
