@@ -1,0 +1,123 @@
+"""What a judge is built from: `judge` in a recipe, `settings` in `judge.json`. Loads nothing heavy, so that
+`train --help` is instant."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..data_modules.errors import UserError
+from . import NANO
+
+Attention = Literal["eager", "sdpa", "flash_attention_2"]
+"""Attention kernels that `transformers` knows."""
+Quantization = Literal["none", "nf4"]
+"""How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
+"""`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
+LoraMethod = Literal["lora", "rslora", "dora"]
+TrainedDtype = Literal["float32", "backbone"]
+PoolingName = Literal["last_token", "response_mean", "attention"]
+AudioInput = Literal["none", "all_layers"]
+HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
+LongClips = Literal["refuse", "window"]
+MOST_RANK = 4_096
+MOST_LANDMARKS = 5_000
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Where LoRA goes, how large it is, and what is trained beside it; in a recipe `judge.lora`.
+
+    Attributes:
+        parts: Parts of the backbone whose linear layers get an adapter: language_model, projector, audio_tower. Empty
+            = train the head alone.
+        rank: Rank of the update.
+        alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
+        dropout: Dropout on the adapter's input while training.
+        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024: magnitude and direction apart).
+        layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
+            from 0; negative numbers count from the end. By default all.
+        full_parts: Parts whose weights are all trained themselves, such as the projector.
+        trained_dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser
+            steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
+    """
+
+    parts: list[PartName] = field(default_factory=lambda: ["language_model"])
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    method: LoraMethod = "lora"
+    layers: tuple[int, int] | None = None
+    full_parts: list[PartName] = field(default_factory=list)
+    trained_dtype: TrainedDtype = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MOST_RANK:
+            raise UserError(f"lora.rank {self.rank}; expected 1 to {MOST_RANK:,}")
+        if not 0 < self.alpha < math.inf:
+            raise UserError(f"lora.alpha {self.alpha:g}; expected a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
+
+
+@dataclass(frozen=True)
+class HeadInputSettings:
+    """What the head reads beside the pooled state of the language model.
+
+    Attributes:
+        audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
+            weights; of the response, of the last context turn, and their difference. none: nothing.
+        functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
+            milliseconds for a second of audio, and help most where the backbone is small.
+        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
+    """
+
+    audio: AudioInput = "none"
+    functionals: bool = False
+    landmarks: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.landmarks <= MOST_LANDMARKS:
+            raise UserError(f"head_input.landmarks {self.landmarks}; expected 0 to {MOST_LANDMARKS:,}")
+
+    @property
+    def of_clips(self) -> bool:
+        """Whether anything of the clips themselves is read."""
+        return self.audio != "none" or self.functionals
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """What a judge is built from, apart from its dimensions: `judge` in a recipe, `settings` in `judge.json`.
+
+    Attributes:
+        backbone: "nano", a hub id or a folder in the hub's layout.
+        revision: Commit, tag or branch on the hub.
+        dtype: Of the frozen backbone weights; head and, unless lora.trained_dtype says otherwise, adapter are float32.
+        attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
+        quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
+        pooling: How hidden states become one vector per pair.
+        padding_side: Side of the padding in a batch; scores do not depend on it.
+        lora: What of the backbone is trained.
+        head_input: What the head reads beside that vector.
+        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
+            corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
+        long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
+            window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
+            each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds
+            in which it has a voice. Scoring cuts long clips in either case, unless it is told not to.
+    """
+
+    backbone: str = NANO
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    attention: Attention = "sdpa"
+    quantization: Quantization = "none"
+    pooling: PoolingName = "response_mean"
+    padding_side: Literal["left", "right"] = "right"
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    head_input: HeadInputSettings = field(default_factory=HeadInputSettings)
+    head: HeadName = "regression"
+    long_clips: LongClips = "refuse"
