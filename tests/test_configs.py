@@ -202,7 +202,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
         (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
-        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, single"),
+        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, rasch, single"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
         (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
