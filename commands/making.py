@@ -76,12 +76,10 @@ def export(options: argparse.Namespace) -> int:
     weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
-    from ..data_modules.folders import check_writable
     from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
     source, out = Path(options.checkpoint), Path(options.out)
     _check_export(options)
-    check_writable(out)
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
     check_judge(source)  # one on the hub is no checkpoint
@@ -175,11 +173,9 @@ def ensemble(options: argparse.Namespace) -> int:
     means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
     same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
-    from ..data_modules.folders import check_writable
     from ..models.hub import check_judge, require_judge
 
     paths, out = [Path(path) for path in options.judges], Path(options.out)
-    check_writable(out)
     for path in paths:
         check_judge(path)
         require_judge(path, options.backbone)

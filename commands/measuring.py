@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
-    from ..data_modules.folders import check_writable
     from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
     out = Path(options.out)
-    check_writable(out)
     require_judges([options.judge], options.backbone)
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
@@ -51,14 +49,11 @@ def compare(options: argparse.Namespace) -> int:
     if options.table is not None:
         return _compare_table(options)
 
-    from ..data_modules.folders import check_writable
     from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
-    if options.out is not None:
-        check_writable(Path(options.out))
     require_judges(options.judges, options.backbone)
     from ..eval.compare import compare as measure
     from ..eval.pages.report import strict_json
@@ -117,11 +112,8 @@ def stress(options: argparse.Namespace) -> int:
     the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
     0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
     """
-    from ..data_modules.folders import check_writable
     from ..models.hub import require_judge
 
-    if options.out is not None:
-        check_writable(Path(options.out))
     require_judge(Path(options.judge), options.backbone)
     from ..data_modules.schema import PairDataset
     from ..eval.stress import stress as look

@@ -14,8 +14,10 @@ from .shared_options import (
     add_device_options,
     add_windows_option,
     device_name,
+    output_folder,
     port_number,
     process_count,
+    random_seed,
     seconds,
     share,
     whole_number,
@@ -23,7 +25,7 @@ from .shared_options import (
 
 
 def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    """The parsers of ``score``, ``rank``, ``serve``, ``calibrate``, ``export`` and ``ensemble``."""
+    """The parsers of ``score``, ``rank``, ``explain``, ``serve``, ``calibrate``, ``export`` and ``ensemble``."""
     one = add_command(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
     _add_score_options(one)
 
@@ -38,6 +40,24 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
         "always the likeliest)",
     )  # fmt: skip
+    one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
+    add_device_options(one)
+
+    one = add_command(commands, "explain", run, "empathy-judge explain judge context.wav response.wav --page why.html")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", help="context clip; - for none")
+    one.add_argument("response", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument(
+        "--window", type=float, default=0.4, metavar="SECONDS", help="of a stretch, 0.25 to 1 (default: 0.4)"
+    )
+    one.add_argument(
+        "--method", choices=["occlusion", "gradient"], default="occlusion", help="see above (default: occlusion)"
+    )
+    one.add_argument("--png", metavar="FILE", help="write a picture of waveforms and curves")
+    one.add_argument("--page", metavar="FILE", help="write a page (HTML) with players that jump to a stretch")
+    one.add_argument("--seed", type=random_seed, default=0, help="of noise and permutations (default: 0)")
     one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
@@ -77,7 +97,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
@@ -169,7 +189,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
 def _add_export_options(one: argparse.ArgumentParser) -> None:
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--report", help="agreement.json of this judge, for the model card")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
     one.add_argument(

@@ -34,6 +34,8 @@ from .records import LOGGER, Metrics, Record, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import Settings
 
+LOADING = "loading"
+"""Name of the thread that loads the judge."""
 _WINDOWS = 10
 """Clips may be so many times as long as one window, unless the settings say otherwise."""
 _WORK_OF_A_PAIR, _WORK_OF_A_REQUEST = 2 * _WINDOWS, 64
@@ -345,7 +347,7 @@ async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
         except Exception as error:
             loaded.set_exception(error)
 
-    threading.Thread(target=run, name="loading", daemon=True).start()
+    threading.Thread(target=run, name=LOADING, daemon=True).start()
     return await asyncio.wrap_future(loaded)
 
 

@@ -202,7 +202,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
         (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
-        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, single"),
+        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, rasch, single"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
         (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
@@ -247,6 +247,27 @@ def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
     with pytest.raises(UserError) as found:
         parser.parse(["--config", "nano", "--config", str(path), "--run", "r"])
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer", "own.yaml"],
+        ['--trainer={"devices": 2}'],
+        ["--trainer.max_time", '{"hours": 3}'],
+        ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "x"],
+        ["--config", "nano_wandb", "--config", "strategy_fsdp2"],
+    ],
+)
+def test_arguments_of_the_trainer_pass_the_first_look(words, parser, tmp_path, monkeypatch):
+    """`train` parses twice: the first time without knowing them, so that mistakes are told without torch."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text("{devices: 1, precision: 16-mixed}")
+    first, whole = (
+        one.parse(["--config", "nano", "--data.path", "d", *words]) for one in (RecipeParser(False), parser)
+    )
+    assert first.judge == whole.judge
+    assert first.data == whole.data
 
 
 def test_a_dry_run_is_about_another_machine(parser):

@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge import Scorer
+from empathy_judge import PairDataset, Scorer
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip, is_clipped
+from empathy_judge.data_modules.audio import Clip, is_clipped, load_clip
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, Score
 from empathy_judge.models.assessment import reward_of as worth
@@ -422,12 +422,16 @@ def test_a_row_that_has_lost_its_group_teaches_nothing():
     assert len(seen) == 1
 
 
-def load_example():
-    spec = importlib.util.spec_from_file_location("grpo_example", EXAMPLE)
+def load_example(file: Path = EXAMPLE):
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    sys.modules[file.stem] = example  # dataclasses look there
+    try:
+        spec.loader.exec_module(example)
+    finally:
+        del sys.modules[file.stem]
     return example
 
 
@@ -442,6 +446,31 @@ def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_
     assert 0 < before < 1
     assert 0 < after < 1
     assert before != after
+
+
+@pytest.mark.long
+def test_the_study_of_a_gamed_judge_runs(judge_folder, tmp_path):
+    pytest.importorskip("trl", minversion="1.6")
+    from empathy_judge.data_modules.sample import make_sample
+    from empathy_judge.data_modules.splits import split_dataset
+
+    example = load_example(EXAMPLE.with_name("reward_hacking.py"))
+    make_sample(tmp_path / "data", groups=6, seed=1, workers=1)
+    split_dataset(tmp_path / "data")
+    data = PairDataset.load(tmp_path / "data")
+    (means,) = (data.mean_scores()[own.name] for own in data.card.dimensions)
+    spoilt = example.spoilt_copy(data, tmp_path / "spoilt")
+    plain = {pair.pair_id: load_clip(pair.response).samples for pair in data.pairs}
+    for pair in spoilt.pairs:
+        gain = 20 * np.log10(np.std(load_clip(pair.response).samples) / np.std(plain[pair.pair_id]))
+        assert gain == pytest.approx(4 * (means[pair.pair_id] - 3) - 6.02, abs=0.1)
+    answers = example.choices(data)
+    assert {len(own) for own in answers} == {3}
+    course = example.optimise(Scorer.from_pretrained(judge_folder, device="cpu"), answers, 2, tmp_path / "out", group=2)
+    assert {len(own) for own in vars(course).values()} == {2}
+    assert np.nanmin(course.reward + course.rating + course.louder) >= 0
+    example.draw({"one": course, "two": course}, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_responses_are_put_in_order(scorer, voices, tmp_path):

@@ -90,7 +90,7 @@ class RecipeParser:
             _add_trainer(self.parser)
         else:
             self.parser.add_argument(
-                "--trainer", type=dict[str, Any], default={},
+                "--trainer", type=dict[str, Any] | str, default={},  # a file
                 help="arguments of lightning.Trainer, as in --trainer.max_epochs 3: see train --trainer.help",
             )  # fmt: skip
         defaults = self.parser.get_defaults()

@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, raised_in
 from ..data_modules.folders import replace_file
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
@@ -196,7 +196,9 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:
             trainer = _trainer(recipe, folder, at_probe, task, watching)
-        except (MisconfigurationException, TypeError, ValueError) as error:  # such as more devices than there are
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            if not raised_in(error, "lightning"):  # which does so for options: more devices than there are
+                raise
             raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
         datamodule.setup("fit")
         if given is not None:

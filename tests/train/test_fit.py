@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -274,6 +275,12 @@ def test_what_the_trainer_refuses_is_one_line(option, value, message, train_argu
     line = capsys.readouterr().err
     assert line.startswith(f"error: trainer: {message}")
     assert line.count("\n") == 1
+
+
+def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("empathy_judge.train.run.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
+    assert main(["train", *train_arguments(tmp_path / "run")]) == 70
+    assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
 
 
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
