@@ -107,6 +107,7 @@ COMMANDS: Mapping[str, Command] = {
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,
+    "layers": measuring.layers,
     "agreement": measuring.agreement,
     "score": judges.score,
     "rank": judges.rank,

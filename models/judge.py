@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,12 +19,10 @@ from ..data_modules.functionals import delivery
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Attention, Backbone, Checkpoint, Clips, Inputs, Quantization
+from .backbones.base import Backbone, Checkpoint, Clips, Inputs
 from .backbones.layers import LayerStatistics
 from .head_input import (
     HeadInput,
-    HeadInputSettings,
-    PoolingName,
     build_pooling,
     clips_of,
     response_mask_of,
@@ -32,11 +30,10 @@ from .head_input import (
     spans_of,
     stacked,
 )
-from .heads import Head, HeadName, Prediction, build_head
-from .lora import LoraSettings, adapt, trained_in_full, weights_of
+from .heads import Head, Prediction, build_head
+from .lora import adapt, trained_in_full, weights_of
+from .settings import DTYPES, JudgeSettings, LongClips
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LongClips = Literal["refuse", "window"]
 OWN = ("head.", "head_input.", "pooling.")
 """How the names of a judge's own weights begin, which no backbone has."""
 
@@ -67,41 +64,6 @@ _KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
 """Situations whose number of tokens is remembered, and the longest of them."""
 _LONGEST = 3_600.0
 """Seconds of a clip that is cut, so that a file of hours is not decoded in vain."""
-
-
-@dataclass(frozen=True)
-class JudgeSettings:
-    """What a judge is built from, apart from its dimensions: `judge` in a recipe, `settings` in `judge.json`.
-
-    Attributes:
-        backbone: "nano", a hub id or a folder in the hub's layout.
-        revision: Commit, tag or branch on the hub.
-        dtype: Of the frozen backbone weights; head and, unless lora.trained_dtype says otherwise, adapter are float32.
-        attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
-        quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
-        pooling: How hidden states become one vector per pair.
-        padding_side: Side of the padding in a batch; scores do not depend on it.
-        lora: What of the backbone is trained.
-        head_input: What the head reads beside that vector.
-        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
-            corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
-        long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
-            window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
-            each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds
-            in which it has a voice. Scoring cuts long clips in either case, unless it is told not to.
-    """
-
-    backbone: str = "nano"
-    revision: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    attention: Attention = "sdpa"
-    quantization: Quantization = "none"
-    pooling: PoolingName = "response_mean"
-    padding_side: Literal["left", "right"] = "right"
-    lora: LoraSettings = field(default_factory=LoraSettings)
-    head_input: HeadInputSettings = field(default_factory=HeadInputSettings)
-    head: HeadName = "regression"
-    long_clips: LongClips = "refuse"
 
 
 class EmpathyJudge(nn.Module):
@@ -142,8 +104,13 @@ class EmpathyJudge(nn.Module):
                 device_map,
                 weights,
                 deferred and settings.lora.method != "dora",  # which reads whole weights when it is made
+                settings.depth,
             )
         )
+        if settings.depth is not None:
+            self.settings = replace(settings, depth=self.backbone.depth)
+        if not settings.depth_norm:
+            self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)

@@ -53,7 +53,7 @@ def open_probe(
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
-    own = _settings(spec.removeprefix(PREFIX))
+    own = settings_of(spec.removeprefix(PREFIX))
     settings = without_adapters(
         replace(
             own,
@@ -87,7 +87,8 @@ def open_probe(
     return TrainedJudge(_name(spec), description, PairScorer(judge, store=store, windows=windows))
 
 
-def _settings(what: str) -> JudgeSettings:
+def settings_of(what: str) -> JudgeSettings:
+    """Of a judge folder or a run folder, or of a plain judge on a backbone."""
     if not what:
         raise UserError(f"judge {PREFIX}: expected {PREFIX}JUDGE, a judge or run folder, or {PREFIX}BACKBONE")
     path = Path(what)
